@@ -1,0 +1,304 @@
+"""Random tensors: site values that carry a distribution instead of numbers.
+
+A :class:`RandomTensor` stands where a weight would stand in a Pyro model.  A linear layer that meets one
+draws its *output* from the Gaussian with the matched mean and variance (local reparameterization, LRT:
+Kingma, Salimans and Welling 2015; for spike and slab Hubin and Storvik 2019)::
+
+    E[x w] = x E[w],    Var[x w] = x^2 Var[w].
+
+Every row of ``x`` gets noise of its own.  That leaves the expected log-likelihood unchanged as long as the
+likelihood factorises over rows and the weight enters it once.  For convolutions the noise is independent
+over output positions too, which matches each activation but not their joint law (the usual approximation).
+
+Index operations, scaling and shifting give random tensors again.  Any other operation draws the weights
+once: with a pathwise gradient for a Gaussian; for a spike and slab only while no gradient is wanted, because
+a drawn indicator has none, and otherwise it raises an error that names the site and the operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+# Keeps the square root differentiable where an output has no variance at all (a row of zeros).
+TINY_VARIANCE = 1e-20
+
+
+class PathwiseGradientError(RuntimeError):
+    """An operation would need the gradient of a drawn indicator, which does not exist."""
+
+
+class Law(Protocol):
+    """The distribution of one site in one execution of the model.
+
+    ``mean`` and ``variance`` have the site's own shape ``[*site]``; ``leading`` are the batch dimensions that
+    plates outside the guide put on its left (vectorized particles); ``draw`` gives numbers
+    ``[*leading, *site]``, the same ones each time.
+    """
+
+    leading: torch.Size
+
+    @property
+    def mean(self) -> Tensor: ...
+    @property
+    def variance(self) -> Tensor: ...
+    def multiply(self) -> bool:
+        """A linear layer asks: may I use the moments (True), or must I use the draw (False)?"""
+
+    def draw(self, operation: str) -> Tensor: ...
+    def expected_log_prob(self, prior: Any) -> Tensor: ...
+
+
+class RandomTensor(torch.Tensor):
+    """A tensor without storage, of shape ``[*leading, *site]``: a view of a :class:`Law`.
+
+    :ivar law: the law of the whole site
+    :ivar mean_: ``[*site]``
+    :ivar variance_: ``[*site]``
+    """
+
+    @staticmethod
+    def __new__(cls, law: Law, mean: Tensor, variance: Tensor, view: Callable[[Tensor], Tensor] | None = None):
+        shape = law.leading + mean.shape
+        return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=mean.dtype, device=mean.device)
+
+    def __init__(self, law: Law, mean: Tensor, variance: Tensor, view: Callable[[Tensor], Tensor] | None = None):
+        self.law, self.mean_, self.variance_, self._view = law, mean, variance, view
+
+    def derive(self, view: Callable[[Tensor], Tensor], factor: Tensor | float | None = None) -> RandomTensor:
+        """The random tensor ``view(self)``, for a map that scales each element by ``factor`` or just moves it."""
+        parent = self._view
+        chained = view if parent is None else lambda draw: view(parent(draw))
+        variance = view(self.variance_) if factor is None else self.variance_ * factor**2
+        return RandomTensor(self.law, view(self.mean_), variance, chained)
+
+    def numbers(self, operation: str) -> Tensor:
+        """A draw ``[*leading, *site]``, the same for every view of the site in this execution."""
+        draw = self.law.draw(operation)
+        if self._view is None:
+            return draw
+        view = self._view
+        for _ in self.law.leading:  # the view was written for the site's own dimensions
+            view = torch.vmap(view)
+        return view(draw)
+
+    def expected_log_prob(self, prior: Any) -> Tensor:
+        """``E[log prior(w)]``, elementwise ``[*leading, *site]``: how other distributions score a random tensor."""
+        if self._view is not None:
+            return prior.log_prob(self.numbers("log_prob"))
+        return self.law.expected_log_prob(prior)
+
+    def __repr__(self, *, tensor_contents: object = None) -> str:
+        return f"{type(self).__name__}({self.law}, shape={tuple(self.shape)})"
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        name = _name(func)
+        if name in _METADATA:
+            return super().__torch_function__(func, types, args, kwargs)
+        handler = _HANDLERS.get(name)
+        if handler is not None:
+            result = handler(func, *args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        return func(*_drawn(args, name), **_drawn(kwargs, name))
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        # A net below Python's own dispatch: autograd cannot follow a draw that is made here.
+        law = next(a.law for a in (*args, *(kwargs or {}).values()) if isinstance(a, RandomTensor))
+        if torch.is_grad_enabled():
+            raise PathwiseGradientError(f"site {law}: {func} cannot take a random tensor; draw it first with w + 0")
+        return func(*_drawn(args, str(func)), **_drawn(kwargs or {}, str(func)))
+
+
+def _name(func: Callable) -> str:
+    if func.__name__ == "__get__":  # a property: Tensor.shape, Tensor.T, ...
+        return func.__self__.__name__
+    return func.__name__.strip("_")
+
+
+def _drawn(value: Any, operation: str) -> Any:
+    """The same nested arguments with every random tensor replaced by numbers."""
+    if isinstance(value, RandomTensor):
+        return value.numbers(operation)
+    if isinstance(value, (tuple, list)) and type(value) in (tuple, list):
+        return type(value)(_drawn(v, operation) for v in value)
+    if isinstance(value, dict):
+        return {k: _drawn(v, operation) for k, v in value.items()}
+    return value
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Linear layers
+
+
+def _sample_output(mean: Tensor, variance: Tensor, shape: torch.Size) -> Tensor:
+    scale = variance.clamp_min(TINY_VARIANCE).sqrt()
+    return torch.addcmul(mean, scale, torch.randn(shape, dtype=mean.dtype, device=mean.device))
+
+
+def _row_shape(leading: torch.Size, rows: torch.Size) -> torch.Size:
+    """Batch shape of a layer's output when each row of its input is a batch element."""
+    if leading and rows and leading[-1] != 1:
+        raise ValueError(
+            f"vectorized particles {tuple(leading)} collide with the rows {tuple(rows)} of a layer's input: "
+            "put the data in a pyro.plate, or pass vectorize_particles=False"
+        )
+    return torch.broadcast_shapes(leading, rows)
+
+
+def _linear(func, input, weight, bias=None):  # noqa: A002 (torch's own name)
+    input = _drawn(input, "linear")
+    if not isinstance(weight, RandomTensor):
+        return F.linear(input, weight) + _drawn(bias, "linear")
+    if weight.mean_.dim() not in (1, 2):
+        return NotImplemented
+    if not weight.law.multiply():
+        return _linear_by_draw(input, weight, bias)
+    shared = isinstance(bias, RandomTensor) and bias.mean_.dim() == 1 and bias.law.multiply()
+    plain = bias is not None and not isinstance(bias, RandomTensor) and bias.dim() <= 1
+    mean = F.linear(input, weight.mean_, bias.mean_ if shared else bias if plain else None)
+    variance = F.linear(input * input, weight.variance_, bias.variance_ if shared else None)
+    events = mean.shape[input.dim() - 1 :]
+    output = _sample_output(mean, variance, _row_shape(weight.law.leading, input.shape[:-1]) + events)
+    return output if bias is None or shared or plain else output + _drawn(bias, "linear")
+
+
+def _linear_by_draw(input: Tensor, weight: RandomTensor, bias) -> Tensor:  # noqa: A002
+    """``F.linear`` with drawn weights ``[*leading, out, in]``, rows of the input against particles."""
+    drawn = weight.numbers("linear")
+    vector = weight.mean_.dim() == 1
+    if not weight.law.leading:
+        output = F.linear(input, drawn)
+    else:
+        _row_shape(weight.law.leading, input.shape[:-1])
+        matrix = drawn.unsqueeze(-2) if vector else drawn  # [*leading, out, in]
+        if input.dim() > 1:
+            matrix = matrix.squeeze(-3)  # the place of the data plate, where the rows of the input go
+            output = input @ matrix.mT
+        else:
+            output = (matrix @ input.unsqueeze(-1)).squeeze(-1)
+        output = output.squeeze(-1) if vector else output
+    return output if bias is None else output + _drawn(bias, "linear")
+
+
+def _matmul(func, left, right):
+    """Each row of the data is a batch element: ``x @ w``, and ``w @ x`` with the data in columns."""
+    if isinstance(right, RandomTensor):
+        if isinstance(left, RandomTensor):
+            left = left.numbers("matmul")
+        if right.mean_.dim() > 2:
+            return NotImplemented
+        return _linear(func, left, right.mT if right.mean_.dim() == 2 else right)
+    if left.mean_.dim() > 2:
+        return NotImplemented
+    if right.dim() == 1:
+        return _linear(func, right, left)
+    output = _linear(func, right.mT, left)
+    return output.mT if left.mean_.dim() == 2 else output
+
+
+def _rmatmul(func, right, left):
+    return _matmul(func, left, right)
+
+
+def _convolution(func, input, weight, bias=None, *args, **kwargs):  # noqa: A002
+    name = _name(func)
+    input = _drawn(input, name)
+    if not isinstance(weight, RandomTensor):
+        return NotImplemented
+    spatial = weight.mean_.dim() - 1  # channels and positions
+    leading, batch = weight.law.leading, input.shape[:-spatial]
+    if not weight.law.multiply():
+        if leading:
+            raise ValueError(f"{weight.law}: vectorized particles of drawn filters are not supported in {name}")
+        return func(input, weight.numbers(name), _drawn(bias, name), *args, **kwargs)
+    shared = isinstance(bias, RandomTensor) and bias.law.multiply()
+    plain = bias is not None and not isinstance(bias, RandomTensor)
+    flat = input.reshape(-1, *input.shape[-spatial:])
+    mean = func(flat, weight.mean_, bias.mean_ if shared else bias if plain else None, *args, **kwargs)
+    variance = func(flat * flat, weight.variance_, bias.variance_ if shared else None, *args, **kwargs)
+    mean, variance = (t.reshape(*batch, *t.shape[1:]) for t in (mean, variance))
+    output = _sample_output(mean, variance, _row_shape(leading, batch) + mean.shape[len(batch) :])
+    if bias is None or shared or plain:
+        return output
+    drawn = _drawn(bias, name)
+    return output + drawn.reshape(*drawn.shape, *(1,) * (spatial - 1))
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Operations that keep the elements apart
+
+
+def _move(func, tensor, *args, **kwargs):
+    if not isinstance(tensor, RandomTensor):
+        return NotImplemented
+    return tensor.derive(lambda t: func(t, *args, **kwargs))
+
+
+def _getitem(func, tensor, index):
+    parts = index if isinstance(index, tuple) else (index,)
+    if any(not (part is None or part is Ellipsis or isinstance(part, (int, slice))) for part in parts):
+        return NotImplemented  # an index tensor may repeat elements, which would no longer be independent
+    return tensor.derive(lambda t: t[index])
+
+
+def _keeps_shape(tensor: RandomTensor, other: Any) -> bool:
+    """Broadcasting that enlarges a random tensor would repeat its elements as if they were independent."""
+    if isinstance(other, RandomTensor):
+        return False
+    shape = getattr(other, "shape", ())
+    return len(shape) <= tensor.mean_.dim() and torch.broadcast_shapes(shape, tensor.mean_.shape) == tensor.mean_.shape
+
+
+def _multiply(func, a, b):
+    tensor, factor = (a, b) if isinstance(a, RandomTensor) else (b, a)
+    if not _keeps_shape(tensor, factor):
+        return NotImplemented
+    return tensor.derive(lambda t: t * factor, factor)
+
+
+def _divide(func, tensor, divisor, **kwargs):
+    if not isinstance(tensor, RandomTensor) or kwargs or not _keeps_shape(tensor, divisor):
+        return NotImplemented
+    return tensor.derive(lambda t: t / divisor, 1 / divisor)
+
+
+def _shift(func, a, b, **kwargs):
+    tensor, other = (a, b) if isinstance(a, RandomTensor) else (b, a)
+    if kwargs or not _keeps_shape(tensor, other):
+        return NotImplemented
+    return tensor.derive(lambda t: func(t, other) if tensor is a else func(other, t), factor=1.0)
+
+
+def _negate(func, tensor):
+    return tensor.derive(torch.neg, -1.0)
+
+
+_METADATA = frozenset(
+    "shape dtype device ndim layout requires_grad grad_fn is_leaf is_sparse is_cuda is_cpu is_mps is_quantized "
+    "is_nested is_meta dim size numel nelement len is_floating_point is_complex element_size names "
+    "is_inference retains_grad itemsize nbytes ndimension is_mkldnn is_sparse_csr".split()
+)
+_HANDLERS: dict[str, Callable] = {
+    "linear": _linear,
+    **dict.fromkeys(("matmul", "mm", "mv", "dot"), _matmul),
+    "rmatmul": _rmatmul,
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _convolution),
+    **dict.fromkeys(
+        "T mT t transpose permute swapaxes movedim reshape view flatten unflatten squeeze unsqueeze contiguous "
+        "clone float double to".split(),
+        _move,
+    ),
+    "getitem": _getitem,
+    **dict.fromkeys(("mul", "multiply", "rmul"), _multiply),
+    **dict.fromkeys(("div", "divide", "true_divide", "truediv"), _divide),
+    **dict.fromkeys(("add", "radd", "sub", "rsub"), _shift),
+    "neg": _negate,
+}

@@ -1,0 +1,73 @@
+"""Spike-and-slab mean field with local reparameterization: LBBNN-LRT (Hubin and Storvik 2019; Skaaret-Lund 2022)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from guides.autoguide import FlatGuide, initial_value, site_views
+from guides.fused import SpikeSlabMoments
+
+INITIAL_LOGITS = {"mild": (-3.0, 3.0), "polarised": (-10.0, 10.0), "dense": (1.5, 2.5)}
+
+
+class AutoSpikeSlab(FlatGuide):
+    """A spike-and-slab law for every site with a :class:`~guides.SpikeSlab` prior, on any Pyro model.
+
+    Each such weight is zero with probability ``1 - probs`` and else ``Normal(loc, scale)``, and enters one
+    linear or convolutional layer, whose output is drawn with the exact mean ``probs loc`` and variance
+    ``probs (scale^2 + (1 - probs) loc^2)``.  That output is Gaussian only in the limit of many inputs.
+    Any other use of such a weight is refused by name.  Sites with other priors are treated as
+    by :class:`~guides.AutoMeanField`.
+
+    :param model: a Pyro model
+    :param init_loc_fn: start of the slab means; a draw from the prior's slab by default
+    :param init_scale: start of the slab standard deviations, as a share of the prior's
+    :param init_inclusion: start of the inclusion logits: ``"mild"`` U(-3, 3), ``"polarised"`` U(-10, 10),
+        ``"dense"`` U(1.5, 2.5), or a pair of bounds.  Adam moves a logit by about the learning rate a step,
+        so a network of many weights that must mostly go is better started polarised.
+    :raises PathwiseGradientError: at the first call, when a weight is used in a way that has no gradient
+    """
+
+    spike_slab_sites = True
+
+    def __init__(
+        self,
+        model: Callable,
+        *,
+        init_loc_fn: Callable[[dict], Tensor] = initial_value,
+        init_scale: float = 0.1,
+        init_inclusion: str | tuple[float, float] = "dense",
+    ):
+        super().__init__(model, init_loc_fn=init_loc_fn, init_scale=init_scale)
+        if isinstance(init_inclusion, str) and init_inclusion not in INITIAL_LOGITS:
+            raise ValueError(f"init_inclusion must be one of {', '.join(INITIAL_LOGITS)} or a pair of logits")
+        self.init_inclusion = init_inclusion
+
+    def _make_parameters(self, latent) -> None:
+        super()._make_parameters(latent)
+        count = sum(site.numel for site, _ in latent if self._has_logits(site))
+        bounds = INITIAL_LOGITS.get(self.init_inclusion, self.init_inclusion)
+        self.logits = nn.Parameter(torch.empty(count).to(self.loc).uniform_(*bounds))
+
+    def _read_parameters(self) -> dict[str, tuple[Tensor, ...]]:
+        """``(loc, log_scale, variance)`` of every site, and ``(logits, probs, mean, variance)`` of spike and slab."""
+        loc, log_scale, logits = self._param("loc"), self._param("log_scale"), self._param("logits")
+        variance = torch.exp(2 * log_scale)
+        head = slice(logits.numel())  # the spike-and-slab sites come first
+        inclusion = SpikeSlabMoments.apply(logits, loc[head], log_scale[head], variance[head])
+        slabs = site_views(self.sites.values(), loc, log_scale, variance)
+        spikes = site_views(filter(self._has_logits, self.sites.values()), logits, *inclusion)
+        return {name: parts + spikes.get(name, ()) for name, parts in slabs.items()}
+
+    def inclusion_probabilities(self) -> dict[str, Tensor]:
+        """Posterior inclusion probability of every weight, ``{name: [*site]}``."""
+        return {name: parts[4].detach() for name, parts in self._detached().items() if len(parts) > 3}
+
+    def density(self) -> tuple[float, float]:
+        """Mean inclusion probability over all weights, and the share of weights above one half."""
+        probs = torch.cat([p.flatten() for p in self.inclusion_probabilities().values()])
+        return probs.mean().item(), (probs > 0.5).double().mean().item()
+

@@ -1,0 +1,56 @@
+"""Fitted guides on disk: safetensors for the numbers, JSON for the layout, no pickle."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+
+def write_atomically(path: str | Path, write) -> None:
+    """Calls ``write(temporary path)`` and renames: after a kill the old file or the new one stands, whole."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    try:
+        write(temporary)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: str | Path, content: dict) -> None:
+    write_atomically(path, lambda target: Path(target).write_text(json.dumps(content, indent=2) + "\n"))
+
+
+def save_guide(guide: nn.Module, path: str | Path) -> None:
+    """Saves a guide's ``state_dict`` in one safetensors file, the layout of its sites in the header."""
+    state = guide.state_dict()
+    layout = json.dumps(state.pop("_extra_state"))
+    tensors = {name: value.contiguous() for name, value in state.items()}
+    write_atomically(path, lambda target: save_file(tensors, target, metadata={"layout": layout}))
+
+
+def load_guide(guide: nn.Module, path: str | Path) -> nn.Module:
+    """Loads what :func:`save_guide` wrote into a fresh guide of the same class; returns it.
+
+    :raises ValueError: naming a damaged or foreign file
+    """
+    from safetensors import safe_open
+
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            layout = json.loads((file.metadata() or {})["layout"])
+        state = load_file(str(path))
+    except (SafetensorError, KeyError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} is truncated or no saved guide ({error}): fit again") from error
+    guide.load_state_dict({**state, "_extra_state": layout})
+    return guide
