@@ -385,8 +385,8 @@ class FlatGuide(GuideMessenger, nn.Module):
             if site.family in ("lognormal", "transformed"):
                 transform = self._transforms.get(name, biject_to(constraints.positive))
                 constrained, value = value, transform.inv(value)
-                jacobian = transform.log_abs_det_jacobian(value, constrained).flatten(1).sum(-1)
-            total = total + self.site_distribution(name).log_prob(value).flatten(1).sum(-1) - jacobian
+                jacobian = transform.log_abs_det_jacobian(value, constrained).reshape(len(value), -1).sum(-1)
+            total = total + self.site_distribution(name).log_prob(value).reshape(len(value), -1).sum(-1) - jacobian
         return total
 
     def median(self, *args, **kwargs) -> dict[str, Tensor]:

@@ -1,0 +1,22 @@
+"""What is known about every set without opening a file. The facts are checked against the real files by the
+tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from data_loaders.entries import Entry
+from data_loaders.entries_split import SPLIT_SETS
+from data_loaders.entries_whole import WHOLE_SETS
+from data_loaders.errors import DataError, nearest
+
+ENTRIES: Mapping[str, Entry] = MappingProxyType({e.name: e for e in (*SPLIT_SETS, *WHOLE_SETS)})
+
+
+def entry(name: str) -> Entry:
+    """The entry called `name`; DataError with the nearest names when there is none."""
+    if name not in ENTRIES:
+        raise DataError(f"unknown data set {name!r}{nearest(name, ENTRIES)}; all names: {', '.join(ENTRIES)}")
+    return ENTRIES[name]

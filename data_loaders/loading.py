@@ -1,0 +1,125 @@
+"""The front door: list, describe, fetch and load a set by its name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from data_loaders import bundled, posteriordb, toy
+from data_loaders.catalogue import ENTRIES, entry
+from data_loaders.entries import Entry
+from data_loaders.files import read_arrays
+from data_loaders.gprior import enumerate_g_prior
+from data_loaders.oddities import copied_rows
+from data_loaders.parsing import Arrays, parse_raw
+from data_loaders.records import Dataset, Description, Whole
+from data_loaders.splits import check_split, rows_of
+
+# Zellner's g of the sets that come with exact inclusion probabilities: the number of rows.
+_G_PRIOR = ("us_crime", "mjmcmc_sim_linear")
+
+
+def list_datasets() -> list[str]:
+    """The names of all sets, in the order of the catalogue."""
+    return list(ENTRIES)
+
+
+def describe(name: str) -> Description:
+    """What is known about the set `name` without reading it; DataError for an unknown name."""
+    known = entry(name)
+    return Description(
+        name=known.name,
+        task=known.task,
+        rows=known.rows,
+        features=known.features,
+        target=known.target,
+        splits=known.splits,
+        protocols=known.protocols,
+        source=known.source,
+        licence=known.licence,
+        file=known.file,
+        downloadable=known.file is None or bool(known.addresses),
+        oddities=known.oddities,
+    )
+
+
+def fetch(name: str) -> Path:
+    """Make sure that the files of the set `name` are at hand and sound, and return where they are.
+
+    That is the file in the folder ZOO_DATA, or the set's folder in the cache (downloaded when needed), the
+    data folder of scikit-learn for sets that ship with it, or the module that generates a generated set.
+    Raises DataError as `load` does.
+    """
+    known = entry(name)
+    if known.family == "bundled":
+        bundled.assemble(known)
+        return bundled.folder()
+    if known.family == "generated":
+        return Path(toy.__file__)
+    return read_arrays(known, parse_raw)[1]
+
+
+def load(name: str, split: int = 0, *, protocol: str = "standard") -> Dataset:
+    """The set `name`, cut into training and test rows.
+
+    Protocols: "standard" (90/10, 20 splits, 5 for protein; sets that are used whole have the one split 0 and
+    no test rows), "80/20" (5 random repetitions, not for sets used whole) and "whole" (all rows train, in
+    file order). Arrays are raw: standardise with `Standardizer`. Raises DataError, on one line, for an
+    unknown name, protocol or split, and for a file that is missing, cannot be downloaded or fails its
+    checksum.
+    """
+    known = entry(name)
+    number = check_split(name, split, protocol, known.splits, known.protocols)
+    if known.whole:
+        protocol = "whole"
+    whole = _read(known)
+    train, test = rows_of(len(whole.y), number, protocol)
+    labels = np.float64 if known.task == "regression" else np.int64
+    extras = dict(whole.extras)
+    for key, values in whole.per_row.items():
+        extras[f"{key}_train"], extras[f"{key}_test"] = values[train], values[test]
+    extras["rows_train"], extras["rows_test"] = train, test
+    y = whole.y.astype(labels)
+    return Dataset(
+        name=name,
+        task=known.task,
+        x_train=whole.x[train],
+        y_train=y[train],
+        x_test=whole.x[test],
+        y_test=y[test],
+        feature_names=whole.feature_names,
+        target_name=whole.target_name,
+        split=number,
+        protocol=protocol,
+        oddities=known.oddities + copied_rows(whole.x, whole.y, train, test),
+        extras=extras,
+    )
+
+
+def _read(known: Entry) -> Whole:
+    if known.family == "bundled":
+        return bundled.assemble(known)
+    if known.family == "generated":
+        return toy.piecewise()
+    arrays, _ = read_arrays(known, parse_raw)
+    if known.family == "toy":
+        return toy.assemble(known.name, arrays)
+    if known.family == "posteriordb":
+        return posteriordb.assemble(known.name, known.target, arrays)
+    return _table(known, arrays)
+
+
+def _table(known: Entry, arrays: Arrays) -> Whole:
+    """A set that is one table; the truth of the g-prior is worked out where the file does not bring it."""
+    x, y = np.ascontiguousarray(arrays["X"], dtype=np.float64), arrays["y"].astype(np.float64)
+    names = known.feature_names or tuple(str(name) for name in arrays["feature_names"])
+    extras: dict[str, object] = {}
+    if known.name in _G_PRIOR:
+        g = float(len(y))
+        if "log_bf" in arrays:
+            log_bf, inclusion = arrays["log_bf"], arrays["pip_gprior"]
+        else:
+            log_bf, inclusion = enumerate_g_prior(x, y, g)
+        extras = {"g": g, "log_bf": log_bf, "pip_gprior": inclusion}
+    return Whole(x, y, names, known.target, extras=extras)

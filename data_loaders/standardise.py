@@ -1,0 +1,130 @@
+"""Put features and target on the scale of the training rows, and predictions back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from data_loaders.errors import DataError
+
+# A column whose sd is below this share of its magnitude is constant up to rounding: the mean of n equal
+# float64 numbers is off by a few n-dependent units of 2e-16, which must not be blown up to unit variance.
+_RELATIVE_ZERO = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class Standardizer:
+    """Means and sds of the training rows: `x_mean`, `x_sd` [d], and `y_mean`, `y_sd` (0 and 1 for class
+    labels).
+
+    `y_mean` and `y_sd` are Python floats, so the methods for predictions also take tensors of other
+    libraries.
+    """
+
+    x_mean: np.ndarray
+    x_sd: np.ndarray
+    y_mean: float
+    y_sd: float
+
+    @classmethod
+    def fit(
+        cls, x_train: np.ndarray, y_train: np.ndarray | None = None, *, task: str = "regression"
+    ) -> Standardizer:
+        """Population means and sds (divisor n) of `x_train` [n, d] and, for regression, of `y_train` [n].
+
+        A constant column keeps its units (sd taken as 1) and becomes zero. Raises DataError for no rows, for
+        numbers that are not finite or too large to be squared, and for a constant regression target.
+        """
+        x = np.asarray(x_train, dtype=np.float64)
+        if x.ndim != 2 or x.shape[0] == 0:
+            raise DataError(
+                f"standardising needs training features of shape [n, d] with n >= 1, not {list(x.shape)}"
+            )
+        x_mean, x_sd = _moments(x, "the training features")
+        x_sd = np.where(_is_constant(x, x_mean, x_sd), 1.0, x_sd)
+        if y_train is None or task != "regression":
+            return cls(x_mean, x_sd, 0.0, 1.0)
+        y = np.asarray(y_train, dtype=np.float64)
+        if y.shape != (x.shape[0],):
+            raise DataError(f"the training target must have shape [{x.shape[0]}], not {list(y.shape)}")
+        y_mean, y_sd = _moments(y[:, None], "the training target")
+        if _is_constant(y[:, None], y_mean, y_sd).item():
+            raise DataError(
+                f"the training target is constant ({y[0]:g}): there is nothing to learn or to standardise"
+            )
+        return cls(x_mean, x_sd, float(y_mean.item()), float(y_sd.item()))
+
+    def transform_x(self, x: np.ndarray) -> np.ndarray:
+        """Standardised copy of `x` [m, d]; DataError when the number of columns is not the one fitted."""
+        x = np.asarray(x, dtype=np.float64)
+        if x.ndim != 2 or x.shape[1] != self.x_mean.shape[0]:
+            raise DataError(f"features must have shape [m, {self.x_mean.shape[0]}], not {list(x.shape)}")
+        return (x - self.x_mean) / self.x_sd
+
+    def transform_y(self, y: np.ndarray) -> np.ndarray:
+        """Standardised target of any shape; class labels come back unchanged in value."""
+        return (y - self.y_mean) / self.y_sd
+
+    def inverse_mean(self, mean: np.ndarray) -> np.ndarray:
+        """Predictive means (or draws) of any shape in the units of the target."""
+        return mean * self.y_sd + self.y_mean
+
+    def inverse_sd(self, sd: np.ndarray) -> np.ndarray:
+        """Predictive sds of any shape in the units of the target."""
+        return sd * self.y_sd
+
+    def inverse_variance(self, variance: np.ndarray) -> np.ndarray:
+        """Predictive variances of any shape in the squared units of the target."""
+        return variance * self.y_sd**2
+
+    def log_likelihood_to_original(self, log_likelihood: np.ndarray) -> np.ndarray:
+        """Log densities (nats, any shape) of single targets in original units: lower by log y_sd."""
+        return log_likelihood - math.log(self.y_sd)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain lists and floats; JSON keeps them exactly."""
+        return {
+            "x_mean": self.x_mean.tolist(),
+            "x_sd": self.x_sd.tolist(),
+            "y_mean": self.y_mean,
+            "y_sd": self.y_sd,
+        }
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> Standardizer:
+        """The inverse of `to_dict`; DataError says which entry is missing or impossible."""
+        try:
+            x_mean, x_sd = (np.asarray(saved[key], dtype=np.float64) for key in ("x_mean", "x_sd"))
+            y_mean, y_sd = (float(saved[key]) for key in ("y_mean", "y_sd"))
+        except KeyError as error:
+            raise DataError(f"the saved standardisation lacks {error.args[0]!r}") from None
+        except (TypeError, ValueError):
+            raise DataError("the saved standardisation holds something that is not a number") from None
+        if x_mean.ndim != 1 or x_mean.shape != x_sd.shape:
+            raise DataError("the saved standardisation has x_mean and x_sd of different or wrong shapes")
+        numbers = np.concatenate([x_mean, x_sd, [y_mean, y_sd]])
+        if not np.isfinite(numbers).all() or (x_sd <= 0).any() or y_sd <= 0:
+            raise DataError(
+                "the saved standardisation has an sd that is not positive or a number that is not finite"
+            )
+        return cls(x_mean, x_sd, y_mean, y_sd)
+
+
+def _moments(columns: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and population sd [d] of [n, d], refusing what would give NaN or infinity."""
+    if not np.isfinite(columns).all():
+        raise DataError(f"{what} hold a missing value or an infinity: they cannot be standardised")
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, sd = columns.mean(axis=0), columns.std(axis=0)
+    if not np.isfinite(sd).all():
+        raise DataError(f"{what} hold numbers too large to be squared: they cannot be standardised")
+    return mean, sd
+
+
+def _is_constant(columns: np.ndarray, mean: np.ndarray, sd: np.ndarray) -> np.ndarray:
+    """Which columns of [n, d] are constant, exactly or up to rounding; bool [d]."""
+    return (np.ptp(columns, axis=0) == 0) | (sd <= _RELATIVE_ZERO * np.abs(mean))

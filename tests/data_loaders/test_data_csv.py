@@ -1,0 +1,254 @@
+"""CSV files: what is read, and the one-line refusals of what is not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from data_loaders import DataError, load_csv
+from data_loaders.splits import standard_split
+
+ROWS = [(i, 0.5 * i * i, (i * 7) % 10) for i in range(10)]
+
+
+@pytest.fixture
+def write(tmp_path):
+    def to_file(content, name="table.csv"):
+        path = tmp_path / name
+        if isinstance(content, str):
+            content = content.encode()
+        path.write_bytes(content)
+        return path
+
+    return to_file
+
+
+def _csv(header="a,b,y", rows=ROWS):
+    return header + "\n" + "".join(",".join(map(str, row)) + "\n" for row in rows)
+
+
+def _refusal(path, **options):
+    with pytest.raises(DataError) as caught:
+        load_csv(path, **options)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert str(path) in message
+    return message.removeprefix(f"{path}: ")
+
+
+def test_last_column_is_the_target(write):
+    data = load_csv(write(_csv()), split=3)
+    table = np.array(ROWS, dtype=float)
+    train, test = standard_split(10, 3)
+    np.testing.assert_array_equal(data.x_train, table[train, :2])
+    np.testing.assert_array_equal(data.y_test, table[test, 2])
+    assert (data.name, data.task, data.target_name, data.split) == ("table", "regression", "y", 3)
+    assert data.feature_names == ("a", "b")
+    assert data.y_train.dtype == np.float64
+    assert (len(data.y_train), len(data.y_test)) == (9, 1)
+    np.testing.assert_array_equal(data.extras["rows_test"], test)
+
+
+def test_named_target_and_other_protocols(write):
+    path = write(_csv())
+    data = load_csv(path, target="a", protocol="80/20")
+    assert data.feature_names == ("b", "y")
+    assert len(data.y_test) == 2
+    data = load_csv(path, protocol="whole")
+    assert (data.x_train.shape, data.x_test.shape) == ((10, 2), (0, 2))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\ufeff" + _csv(),
+        _csv().replace("\n", "\r\n"),
+        _csv().replace("\n", "\n\n") + "\n  \n",
+        _csv().replace(",", " , "),
+        _csv().rstrip("\n"),
+    ],
+    ids=["byte order mark", "windows", "blank lines", "spaces", "no last newline"],
+)
+def test_harmless_variations(text, write):
+    data, plain = load_csv(write(text)), load_csv(write(_csv(), "plain.csv"))
+    np.testing.assert_array_equal(data.x_train, plain.x_train)
+    assert data.feature_names == plain.feature_names
+
+
+def test_header_that_pandas_makes_up(write):
+    assert load_csv(write(_csv("0,1,2"))).feature_names == ("0", "1")
+
+
+def test_quoted_names_may_hold_commas(write):
+    assert load_csv(write(_csv('"a, in cm",b,y'))).feature_names == ("a, in cm", "b")
+
+
+def _with(row, column, value):
+    rows = [list(each) for each in ROWS]
+    rows[row - 1][column] = value
+    return _csv(rows=rows)
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("tall", "'tall' is not a number"),
+        ("1_0", "'1_0' is not a number"),
+        ("True", "'True' is not a number"),
+        ("1;2", "'1;2' is not a number"),
+        ("", "missing value ('')"),
+        ("NaN", "missing value ('NaN')"),
+        ("-nan", "missing value ('-nan')"),
+        ("NA", "missing value ('NA')"),
+        ("?", "missing value ('?')"),
+        ("inf", "'inf' is infinity"),
+        ("-Infinity", "'-Infinity' is infinity"),
+        ("1e999", "'1e999' is infinity or too large"),
+    ],
+)
+@pytest.mark.parametrize(("column", "name"), [(1, "b"), (2, "y")])
+def test_bad_cells(value, says, column, name, write):
+    message = _refusal(write(_with(4, column, value)))
+    assert message.startswith(f"column '{name}', row 4: {says}")
+
+
+def test_first_bad_row_is_named(write):
+    rows = [list(each) for each in ROWS]
+    rows[6][0], rows[2][1] = "late", "early"
+    assert _refusal(write(_csv(rows=rows))) == "column 'b', row 3: 'early' is not a number"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "is empty"),
+        ("\n\n", "is empty"),
+        ("a,b,y\n", "is empty below its header"),
+        ("a,b,y\n1,2,3\n", "has only one data row; at least 5 are needed"),
+        (_csv(rows=ROWS[:4]), "has only 4 data rows; at least 5 are needed"),
+        (_csv(rows=[*ROWS[:2], (1, 2), *ROWS[2:]]), "row 3 has 2 values, but the header names 3 columns"),
+        (_csv(rows=[*ROWS[:7], (1, 2, 3, 4)]), "row 8 has 4 values"),
+        (_csv("a,a,y"), "has duplicated columns in its header: a"),
+        (_csv("a,,y"), "column 2 has no name"),
+        (_csv("0.5,1.5,2"), "must be a header of column names"),
+        (_csv(rows=[(*row[:2], 3) for row in ROWS]), "the target column 'y' is constant (3 in every row)"),
+        (
+            "y\n1\n2\n3\n4\n5\n",
+            "has no feature column beside the target 'y'; are its values separated by commas?",
+        ),
+        (_csv().replace(",", ";"), "are its values separated by commas?"),
+        ('a,b,y\n1,"2,3\n', "is not a well-formed CSV file"),
+        (_csv().encode("utf-16"), "is not UTF-8 text"),
+        (_csv("größe,b,y").encode("latin-1"), "is not UTF-8 text"),
+    ],
+)
+def test_bad_files(text, says, write):
+    assert says in _refusal(write(text))
+
+
+def test_paths_that_are_no_files(tmp_path):
+    assert _refusal(tmp_path) == "is a directory, not a CSV file"
+    assert _refusal(tmp_path / "none.csv") == "not found"
+
+
+def test_unknown_target_gets_a_suggestion(write):
+    message = _refusal(write(_csv("height,weight,price")), target="prise")
+    assert message.startswith("has no column 'prise' to be the target; did you mean price?")
+
+
+def test_five_rows_are_enough(write):
+    data = load_csv(write(_csv(rows=ROWS[:5])))
+    assert (len(data.y_train), len(data.y_test)) == (4, 1)
+
+
+@pytest.mark.parametrize(("split", "protocol"), [(20, "standard"), (5, "80/20"), (1, "whole"), (0, "half")])
+def test_wrong_splits(split, protocol, write):
+    assert "protocol" in _refusal(write(_csv()), split=split, protocol=protocol)
+
+
+LABELS = [(i, i * i, i % 3) for i in range(12)]
+
+
+def test_whole_numbers_are_regression_unless_said_otherwise(write):
+    path = write(_csv(rows=LABELS))
+    assert load_csv(path).y_train.dtype == np.float64
+    data = load_csv(path, task="multiclass")
+    assert (data.y_train.dtype, data.num_classes, data.task) == (np.int64, 3, "multiclass")
+    binary = load_csv(write(_csv(rows=[(*row[:2], row[2] % 2) for row in LABELS])), task="binary")
+    assert (binary.y_train.dtype, binary.num_classes) == (np.int64, 2)
+
+
+@pytest.mark.parametrize(
+    ("task", "labels", "says"),
+    [
+        ("binary", [0, 1, 2, 0, 1, 0], "row 3: label 2 is not 0 or 1"),
+        ("binary", [0, 1, 0.5, 0, 1, 0], "row 3: label 0.5 is not 0 or 1"),
+        ("binary", [0, 1, -1, 0, 1, 0], "row 3: label -1 is not 0 or 1"),
+        ("multiclass", [0, 1, 1.5, 2, 1, 0], "row 3: label 1.5 is not a whole number"),
+        ("multiclass", [0, 3, 1, 1, 3, 0], "label 2 does not occur"),
+        ("multiclass", [1, 2, 1, 1, 2, 1], "label 0 does not occur"),
+        ("binary", [1, 1, 1, 1, 1, 1], "constant"),
+    ],
+)
+def test_bad_labels(task, labels, says, write):
+    message = _refusal(write(_csv("a,y", enumerate(labels))), task=task)
+    assert says in message
+
+
+def test_unknown_task(write):
+    with pytest.raises(DataError, match="unknown task 'ranking'"):
+        load_csv(write(_csv()), task="ranking")
+
+
+def test_rows_to_predict(write):
+    path = write(_csv("b,a", [(1, 2), (3, 4)]))
+    data = load_csv(path, require_target=False, columns=["a", "b"])
+    np.testing.assert_array_equal(data.x_test, [[2, 1], [4, 3]])
+    assert (data.x_train.shape, data.y_test.shape, data.protocol) == ((0, 2), (0,), "predict")
+    assert data.feature_names == ("a", "b")
+
+
+def test_one_row_to_predict_with_a_target_that_is_ignored(write):
+    path = write("a,y,b\n1,unknown,2\n")
+    data = load_csv(path, target="y", require_target=False, columns=["a", "b"])
+    np.testing.assert_array_equal(data.x_test, [[1, 2]])
+    assert load_csv(write("a\n5\n"), require_target=False).x_test.tolist() == [[5]]
+
+
+@pytest.mark.parametrize(
+    ("header", "says"),
+    [
+        ("a,c,y", "has missing columns: b; needed are a, b"),
+        ("a,b,extra", "has extra columns: extra; expected are only a, b"),
+    ],
+)
+def test_columns_that_do_not_fit(header, says, write):
+    path = write(_csv(header))
+    assert _refusal(path, target="y", require_target=False, columns=["a", "b"]) == says
+    if "y" in header:
+        assert _refusal(path, columns=["a", "b"]) == says
+
+
+def test_bad_cell_in_rows_to_predict(write):
+    message = _refusal(write("a,b\n1,2\n1,nan\n"), require_target=False, columns=["a", "b"])
+    assert message == "column 'b', row 2: missing value ('nan')"
+
+
+def test_oddities_of_a_table(write):
+    rows = [(1, i % 2, i % 2) for i in range(30)]
+    data = load_csv(write(_csv(rows=rows)))
+    assert data.oddities == (
+        "constant columns: a",
+        "in this split 3 of 3 test rows are exact copies of training rows",
+    )
+
+
+def test_two_rows_are_enough_when_all_train(write):
+    assert len(load_csv(write(_csv(rows=ROWS[:2])), protocol="whole").y_train) == 2
+    assert "only one data row" in _refusal(write(_csv(rows=ROWS[:1])), protocol="whole")
+
+
+def test_messages_stay_on_one_line(write):
+    with pytest.raises(DataError, match="^.*bad name.csv: is empty$") as caught:
+        load_csv(write("", "bad\nname.csv"))
+    assert "\n" not in str(caught.value)

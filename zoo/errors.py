@@ -1,0 +1,22 @@
+"""Errors that a user can cause and mend: one line that says what, where and the remedy."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(ValueError):
+    """Bad input; the command line prints the message and exits with 2."""
+
+
+class DivergenceError(RuntimeError):
+    """A fit met a number that is not finite."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
+    """``unknown guide 'mean-feld'; nearest: mean-field``."""
+    known = list(known)
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    hint = f"nearest: {', '.join(close)}" if close else f"known: {', '.join(known)}"
+    return UserError(f"unknown {kind} {name!r}; {hint}")

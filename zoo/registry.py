@@ -1,0 +1,196 @@
+"""The models and guides by name, and which guide applies to which model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from guides import AutoMeanField, AutoSpikeSlab
+from guides.autoguide import FlatGuide
+from zoo.bnn import BNN, PBPNetwork
+from zoo.errors import UserError, unknown
+from zoo.latent_binary import SpikeSlabLinear, spike_slab_bnn
+
+LIKELIHOODS = {"regression": "normal", "binary": "bernoulli", "multiclass": "categorical"}
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """What a user may choose about a model.
+
+    :ivar widths: hidden units of each layer
+    :ivar activation: ``relu``, ``leaky-relu`` or ``tanh``
+    :ivar noise_scale: known noise on the standardised target, or None to infer it
+    :ivar inclusion: prior inclusion probability of a spike-and-slab weight
+    """
+
+    widths: tuple[int, ...] = (50,)
+    activation: str = "relu"
+    noise_scale: float | None = None
+    inclusion: float = 0.5
+
+
+@dataclass(frozen=True)
+class ModelEntry:
+    """One model.
+
+    :ivar build: ``(task, in_features, num_classes, options) -> model``
+    :ivar references: the ground truths it has, the best first
+    :ivar substitutes: prior family a guide may need -> name of the model that has it in this one's place
+    """
+
+    name: str
+    summary: str
+    build: Callable[[str, int, int, ModelOptions], Callable]
+    tasks: tuple[str, ...]
+    references: tuple[str, ...]
+    priors: frozenset[str]
+    substitutes: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class GuideEntry:
+    """One guide.
+
+    :ivar build: ``model -> guide``
+    :ivar needs: the family of priors without which the guide makes no sense, or None
+    """
+
+    name: str
+    summary: str
+    build: Callable[[Callable], FlatGuide]
+    needs: str | None = None
+
+
+def _network(maker: Callable) -> Callable:
+    def build(task: str, in_features: int, num_classes: int, options: ModelOptions) -> BNN:
+        return maker(
+            in_features,
+            widths=options.widths,
+            activation=options.activation,
+            noise_scale=options.noise_scale,
+            likelihood=LIKELIHOODS[task],
+            outputs=num_classes if task == "multiclass" else 1,
+        )
+
+    return build
+
+
+def _spike_slab_network(task: str, in_features: int, num_classes: int, options: ModelOptions) -> BNN:
+    def maker(*args, **kwargs) -> BNN:
+        return spike_slab_bnn(*args, inclusion=options.inclusion, **kwargs)
+
+    return _network(maker)(task, in_features, num_classes, options)
+
+
+def _pbp_network(task: str, in_features: int, num_classes: int, options: ModelOptions) -> PBPNetwork:
+    if options.activation != "relu":
+        raise UserError(f"model 'pbp-bnn' is defined for relu, not {options.activation!r}")
+    return PBPNetwork(in_features, widths=options.widths, noise_scale=options.noise_scale)
+
+
+def _spike_slab_linear(task: str, in_features: int, num_classes: int, options: ModelOptions) -> SpikeSlabLinear:
+    if options.noise_scale is not None:
+        raise UserError("model 'spike-slab-linear' infers its noise: leave --noise out")
+    return SpikeSlabLinear(in_features, inclusion=options.inclusion)
+
+
+MODELS = {
+    entry.name: entry
+    for entry in (
+        ModelEntry(
+            "bnn",
+            "fully connected network, weights N(0, 1/fan_in), biases N(0, 1), noise precision Gamma(6, 6)",
+            _network(BNN),
+            ("regression", "binary", "multiclass"),
+            ("nuts",),
+            frozenset({"normal"}),
+            {"spike_slab": "spike-slab-bnn"},
+        ),
+        ModelEntry(
+            "pbp-bnn",
+            "network of probabilistic backpropagation: shared weight precision Gamma(6, 6), layers / sqrt(fan_in + 1)",
+            _pbp_network,
+            ("regression",),
+            ("nuts",),
+            frozenset({"normal"}),
+        ),
+        ModelEntry(
+            "spike-slab-bnn",
+            "bnn with a spike and slab on every weight",
+            _spike_slab_network,
+            ("regression", "binary", "multiclass"),
+            (),
+            frozenset({"normal", "spike_slab"}),
+        ),
+        ModelEntry(
+            "spike-slab-linear",
+            "linear regression with a spike and slab on every column, noise precision Gamma(1, 1)",
+            _spike_slab_linear,
+            ("regression",),
+            ("exact",),
+            frozenset({"spike_slab"}),
+        ),
+    )
+}
+
+GUIDES = {
+    entry.name: entry
+    for entry in (
+        GuideEntry("mean-field", "independent Gaussians, Bayes by backprop with local reparameterization", AutoMeanField),
+        GuideEntry("spike-slab", "independent spikes and slabs (LBBNN-LRT)", AutoSpikeSlab, needs="spike_slab"),
+    )
+}
+
+
+def find_model(name: str) -> ModelEntry:
+    if name not in MODELS:
+        raise unknown("model", name, MODELS)
+    return MODELS[name]
+
+
+def find_guide(name: str) -> GuideEntry:
+    if name not in GUIDES:
+        raise unknown("guide", name, GUIDES)
+    return GUIDES[name]
+
+
+def applicable(guide: GuideEntry, model: ModelEntry) -> tuple[ModelEntry, str]:
+    """The model that a guide fits when asked for ``model``, and a note when that is another one.
+
+    :raises UserError: when the guide cannot be used there
+    """
+    if guide.needs is None or guide.needs in model.priors:
+        return model, ""
+    if guide.needs in model.substitutes:
+        other = MODELS[model.substitutes[guide.needs]]
+        return other, f"fits {other.name}: the guide needs a spike-and-slab prior"
+    raise UserError(
+        f"guide {guide.name!r} does not apply to model {model.name!r}: it needs spike-and-slab weights; "
+        f"models that have them: {', '.join(m.name for m in MODELS.values() if guide.needs in m.priors)}"
+    )
+
+
+def check_task(model: ModelEntry, task: str, data: str) -> None:
+    """:raises UserError: when a model has no likelihood for a task"""
+    if task not in model.tasks:
+        raise UserError(f"model {model.name!r} is for {', '.join(model.tasks)}; {data} is {task}")
+
+
+def reference_of(model: ModelEntry, wanted: str | None) -> str:
+    """The reference to compute: ``wanted``, or the best that the model has, or ``none``.
+
+    :raises UserError: for one that the model does not have
+    """
+    if wanted in (None, "none"):
+        return wanted or (model.references[0] if model.references else "none")
+    if wanted in model.references:
+        return wanted
+    if wanted == "nuts":
+        why = "its inclusion indicators are discrete"
+    elif wanted == "exact":
+        why = "it has no closed form"
+    else:
+        raise unknown("reference", wanted, ("nuts", "exact", "none"))
+    has = f"use --reference {model.references[0]}" if model.references else "use --reference none"
+    raise UserError(f"model {model.name!r} has no {wanted!r} reference ({why}); {has}")
