@@ -1,16 +1,13 @@
 """What the variational guides of this package share: any Pyro model in, one law per latent site out.
 
 The guide is a :class:`~pyro.poutine.guide.GuideMessenger`: it runs the model once, answers its latent sites
-with random tensors, and hands Pyro's ELBO both traces.  All parameters live in flat vectors (one optimiser
-step for the whole guide), as ordinary ``nn.Parameter`` of the guide: Pyro's global parameter store is never
-used, so several fits of one model live side by side and ``state_dict`` holds exactly one of them.
+with random tensors, and hands Pyro's ELBO both traces.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import replace
 
 import pyro
 import torch
@@ -19,17 +16,16 @@ from pyro import poutine
 from pyro.distributions.score_parts import ScoreParts
 from pyro.distributions.util import scale_and_mask
 from pyro.infer import TraceMeanField_ELBO
-from pyro.infer.autoguide.initialization import InitMessenger, init_to_median
-from pyro.ops.tensor_utils import periodic_repeat
+from pyro.infer.autoguide.initialization import InitMessenger
 from pyro.poutine.block_messenger import BlockMessenger
 from pyro.poutine.guide import GuideMessenger
 from pyro.poutine.runtime import _PYRO_STACK, effectful
 from pyro.poutine.trace_messenger import TraceMessenger
 from pyro.poutine.util import prune_subsample_sites, site_is_subsample
 from torch import Tensor, nn
-from torch.distributions import biject_to, constraints
+from torch.distributions import biject_to
 
-from guides.distributions import SpikeSlab
+from guides.flat_parameters import FlatParameters
 from guides.laws import (
     REMEDY,
     ClosedFormPrior,
@@ -42,64 +38,20 @@ from guides.laws import (
 )
 from guides.optim import FusedAdam
 from guides.random_tensors import PathwiseGradientError
+from guides.sites import (
+    Site,
+    UnsupportedSiteError,
+    full_batch_shape,
+    initial_value,
+    repeat_to_full,
+    site_family,
+)
 
 
-class UnsupportedSiteError(ValueError):
-    """A guide cannot answer a latent site of the model."""
-
-
-@dataclass(frozen=True)
-class Site:
-    """One latent site of the model, as the guide parametrises it.
-
-    :ivar family: ``normal`` (Gaussian prior), ``spike_slab``, ``lognormal`` (Gamma prior) or ``transformed``
-    :ivar batch_shape: plates around the site, at their full size
-    :ivar shape: the unconstrained parameters, ``[*batch, *event]``
-    :ivar by_moments: whether the site enters exactly one linear layer, so that the LRT is right
-    """
-
-    name: str
-    family: str
-    batch_shape: tuple[int, ...]
-    shape: tuple[int, ...]
-    by_moments: bool = False
-
-    @property
-    def numel(self) -> int:
-        return math.prod(self.shape)
-
-
-def site_family(name: str, prior: dist.TorchDistribution) -> str:
-    """Which family a prior asks for; :raises UnsupportedSiteError: for a discrete site."""
-    base = base_prior(prior)
-    if isinstance(base, SpikeSlab):
-        return "spike_slab"
-    if isinstance(base, dist.Normal):
-        return "normal"
-    if isinstance(base, dist.Gamma):
-        return "lognormal"
-    if prior.support.is_discrete:
-        raise UnsupportedSiteError(
-            f"site {name!r} is discrete ({type(base).__name__}): marginalise it in the model, or hide it "
-            "with poutine.block and give it a guide of its own"
-        )
-    return "transformed"
-
-
-def initial_value(site: dict) -> Tensor:
-    """Default start: a draw from the prior for weights, which tells hidden units apart (for a spike and slab
-    a draw from the slab), and the prior's median for every other site.
-    """
-    base = base_prior(site["fn"])
-    if isinstance(base, (dist.Normal, SpikeSlab)):
-        return torch.normal(base.loc, base.scale).expand(site["fn"].shape())
-    return init_to_median(site)
-
-
-class FlatGuide(GuideMessenger, nn.Module):
+class FlatGuide(GuideMessenger, FlatParameters):
     """Base of the mean-field guides; see :class:`~guides.mean_field.AutoMeanField` for the arguments."""
 
-    #: families of sites that get a law of their own; the others are Gaussian
+    #: whether sites with a spike-and-slab prior get a spike-and-slab law; if not, a Gaussian
     spike_slab_sites = False
 
     def __init__(
@@ -111,16 +63,18 @@ class FlatGuide(GuideMessenger, nn.Module):
     ):
         if not init_scale > 0:
             raise ValueError(f"init_scale must be positive, got {init_scale}")
-        nn.Module.__init__(self)
+        FlatParameters.__init__(self)
         GuideMessenger.__init__(self, model)
         self.init_loc_fn = init_loc_fn
         self.init_scale = float(init_scale)
-        self.sites: dict[str, Site] = {}
-        self.observed: list[str] = []
-        self._transforms: dict[str, torch.distributions.Transform] = {}
-        self._laws: dict[str, tuple[Tensor, ...]] = {}
-        self._uses: dict[str, Uses] = {}
+        self._is_set_up = False
         self._recording = False
+        # Of the run in progress, or the last one:
+        self._tensors: dict[str, tuple[Tensor, ...]] = {}
+        self._uses: dict[str, Uses] = {}
+
+    def __getstate__(self) -> dict:
+        return {**GuideMessenger.__getstate__(self), "_tensors": {}, "_uses": {}}  # a copy is between runs
 
     # ------------------------------------------------------------------------------------------------------
     # Set-up
@@ -128,63 +82,77 @@ class FlatGuide(GuideMessenger, nn.Module):
     def setup(self, *args, **kwargs) -> None:
         """Makes the parameters from one run of the model, and looks in a second run how weights are used.
 
-        Called by itself on first use.
+        Called by itself on first use.  Parameters that exist already, from ``load_state_dict`` or an earlier
+        set-up, stay as they are.
 
         :raises UnsupportedSiteError: a latent site has no law here
         :raises PathwiseGradientError: a spike-and-slab site is used in a way that has no gradient
+        :raises ValueError: the parameters that exist belong to another model
         """
         with torch.no_grad(), poutine.block():
             trace = poutine.trace(InitMessenger(self.init_loc_fn)(self.model)).get_trace(*args, **kwargs)
-        latent, self.observed = [], []
-        for name, node in trace.nodes.items():
-            if node["type"] == "sample" and not site_is_subsample(node):
-                if node["is_observed"]:
-                    self.observed.append(name)
-                else:
-                    latent.append((self._make_site(name, node), node))
-        # Spike-and-slab sites first: their logits then belong to the head of the flat vectors.
-        latent.sort(key=lambda pair: not self._has_logits(pair[0]))
-        self._make_parameters(latent)
-        self.sites = {site.name: site for site, _ in latent}
-        self._record_uses(*args, **kwargs)
+        nodes = {n: v for n, v in trace.nodes.items() if v["type"] == "sample" and not site_is_subsample(v)}
+        latent = [
+            (self._make_site(name, node), node)
+            for name, node in nodes.items()
+            if not node["is_observed"] and name not in self.observed
+        ]
+        if self.has_parameters:
+            self._check_layout([site for site, _ in latent])
+        else:
+            self.observed = [name for name, node in nodes.items() if node["is_observed"]]
+            # Spike-and-slab sites first: their logits then belong to the head of the flat vectors.
+            latent.sort(key=lambda pair: not self._has_logits(pair[0]))
+            self.sites = {site.name: site for site, _ in latent}
+            self._make_parameters(latent)
+        self._is_set_up = True
+        try:
+            self._record_uses(*args, **kwargs)
+        except BaseException:
+            self._is_set_up = False
+            raise
 
     def _make_site(self, name: str, node: dict) -> Site:
-        family = site_family(name, node["fn"])
-        for frame in node["cond_indep_stack"]:
+        prior, frames = node["fn"], node["cond_indep_stack"]
+        family = site_family(name, prior)
+        for frame in frames:
             if not frame.vectorized:
                 raise UnsupportedSiteError(f"site {name!r} lies in a sequential plate; vectorise {frame.name!r}")
+        event = prior.event_shape
         if family in ("lognormal", "transformed"):
-            self._transforms[name] = biject_to(node["fn"].support)
-        batch = torch.Size(_full_shape(node["fn"].batch_shape, node["cond_indep_stack"]))
-        return Site(name, family, tuple(batch), tuple(batch + self._unconstrained_event(name, node)))
-
-    def _unconstrained_event(self, name: str, node: dict) -> torch.Size:
-        event = node["fn"].event_shape
-        return self._transforms[name].inverse_shape(event) if name in self._transforms else event
+            self._transforms[name] = biject_to(prior.support)
+            event = self._transforms[name].inverse_shape(event)
+        batch = full_batch_shape(prior.batch_shape, frames)
+        return Site(name, family, tuple(batch), tuple(batch + event))
 
     def _has_logits(self, site: Site) -> bool:
         return self.spike_slab_sites and site.family == "spike_slab"
 
     def _make_parameters(self, latent: list[tuple[Site, dict]]) -> None:
-        if not latent:
-            self.loc = self.log_scale = nn.Parameter(torch.zeros(0))
-            return
         locs, scales = [], []
         for site, node in latent:
             value = node["value"].detach()
-            if site.name in self._transforms:
+            if site.is_transformed:
                 value = self._transforms[site.name].inv(value)
-            scale = torch.full_like(value, self.init_scale)
-            base = base_prior(node["fn"])
-            if site.family in ("normal", "spike_slab"):
-                scale = self.init_scale * base.scale.expand(value.shape)
+                scale = torch.full_like(value, self.init_scale)
+            else:
+                scale = self.init_scale * base_prior(node["fn"]).scale.expand(value.shape)
             for flat, tensor in ((locs, value), (scales, scale)):
-                flat.append(_repeat_to(tensor, site, node["cond_indep_stack"]).reshape(-1))
+                flat.append(repeat_to_full(tensor, site, node["cond_indep_stack"]).reshape(-1))
         kinds = {(t.dtype, t.device) for t in locs}
         if len(kinds) > 1:
             raise UnsupportedSiteError(f"latent sites mix dtypes or devices: {sorted(map(str, kinds))}")
-        self.loc = nn.Parameter(torch.cat(locs).clone())
-        self.log_scale = nn.Parameter(torch.cat(scales).log())
+        self.loc = nn.Parameter(torch.cat(locs) if locs else torch.zeros(0))
+        self.log_scale = nn.Parameter(torch.cat(scales).log() if scales else torch.zeros(0))
+
+    def _check_layout(self, found: list[Site]) -> None:
+        """The model must have the sites that the existing parameters were made for."""
+        kept = {site.name: (site.family, site.shape) for site in self.sites.values()}
+        for site in found:
+            if kept.pop(site.name, None) != (site.family, site.shape):
+                raise ValueError(f"site {site.name!r} of the model is not what the guide's parameters were made for")
+        if kept:
+            raise ValueError(f"the guide has parameters for site {next(iter(kept))!r}, the model has no such site")
 
     def _record_uses(self, *args, **kwargs) -> None:
         self._recording = True
@@ -194,14 +162,13 @@ class FlatGuide(GuideMessenger, nn.Module):
         finally:
             self._recording = False
         for name, site in self.sites.items():
-            uses = self._uses.get(name)
-            used_once = uses is not None and uses.used_once
-            if self._has_logits(site) and not used_once:
+            uses = self._uses.get(name, Uses())
+            if self._has_logits(site) and not uses.used_once:
                 raise PathwiseGradientError(
-                    f"site {name!r} (spike and slab) enters {uses.describe() if uses else 'nothing at all'}: its "
-                    f"inclusion has no pathwise gradient there; {REMEDY}"
+                    f"site {name!r} (spike and slab) enters {uses.describe()}: its inclusion has no pathwise "
+                    f"gradient there; {REMEDY}"
                 )
-            self.sites[name] = Site(**{**asdict(site), "by_moments": used_once and self._allows_moments(site)})
+            self.sites[name] = replace(site, by_moments=uses.used_once and self._allows_moments(site))
 
     def _allows_moments(self, site: Site) -> bool:
         return True
@@ -214,14 +181,15 @@ class FlatGuide(GuideMessenger, nn.Module):
 
         :returns: the latent sites' values, by name: random tensors while gradients are wanted
         """
-        if not self.sites and not self._recording:
+        if not self._is_set_up:
             self.setup(*args, **kwargs)
         self._uses = {}
         with self:
-            self._laws = self._read_parameters()  # inside the messenger, or Trace_ELBO sees no parameter
+            # Inside the messenger, or Trace_ELBO sees no parameter.
+            self._tensors = self._views(**{name: self._param(name) for name in self._parameters})
             self.model(*args, **kwargs)
         for uses in self._uses.values():
-            uses.recording = True  # looking at a value after the run disturbs nothing
+            uses.is_over = True
         self._hide_other_sites()
         return {name: node["value"] for name, node in self.trace.nodes.items() if name in self.sites}
 
@@ -233,14 +201,9 @@ class FlatGuide(GuideMessenger, nn.Module):
                     if isinstance(handler, TraceMessenger) and name in handler.trace:
                         handler.trace.remove_node(name)
 
-    def _read_parameters(self) -> dict[str, tuple[Tensor, ...]]:
-        """Per site ``(loc, log_scale, variance)``, views of the flat parameters, each ``[*batch, *event]``."""
-        loc, log_scale = self._param("loc"), self._param("log_scale")
-        return site_views(self.sites.values(), loc, log_scale, torch.exp(2 * log_scale))
-
     def _param(self, name: str) -> Tensor:
         """A ``pyro.param`` statement for a parameter of this module, past the global store."""
-        parameter = getattr(self, name)
+        parameter = self._parameters[name]
 
         def value(parameter: Tensor, **_) -> Tensor:
             value = parameter.view_as(parameter)
@@ -264,33 +227,39 @@ class FlatGuide(GuideMessenger, nn.Module):
     def _pyro_post_sample(self, msg: dict) -> None:
         prior, law = msg["infer"].get("prior"), msg["fn"]
         if prior is not None and isinstance(law, SiteLaw):
-            if isinstance(law, TransformedLaw) and not law.exact:
-                msg["infer"]["prior"] = prior.expand(law.batch_shape)
-            else:
+            if law.exact:
                 msg["infer"]["prior"] = ClosedFormPrior(prior, law)
+            elif prior.batch_shape != law.batch_shape:  # plates outside the guide
+                msg["infer"]["prior"] = prior.expand(law.batch_shape)
         TraceMessenger._pyro_post_sample(self, msg)
 
     def get_posterior(self, name: str, prior: dist.TorchDistribution, frames=()) -> SiteLaw:
         """The law of one site in this execution, for the data rows that its plates ``frames`` have drawn."""
-        site, tensors = self.sites[name], self._laws[name]
+        site, tensors = self.sites[name], self._tensors[name]
         for frame in frames:
-            if frame.full_size is not None and frame.full_size != frame.size and frame.name in self.trace:
-                event_dim = len(site.shape) - len(site.batch_shape)
-                rows = self.trace.nodes[frame.name]["value"]
-                tensors = tuple(t.index_select(frame.dim - event_dim, rows) for t in tensors)
-        loc, log_scale, variance, *inclusion = tensors
-        batch, event = loc.shape[: len(site.batch_shape)], loc.shape[len(site.batch_shape) :]
-        if site.family in ("lognormal", "transformed"):
-            transform = biject_to(prior.support)
+            if frame.full_size is not None and frame.full_size != frame.size:
+                rows = self._subsample(site, frame)
+                tensors = tuple(t.index_select(frame.dim - site.event_dim, rows) for t in tensors)
+        shape = tensors[0].shape
+        batch, event = shape[: len(site.batch_shape)], shape[len(site.batch_shape) :]
+        if site.is_transformed:
             exact = site.family == "lognormal"
-            return TransformedLaw(name, batch, prior.event_shape, loc, log_scale, transform, exact)
-        uses = self._uses.setdefault(name, Uses(self._recording))
-        by_moments = self._recording or site.by_moments and torch.is_grad_enabled()
-        arguments = (name, batch, event, loc, log_scale, variance, by_moments, uses)
-        if not inclusion:
-            return GaussianLaw(*arguments)
-        logits, probs, mean, total = inclusion
-        return SpikeSlabLaw(*arguments, logits=logits, probs=probs, mean=mean, total_variance=total)
+            return TransformedLaw(name, batch, prior.event_shape, *tensors, biject_to(prior.support), exact)
+        uses = self._uses.get(name)
+        if uses is None:
+            uses = self._uses[name] = Uses(self._recording, torch.is_grad_enabled())
+        by_moments = self._recording or site.by_moments and uses.wants_grad
+        law = SpikeSlabLaw if self._has_logits(site) else GaussianLaw
+        return law(name, batch, event, *tensors, by_moments=by_moments, uses=uses)
+
+    def _subsample(self, site: Site, frame) -> Tensor:
+        """The rows of a plate that are in this minibatch."""
+        if frame.name not in self.trace:
+            raise UnsupportedSiteError(
+                f"site {site.name!r}: the guide cannot see which rows plate {frame.name!r} has drawn; give the "
+                "plate a subsample_size, not a subsample, and do not hide it with poutine.block"
+            )
+        return self.trace.nodes[frame.name]["value"]
 
     def get_traces(self) -> tuple[poutine.Trace, poutine.Trace]:
         """``(model_trace, guide_trace)`` of the last run; Pyro's ELBO asks for them.
@@ -320,148 +289,36 @@ class FlatGuide(GuideMessenger, nn.Module):
     # Fitting
 
     def elbo(self, num_particles: int = 1, **kwargs) -> TraceMeanField_ELBO:
-        """The loss we recommend: closed-form KL, Monte Carlo likelihood.  Works before the first call."""
+        """The loss we recommend: closed-form KL, Monte Carlo likelihood.  Works before the first call.
+
+        ``Trace_ELBO`` and ``TraceGraph_ELBO`` have the same expectation.  Objectives that weigh draws by their
+        density (``RenyiELBO``, importance sampling) do not fit a guide that scores expectations: use
+        :meth:`draws` and :meth:`log_prob` there.
+        """
         return TraceMeanField_ELBO(num_particles=num_particles, **kwargs)
 
     def optimizer(self, lr: float = 0.01, **kwargs) -> FusedAdam:
         """Adam in one fused step over the flat parameters (and those of the model, if it has any)."""
-        return FusedAdam(lr=lr, **kwargs)
+        return FusedAdam(lr=lr, named_parameters=self.named_parameters, **kwargs)
 
     def guide_parameters(self) -> dict[str, nn.Parameter]:
         return dict(self.named_parameters())
 
-    # ------------------------------------------------------------------------------------------------------
-    # Looking at the fit
-
-    def _require_setup(self) -> None:
-        if not self.sites:
-            raise RuntimeError("the guide has no parameters yet: call guide.setup(*args) with the model's arguments")
-
-    def _detached(self) -> dict[str, tuple[Tensor, ...]]:
-        self._require_setup()
-        with torch.no_grad(), poutine.block():
-            return self._read_parameters()
-
-    def _constrain(self, name: str, unconstrained: Tensor) -> Tensor:
-        site = self.sites[name]
-        if site.family == "lognormal":
-            return unconstrained.exp()
-        if site.family == "transformed":
-            if name not in self._transforms:
-                raise RuntimeError(f"site {name!r}: call guide.setup(*args) after load_state_dict to learn its support")
-            return self._transforms[name](unconstrained)
-        return unconstrained
-
-    def draws(self, num_samples: int, *, seed: int | None = None) -> dict[str, Tensor]:
-        """Independent draws of every latent site, ``{name: [num_samples, *site]}``, exact zeros included.
-
-        :param seed: makes the draws repeatable without touching torch's global generator
-        """
-        generator = torch.Generator(self.loc.device)
-        generator.manual_seed(int(torch.randint(2**62, ())) if seed is None else seed)
-        result = {}
-        for name, (loc, log_scale, _, *inclusion) in self._detached().items():
-            shape = (num_samples, *loc.shape)
-            noise = torch.randn(shape, generator=generator, dtype=loc.dtype, device=loc.device)
-            value = loc + log_scale.exp() * noise
-            if inclusion:
-                uniform = torch.rand(shape, generator=generator, dtype=loc.dtype, device=loc.device)
-                value = torch.where(uniform < inclusion[1], value, torch.zeros_like(value))
-            result[name] = self._constrain(name, value)
-        return result
-
-    def site_distribution(self, name: str) -> dist.TorchDistribution:
-        """The fitted law of one site as an ordinary distribution with batch shape ``[*batch, *event]``."""
-        loc, log_scale, _, *inclusion = self._detached()[name]
-        if inclusion:
-            return SpikeSlab(logits=inclusion[0], loc=loc, scale=log_scale.exp(), validate_args=False)
-        return dist.Normal(loc, log_scale.exp(), validate_args=False)
-
-    def log_prob(self, draws: dict[str, Tensor]) -> Tensor:
-        """``log q`` of draws ``{name: [n, *site]}``, shape ``[n]``."""
-        total: Tensor | float = 0.0
-        for name, site in self.sites.items():
-            value, jacobian = draws[name], 0.0
-            if site.family in ("lognormal", "transformed"):
-                transform = self._transforms.get(name, biject_to(constraints.positive))
-                constrained, value = value, transform.inv(value)
-                jacobian = transform.log_abs_det_jacobian(value, constrained).reshape(len(value), -1).sum(-1)
-            total = total + self.site_distribution(name).log_prob(value).reshape(len(value), -1).sum(-1) - jacobian
-        return total
-
-    def median(self, *args, **kwargs) -> dict[str, Tensor]:
-        """The median of every latent site, ``{name: [*site]}``."""
-        return {name: values[0] for name, values in self.quantiles([0.5], *args, **kwargs).items()}
-
     def quantiles(self, quantiles: list[float] | Tensor, *args, **kwargs) -> dict[str, Tensor]:
-        """Quantiles of every latent site, ``{name: [len(quantiles), *site]}``."""
-        if not self.sites:
+        """See :meth:`FlatParameters.quantiles`; ``args`` set the guide up if it has not been called yet."""
+        if not self.has_parameters:
             self.setup(*args, **kwargs)
-        levels = torch.as_tensor(quantiles, dtype=self.loc.dtype, device=self.loc.device)
-        result = {}
-        for name in self.sites:
-            law = self.site_distribution(name)
-            value = law.icdf(levels.reshape(-1, *(1,) * len(law.batch_shape)))
-            result[name] = self._constrain(name, value)
-        return result
-
-    # ------------------------------------------------------------------------------------------------------
-    # Saving: the layout travels with the parameters, so that a fresh guide can load them
-
-    def get_extra_state(self) -> dict:
-        return {"sites": [asdict(site) for site in self.sites.values()], "observed": list(self.observed)}
-
-    def set_extra_state(self, state: dict) -> None:
-        pass  # taken in _load_from_state_dict, before the parameters
-
-    def _load_from_state_dict(self, state_dict, prefix, *args) -> None:
-        layout = state_dict.get(prefix + "_extra_state")
-        if layout is not None:
-            sites = [Site(**{k: tuple(v) if isinstance(v, list) else v for k, v in s.items()}) for s in layout["sites"]]
-            self.sites = {site.name: site for site in sites}
-            self.observed = list(layout["observed"])
-            for name, value in state_dict.items():
-                if name.startswith(prefix) and isinstance(value, Tensor):
-                    setattr(self, name[len(prefix) :], nn.Parameter(torch.empty_like(value)))
-        nn.Module._load_from_state_dict(self, state_dict, prefix, *args)
-
-
-def site_views(sites: Iterable[Site], *flat: Tensor) -> dict[str, tuple[Tensor, ...]]:
-    """Cuts flat vectors into one tensor per site."""
-    sites = list(sites)
-    sizes = [site.numel for site in sites]
-    pieces = zip(*(tensor.split(sizes) for tensor in flat), strict=True)
-    return {
-        site.name: tuple(piece.view(site.shape) for piece in row) for site, row in zip(sites, pieces, strict=True)
-    }
+        return super().quantiles(quantiles)
 
 
 def _closed_form_scores(node: dict, prior: ClosedFormPrior) -> tuple[dict, dict]:
     """What Pyro's traces would compute, for the model's side and the guide's: minus the KL, and zero."""
-    kl = prior.kl
-    scaled = scale_and_mask(-kl, node["scale"], node["mask"])
-    zero = torch.zeros_like(kl)
-    model = {"unscaled_log_prob": -kl, "log_prob": scaled, "log_prob_sum": scaled.sum()}
+    negative = -prior.kl
+    scaled = scale_and_mask(negative, node["scale"], node["mask"])
+    zero = torch.zeros_like(negative)
+    model = {"unscaled_log_prob": negative, "log_prob": scaled, "log_prob_sum": scaled.sum()}
     guide = {"unscaled_log_prob": zero, "log_prob": zero, "log_prob_sum": zero.sum()}
     return model, {**guide, "score_parts": ScoreParts(zero, 0, zero)}
-
-
-def _full_shape(shape: torch.Size, frames) -> list[int]:
-    full = list(shape)
-    for frame in frames:
-        if frame.full_size is not None and full[frame.dim] == frame.size:
-            full[frame.dim] = frame.full_size
-    return full
-
-
-def _repeat_to(tensor: Tensor, site: Site, frames) -> Tensor:
-    """Initial values for a whole plate from those of the subsample that the set-up run happened to see."""
-    event_dim = len(site.shape) - len(site.batch_shape)
-    for frame in frames:
-        dim = frame.dim - event_dim
-        if frame.full_size is not None and frame.full_size != frame.size and tensor.dim() >= -dim:
-            tensor = periodic_repeat(tensor, frame.full_size, dim)
-    return tensor.expand(site.shape)
 
 
 def _first_messenger(model: Callable) -> object | None:

@@ -20,7 +20,7 @@ from torch.nn.functional import logsigmoid
 
 from guides import moments
 from guides.distributions import SpikeSlab
-from guides.fused import NormalKL, SpikeSlabKL
+from guides.fused import NormalKL, SpikeSlabKL, SpikeSlabMoments, Variance
 from guides.random_tensors import PathwiseGradientError, RandomTensor
 
 REMEDY = "use it once, through F.linear, @ or F.conv2d, or give the site relaxed indicators"
@@ -48,17 +48,24 @@ class SiteLaw(TorchDistribution):
     """A distribution over one site, ``batch_shape + event_shape``, whose parameters may lack leading dimensions.
 
     :param name: name of the site
-    :param leading: batch dimensions put on the left by plates outside the guide (vectorized particles)
+    :ivar exact: whether the KL to the prior is closed form
+    :ivar leading: batch dimensions put on the left by plates outside the guide (vectorized particles)
     """
 
     has_rsample = True
     arg_constraints: dict = {}
     support = constraints.real
+    exact = True
 
     def __init__(self, name: str, batch_shape: torch.Size, event_shape: torch.Size):
         self.name = name
         self.leading = torch.Size()
         super().__init__(batch_shape, event_shape, validate_args=False)
+
+    @property
+    def plate_dims(self) -> int:
+        """How many of the site's own dimensions are plates."""
+        return len(self._batch_shape) - len(self.leading)
 
     def expand(self, batch_shape, _instance=None):
         batch_shape = torch.Size(batch_shape)
@@ -89,31 +96,25 @@ class SiteLaw(TorchDistribution):
 class RandomTensorLaw(SiteLaw):
     """A law whose value is a :class:`~guides.random_tensors.RandomTensor`.
 
+    :param loc: ``[*site]``
+    :param log_scale: ``[*site]``
     :param by_moments: whether linear layers may use the moments (local reparameterization)
     :param uses: counts products and draws of this execution; see :class:`Uses`
     """
 
-    def __init__(self, name, batch_shape, event_shape, loc, log_scale, variance, by_moments, uses):
+    def __init__(self, name, batch_shape, event_shape, loc, log_scale, *, by_moments, uses):
         super().__init__(name, batch_shape, event_shape)
-        self.loc, self.log_scale, self.slab_variance = loc, log_scale, variance
+        self.loc, self.log_scale = loc, log_scale
         self.by_moments, self.uses = by_moments, uses
-
-    @property
-    def mean(self) -> Tensor:
-        return self.loc
-
-    @property
-    def variance(self) -> Tensor:
-        return self.slab_variance
 
     def rsample(self, sample_shape=torch.Size()) -> RandomTensor:  # noqa: B008
         if sample_shape:
             raise ValueError(f"site {self.name!r}: draw several values through plates, not sample_shape")
-        return RandomTensor(self, self.mean, self.variance)
+        return RandomTensor(self)
 
     def sample(self, sample_shape=torch.Size()) -> Tensor:  # noqa: B008
         with torch.no_grad():
-            return self.expand(torch.Size(sample_shape) + self.batch_shape).draw("sample")
+            return self.expand(torch.Size(sample_shape) + self.batch_shape)._draw("sample")
 
     def multiply(self) -> bool:
         self.uses.count_product(self)
@@ -137,22 +138,15 @@ class RandomTensorLaw(SiteLaw):
     def minus_entropy(self) -> Tensor:
         return -self._sum_events(self._entropy())
 
-    def _entropy(self) -> Tensor:
-        return moments.normal_entropy(self.log_scale)
-
     def expected_log_prob(self, prior: TorchDistribution) -> Tensor:
         """``E_q[log p]`` of every element, ``[*leading, *site]``, for a prior that is elementwise."""
         if isinstance(prior, SpikeSlab):
             elementwise = self._spike_slab_cross_entropy(prior)
         elif isinstance(prior, dist.Normal):
-            elementwise = moments.normal_cross_entropy(self.loc, self.slab_variance, prior.loc, prior.scale)
+            elementwise = self._normal_cross_entropy(prior)
         else:
             raise NotImplementedError(f"site {self.name!r}: no closed form against {type(prior).__name__}")
         return -elementwise.expand(self.leading + self.loc.shape)
-
-    def _spike_slab_cross_entropy(self, prior: SpikeSlab) -> Tensor:
-        slab = moments.normal_cross_entropy(self.loc, self.slab_variance, prior.loc, prior.scale)
-        return slab - logsigmoid(prior.logits)
 
     def kl(self, prior: TorchDistribution) -> Tensor:
         """``KL(law || prior)``, ``[*batch]``: in one autograd node where the whole site shares one prior.
@@ -162,60 +156,88 @@ class RandomTensorLaw(SiteLaw):
         base = base_prior(prior)
         fused = self._fused_kl(base) if self.loc.dim() == self.event_dim else None
         if fused is not None:
-            return fused.expand(self.batch_shape)
+            return fused.expand(self.batch_shape) if self.leading else fused
         return self.minus_entropy - self._sum_events(self.expected_log_prob(base))
-
-    def _fused_kl(self, prior: TorchDistribution) -> Tensor | None:
-        parameters = _shared(prior, ("loc", "scale"), self.event_dim) if isinstance(prior, dist.Normal) else None
-        if parameters is None:
-            return None
-        return NormalKL.apply(self.loc, self.log_scale, self.slab_variance, *parameters)
 
 
 class GaussianLaw(RandomTensorLaw):
     """Independent Gaussians, ``Normal(loc, exp(log_scale))``."""
 
+    @property
+    def mean(self) -> Tensor:
+        return self.loc
+
+    @cached_property
+    def variance(self) -> Tensor:
+        return Variance.apply(self.log_scale)
+
+    def _entropy(self) -> Tensor:
+        return moments.normal_entropy(self.log_scale)
+
+    def _normal_cross_entropy(self, prior) -> Tensor:
+        return moments.normal_cross_entropy(self.loc, self.variance, prior.loc, prior.scale)
+
+    def _spike_slab_cross_entropy(self, prior: SpikeSlab) -> Tensor:
+        """A Gaussian never visits the spike."""
+        return self._normal_cross_entropy(prior) - logsigmoid(prior.logits)
+
+    def _fused_kl(self, prior: TorchDistribution) -> Tensor | None:
+        parameters = _shared(prior, ("loc", "scale"), self.event_dim) if isinstance(prior, dist.Normal) else None
+        if parameters is None:
+            return None
+        return NormalKL.apply(self.loc, self.log_scale, self.variance, *parameters)
+
 
 class SpikeSlabLaw(RandomTensorLaw):
-    """Independent spike-and-slab variables with inclusion ``sigmoid(logits)`` and Gaussian slabs."""
+    """Independent spike-and-slab variables with inclusion ``sigmoid(logits)`` and Gaussian slabs.
 
-    def __init__(self, *args, logits: Tensor, probs: Tensor, mean: Tensor, total_variance: Tensor):
-        super().__init__(*args)
-        self.logits, self.probs, self._mean, self._total_variance = logits, probs, mean, total_variance
+    :param logits: ``[*site]``
+    """
+
+    def __init__(self, name, batch_shape, event_shape, loc, log_scale, logits, **kwargs):
+        super().__init__(name, batch_shape, event_shape, loc, log_scale, **kwargs)
+        self.logits = logits
+
+    @cached_property
+    def _moments(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """``(mean, variance, probs, slab variance)``; no gradient flows through the last two."""
+        return SpikeSlabMoments.apply(self.logits, self.loc, self.log_scale)
 
     @property
     def mean(self) -> Tensor:
-        return self._mean
+        return self._moments[0]
 
     @property
     def variance(self) -> Tensor:
-        return self._total_variance
+        return self._moments[1]
 
     def _draw(self, operation: str) -> Tensor:
-        if torch.is_grad_enabled() and not self.uses.recording:
+        if torch.is_grad_enabled() and not self.uses.is_over:
             raise PathwiseGradientError(
                 f"site {self.name!r}: `{operation}` draws spike-and-slab weights, and their inclusion has no "
                 f"pathwise gradient; {REMEDY}"
             )
         slab = super()._draw(operation)
-        return torch.where(torch.rand_like(slab) < self.probs, slab, torch.zeros_like(slab))
+        return torch.where(torch.rand_like(slab) < torch.sigmoid(self.logits), slab, torch.zeros_like(slab))
 
     def _fused_kl(self, prior: TorchDistribution) -> Tensor | None:
         is_mixed = isinstance(prior, SpikeSlab)
         parameters = _shared(prior, ("logits", "loc", "scale"), self.event_dim) if is_mixed else None
         if parameters is None:
             return None
-        own = (self.logits, self.probs, self.loc, self.log_scale, self.slab_variance)
-        return SpikeSlabKL.apply(*own, *parameters)
+        _, _, probs, slab_variance = self._moments
+        return SpikeSlabKL.apply(self.logits, self.loc, self.log_scale, probs, slab_variance, *parameters)
 
     def _entropy(self) -> Tensor:
         return moments.spike_slab_entropy(self.logits, self.log_scale)
 
+    def _normal_cross_entropy(self, prior) -> Tensor:
+        raise NotImplementedError(f"site {self.name!r}: the atom of a spike and slab has no density under a Normal")
+
     def _spike_slab_cross_entropy(self, prior: SpikeSlab) -> Tensor:
-        probs = torch.sigmoid(self.logits)  # self.probs carries no gradient
-        return moments.spike_slab_cross_entropy(
-            probs, self.loc, self.slab_variance, prior.logits, prior.loc, prior.scale
-        )
+        # Probabilities and variance afresh: those in _moments carry no gradient.
+        probs, variance = torch.sigmoid(self.logits), torch.exp(2 * self.log_scale)
+        return moments.spike_slab_cross_entropy(probs, self.loc, variance, prior.logits, prior.loc, prior.scale)
 
 
 class TransformedLaw(SiteLaw):
@@ -286,14 +308,19 @@ def _kl_law_prior(law: SiteLaw, prior: ClosedFormPrior) -> Tensor:
 
 
 class Uses:
-    """Counts what one execution of the model does with a site.
+    """What one execution of the model does with a site.
 
     A weight that enters two products, or a product and something else, must not be given independent noise
     in each: the set-up run records the uses (``recording``), later runs are checked against them.
+
+    :param wants_grad: whether the execution began with gradients enabled
+    :ivar is_over: the run has ended; looking at a value disturbs nothing any more
     """
 
-    def __init__(self, recording: bool = False):
+    def __init__(self, recording: bool = False, wants_grad: bool = False):
         self.recording = recording
+        self.wants_grad = wants_grad
+        self.is_over = False
         self.products = 0
         self.drawn_by: list[str] = []
 
@@ -302,11 +329,16 @@ class Uses:
         self._check(law)
 
     def count_draw(self, law: RandomTensorLaw, operation: str) -> None:
+        if self.wants_grad and not torch.is_grad_enabled() and not self.is_over:
+            raise PathwiseGradientError(
+                f"site {law.name!r}: `{operation}` draws weights under no_grad (or in an autograd.Function) while the "
+                "guide is being trained, so the gradient would be lost; write `+w` first, outside of it"
+            )
         self.drawn_by.append(operation)
         self._check(law)
 
     def _check(self, law: RandomTensorLaw) -> None:
-        if law.by_moments and not self.recording and self.products > 0 and not self.used_once:
+        if law.by_moments and not self.recording and not self.is_over and self.products > 0 and not self.used_once:
             raise RuntimeError(
                 f"site {law.name!r} is used more often in this run than when the guide was set up: its noise "
                 "would not be shared; set the guide up with a call that uses every branch of the model"

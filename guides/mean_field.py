@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from guides.autoguide import FlatGuide, Site, initial_value
+from guides.autoguide import FlatGuide
+from guides.sites import Site, initial_value
 
 
 class AutoMeanField(FlatGuide):

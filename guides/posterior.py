@@ -110,12 +110,12 @@ class Posterior:
     @classmethod
     def load(cls, path: str | Path, model: Callable) -> Posterior:
         """Reads what :meth:`save` wrote; :raises ValueError: naming a damaged file."""
-        from guides.arviz_io import load_netcdf
+        from guides.arviz_io import decode_attrs, load_netcdf
 
         idata = load_netcdf(path)
         group = idata["posterior"]
         sites = {str(name): torch.as_tensor(group[name].values) for name in group.data_vars}
-        return cls(model, sites, dict(group.attrs))
+        return cls(model, sites, decode_attrs(idata))
 
 
 def observed_laws(model: Callable, draws: Mapping[str, Tensor], *args, site: str | None = None, **kwargs) -> Distribution:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from guides.autoguide import FlatGuide, initial_value, site_views
-from guides.fused import SpikeSlabMoments
+from guides.autoguide import FlatGuide
+from guides.sites import initial_value, site_views
 
 INITIAL_LOGITS = {"mild": (-3.0, 3.0), "polarised": (-10.0, 10.0), "dense": (1.5, 2.5)}
 
@@ -52,22 +52,24 @@ class AutoSpikeSlab(FlatGuide):
         bounds = INITIAL_LOGITS.get(self.init_inclusion, self.init_inclusion)
         self.logits = nn.Parameter(torch.empty(count).to(self.loc).uniform_(*bounds))
 
-    def _read_parameters(self) -> dict[str, tuple[Tensor, ...]]:
-        """``(loc, log_scale, variance)`` of every site, and ``(logits, probs, mean, variance)`` of spike and slab."""
-        loc, log_scale, logits = self._param("loc"), self._param("log_scale"), self._param("logits")
-        variance = torch.exp(2 * log_scale)
-        head = slice(logits.numel())  # the spike-and-slab sites come first
-        inclusion = SpikeSlabMoments.apply(logits, loc[head], log_scale[head], variance[head])
-        slabs = site_views(self.sites.values(), loc, log_scale, variance)
-        spikes = site_views(filter(self._has_logits, self.sites.values()), logits, *inclusion)
-        return {name: parts + spikes.get(name, ()) for name, parts in slabs.items()}
+    def _views(self, loc: Tensor, log_scale: Tensor, logits: Tensor) -> dict[str, tuple[Tensor, ...]]:
+        """``(loc, log_scale)`` of every site, and ``(loc, log_scale, logits)`` of spike and slab."""
+        views = super()._views(loc, log_scale)
+        spikes = [site for site in self.sites.values() if self._has_logits(site)]
+        for site, piece in zip(spikes, site_views(spikes, logits), strict=True):
+            views[site.name] += (piece,)
+        return views
 
     def inclusion_probabilities(self) -> dict[str, Tensor]:
         """Posterior inclusion probability of every weight, ``{name: [*site]}``."""
-        return {name: parts[4].detach() for name, parts in self._detached().items() if len(parts) > 3}
+        return {name: torch.sigmoid(parts[2]) for name, parts in self._detached().items() if len(parts) > 2}
 
     def density(self) -> tuple[float, float]:
-        """Mean inclusion probability over all weights, and the share of weights above one half."""
-        probs = torch.cat([p.flatten() for p in self.inclusion_probabilities().values()])
-        return probs.mean().item(), (probs > 0.5).double().mean().item()
+        """Mean inclusion probability over all weights, and the share of weights above one half.
 
+        :raises ValueError: when the model has no spike-and-slab site
+        """
+        probs = [p.flatten() for p in self.inclusion_probabilities().values()]
+        if not probs:
+            raise ValueError("the model has no spike-and-slab site, so there is no inclusion to average")
+        return torch.cat(probs).mean().item(), (torch.cat(probs) > 0.5).double().mean().item()

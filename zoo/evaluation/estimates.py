@@ -1,0 +1,55 @@
+"""A figure with its standard error, and the few ways in which the evaluation gets one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure of the scoreboard.
+
+    :param value: the figure
+    :param se: its standard error, in the same unit; None where there is none (a single test point)
+    :param floor: the value that no error at all would show (Monte Carlo noise alone), where that is not zero
+    """
+
+    value: float
+    se: float | None = None
+    floor: float | None = None
+
+
+def mean_estimate(values: Tensor) -> Estimate:
+    """Mean of independent ``values`` [N] and its standard error ``sd / sqrt(N)``."""
+    values = values.double()
+    size = values.numel()
+    se = None if size < 2 else (values.std() / math.sqrt(size)).item()
+    return Estimate(values.mean().item(), se)
+
+
+def share_estimate(hits: Tensor) -> Estimate:
+    """Share of True in ``hits`` [N].
+
+    The standard error is that of Agresti & Coull (1998, The American Statistician 52), with two successes and
+    two failures added: the plain one is 0 when all or none are True, which would claim certainty.
+    """
+    size, count = hits.numel(), hits.sum().item()
+    middle = (count + 2) / (size + 4)
+    return Estimate(count / size, math.sqrt(middle * (1 - middle) / (size + 4)))
+
+
+def check_finite(values: Tensor, what: str) -> None:
+    """:raises ValueError: saying what is not finite, how often and at which test point first; ``values`` [N,
+    ...]
+    """
+    bad = ~torch.isfinite(values)
+    if bad.any():
+        first = bad.nonzero()[0, 0].item()
+        raise ValueError(
+            f"{what}: {int(bad.sum())} of {bad.numel()} values are NaN or infinite, "
+            f"the first at test point {first}"
+        )

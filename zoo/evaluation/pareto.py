@@ -1,0 +1,59 @@
+"""The Pareto k diagnostic of a variational posterior, through ArviZ (0.23, or arviz-stats of ArviZ 1.x).
+
+Sources: Yao, Vehtari, Simpson, Gelman (2018, ICML), "Yes, but did it work?"; Vehtari, Simpson, Gelman, Yao,
+Gabry (2024, JMLR 25:72) for the smoothing itself.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+import torch
+from torch import Tensor
+
+#: The tail is a fifth of the draws, and ArviZ fits it only when it holds at least five.
+FEWEST_DRAWS = 25
+
+
+def pareto_k(log_weights: Tensor | np.ndarray) -> float:
+    """Tail index of the importance weights p(theta, y)/q(theta) of draws theta from the guide q; lower is
+    better.
+
+    Below 0.5 the weights have a finite variance and the guide is close to the posterior; up to 0.7 importance
+    sampling from it still works; above 0.7 the guide misses part of the posterior.  Many weights make a large
+    k even for a decent guide, so it is a statement about the joint posterior, not about predictions.
+
+    :param log_weights: [S], ``log p(theta_s, y) - log q(theta_s)``, up to a constant; minus infinity is a
+        weight of 0
+    :return: k; ``inf`` when a log weight is NaN or plus infinity, when all weights are 0, or when so few
+        draws carry all the weight that there is no tail to fit; 0.0 when all weights are equal (the guide is
+        exact)
+    :raises ValueError: fewer than 25 draws, or not one dimension
+    """
+    values = torch.as_tensor(log_weights).detach().cpu().double().numpy()
+    if values.ndim != 1 or len(values) < FEWEST_DRAWS:
+        raise ValueError(f"Pareto k needs at least {FEWEST_DRAWS} log weights [S], got shape {values.shape}")
+    top = values.max()
+    if not math.isfinite(top):  # NaN wins the maximum
+        return math.inf
+    if values.min() == top:
+        return 0.0
+    with np.errstate(all="ignore"):
+        k = _arviz_k(values - top)
+    return k if math.isfinite(k) else math.inf
+
+
+def _arviz_k(log_weights: np.ndarray) -> float:
+    """k by ArviZ; its 1.x takes log *likelihoods*, the negative of log weights, and turns them round
+    itself.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing", category=FutureWarning)
+        import arviz
+    if int(arviz.__version__.split(".")[0]) < 1:
+        return float(arviz.psislw(log_weights.copy())[1])
+    from arviz_stats.base import array_stats
+
+    return float(array_stats.psislw(-log_weights)[1])

@@ -1,0 +1,351 @@
+"""Pictures of saved results: the scoreboard, bands of one-dimensional functions, guide against reference,
+inclusion.
+
+Only arrays and rows come in; no model, no posterior.  Every function writes one PNG (whole or not at all),
+draws on its own ``Figure`` (never pyplot: no window, no shared state) and leaves matplotlib's settings as
+they were.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from guides.storage import write_atomically
+from zoo.evaluation.estimates import Estimate
+from zoo.evaluation.scoreboard import LEGEND, Row
+
+#: Okabe & Ito (2008): told apart with every common kind of colour blindness.  The reference is black.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#F0E442")
+REFERENCE_COLOUR, FAINT = "black", "0.65"
+REFERENCES = ("nuts", "exact")
+DPI = 160
+#: Where a figure would be for a method that is right.
+RIGHT_VALUES = {"coverage_90": 0.9, "ref_sd_ratio": 1.0}
+Band = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+def colours(methods: Sequence[str], reference: str | None = None) -> dict[str, str]:
+    """One colour a method, the reference black; from the ninth method on the palette begins again."""
+    others = [m for m in methods if m != reference]
+    named = {m: PALETTE[i % len(PALETTE)] for i, m in enumerate(others)}
+    return named | ({reference: REFERENCE_COLOUR} if reference is not None else {})
+
+
+# ----------------------------------------------------------------------------------------------------- scoreb
+
+
+def plot_scoreboard(rows: Sequence[Row], path: str | Path, title: str = "") -> None:
+    """One panel a figure that exists: a dot with ± 2 standard errors per method, the reference marked.
+
+    Methods named "nuts" or "exact" are the reference: a black diamond and a line through their panels.
+    Failed methods keep their line, marked as failed.  Panels of distances carry the noise floor as a grey
+    band where it is known.
+
+    :raises ValueError: when no row has a figure
+    """
+    names = [n for n in LEGEND if any(_plottable(getattr(row, n)) for row in rows)]
+    if not names:
+        raise ValueError("no row of the scoreboard has a figure to plot")
+    columns = min(4, len(names))
+    panels = math.ceil(len(names) / columns)
+    # room for the names of the methods on the left, and a constant height a method
+    width = 0.075 * max(len(_label(row, rows)) for row in rows) + 2.5 * columns + 0.4
+    height = panels * (0.95 + 0.27 * len(rows)) + (0.75 if title else 0.45)
+    figure, axes = _panels(panels, columns, (width, height), sharey=True)
+    palette = colours([row.method for row in rows if row.method not in REFERENCES])
+    for axis, name in zip(axes.flat, names, strict=False):
+        _score_panel(axis, rows, name, palette)
+    for axis in axes.flat[len(names) :]:
+        axis.set_visible(False)
+    for line in axes:
+        line[0].set_yticks(range(len(rows)), [_label(row, rows) for row in rows])
+        for row, text in zip(rows, line[0].get_yticklabels(), strict=True):
+            text.set_color("black" if row.status == "ok" else "#B00020")
+    axes.flat[0].set_ylim(len(rows) - 0.4, -0.6)  # the first row on top
+    _finish(figure, path, title, _scoreboard_caption(rows, names))
+
+
+def _plottable(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
+
+
+def _scoreboard_caption(rows: Sequence[Row], names: Sequence[str]) -> str:
+    parts = ["bars: ± 2 standard errors"]
+    if any(row.method in REFERENCES for row in rows):
+        parts.append("◆ and dotted line: reference")
+    if any(row.noise_floors for row in rows):
+        parts.append("grey band: what noise alone would give")
+    if {*RIGHT_VALUES, "pareto_k"} & {*names}:
+        parts.append(
+            "grey line: right value" + (", for Pareto k the limit 0.7" if "pareto_k" in names else "")
+        )
+    return "; ".join(parts)
+
+
+def _label(row: Row, rows: Sequence[Row]) -> str:
+    several = len({r.model for r in rows}) > 1
+    return row.method + (f" ({row.model})" if several else "") + ("" if row.status == "ok" else "  failed")
+
+
+def _score_panel(axis: Axes, rows: Sequence[Row], name: str, palette: Mapping[str, str]) -> None:
+    floors = []
+    for place, row in enumerate(rows):
+        estimate = row.estimate(name)
+        if estimate is None:
+            continue
+        if _plottable(estimate.value):
+            _score_dot(axis, place, row, estimate, palette.get(row.method, REFERENCE_COLOUR))
+        else:
+            where = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "center"}
+            axis.annotate("∞", (0.98, place), color=palette.get(row.method, REFERENCE_COLOUR), **where)
+        if estimate.floor is not None:
+            floors.append(estimate.floor)
+    _mark_right_values(axis, name, max(floors, default=None))
+    arrow = {"lower": "← better", "higher": "better →"}.get(LEGEND[name].better, LEGEND[name].better)
+    axis.set_title(LEGEND[name].heading, fontsize=10, fontweight="bold", pad=14 if arrow else 6)
+    axis.text(
+        0.5, 1.015, arrow, transform=axis.transAxes, ha="center", va="bottom", fontsize=7.5, color="0.4"
+    )
+    counts = name in ("num_parameters", "fit_seconds")
+    if counts and _spans_decades([getattr(row, name) for row in rows]):
+        axis.set_xscale("log")
+    else:
+        axis.xaxis.set_major_locator(MaxNLocator(4, integer=name == "num_parameters"))
+    axis.margins(x=0.12)
+    axis.tick_params(axis="x", labelsize=8)
+    axis.grid(axis="both", color="0.92", linewidth=0.8)
+    axis.set_axisbelow(True)
+
+
+def _score_dot(axis: Axes, place: int, row: Row, estimate: Estimate, colour: str) -> None:
+    reference = row.method in REFERENCES
+    bar = 2 * estimate.se if estimate.se is not None and math.isfinite(estimate.se) else None
+    edge = {"markeredgecolor": "white", "markeredgewidth": 0.6, "alpha": 1 if row.status == "ok" else 0.4}
+    shape = {"fmt": "D" if reference else "o", "markersize": 6, "elinewidth": 1.8, "capsize": 2.5}
+    axis.errorbar(estimate.value, place, xerr=bar, color=colour, **shape, **edge)
+    if reference:
+        axis.axvline(estimate.value, color=colour, linewidth=1, linestyle=":", zorder=1)
+
+
+def _mark_right_values(axis: Axes, name: str, floor: float | None) -> None:
+    if name in RIGHT_VALUES:
+        axis.axvline(RIGHT_VALUES[name], color=FAINT, linewidth=1.2, zorder=1)
+    if name in ("ref_mean_error", "ref_w1"):
+        axis.axvspan(0, floor or 0, color="0.88", linewidth=0, zorder=0.4)
+    if name == "pareto_k":
+        axis.axvline(0.7, color=FAINT, linewidth=1.2, zorder=1)
+
+
+def _spans_decades(values: Sequence[float | None]) -> bool:
+    positive = [v for v in values if v]
+    return len(positive) > 1 and max(positive) > 10 * min(positive)
+
+
+# ------------------------------------------------------------------------------------------- one-dimensional
+
+
+def plot_bands_1d(
+    x: np.ndarray,
+    y: np.ndarray,
+    grid: np.ndarray,
+    bands: Mapping[str, Band],
+    path: str | Path,
+    reference: str | None = None,
+    labels: tuple[str, str] = ("x", "y"),
+    title: str = "",
+) -> None:
+    """Predictive means and 90 % bands as small multiples with shared axes, the reference drawn in each panel.
+
+    :param x, y: training data [n]
+    :param grid: places of the curves [G], ascending
+    :param bands: method -> (mean, lower, upper), each [G], unit of ``y``
+    :param reference: key of the reference in ``bands``; default the first of "nuts" and "exact" in it, if any
+    """
+    reference = _reference_name(bands, reference)
+    methods = [m for m in bands if m != reference] or [reference]
+    columns = 2 if len(methods) in (2, 4) else min(3, len(methods))
+    panels = math.ceil(len(methods) / columns)
+    figure, axes = _panels(
+        panels, columns, (4.0 * columns + 0.4, 2.9 * panels + 0.8), sharex=True, sharey=True
+    )
+    palette = colours(list(bands), reference)
+    for axis, method in zip(axes.flat, methods, strict=False):
+        axis.plot(x, y, ".", color="0.35", markersize=4.5, alpha=0.6, markeredgewidth=0, zorder=3)
+        mean, lower, upper = bands[method]
+        axis.fill_between(grid, lower, upper, color=palette[method], alpha=0.25, linewidth=0, zorder=2)
+        axis.plot(grid, mean, color=palette[method], linewidth=2, zorder=4)
+        if reference is not None and method != reference:
+            _reference_curves(axis, grid, bands[reference])
+        axis.set_title(method, fontsize=10, fontweight="bold", color=palette[method])
+        axis.set_xlim(grid.min(), grid.max())
+    for axis in axes.flat[len(methods) :]:
+        axis.set_visible(False)
+    axes.flat[0].set_ylim(*_range_of_bands(y, bands))
+    for axis in axes.flat[max(0, len(methods) - columns) : len(methods)]:  # nothing below them
+        axis.tick_params(labelbottom=True)
+        axis.set_xlabel(labels[0], fontsize=9)
+    for axis in axes[:, 0]:
+        axis.set_ylabel(labels[1], fontsize=9)
+    dotted = f"; black dashes: {reference}" if reference is not None else ""
+    _finish(
+        figure,
+        path,
+        title,
+        caption=f"lines: predictive mean and central 90 % band{dotted}; dots: training data",
+    )
+
+
+def _reference_curves(axis: Axes, grid: np.ndarray, band: Band) -> None:
+    mean, lower, upper = band
+    axis.plot(grid, mean, color=REFERENCE_COLOUR, linewidth=1.3, linestyle=(0, (5, 2)), zorder=5)
+    for edge in (lower, upper):
+        axis.plot(grid, edge, color=REFERENCE_COLOUR, linewidth=0.9, linestyle=(0, (2, 1.5)), zorder=5)
+
+
+def _range_of_bands(y: np.ndarray, bands: Mapping[str, Band]) -> tuple[float, float]:
+    """Shared limits: data and all bands, but a band that explodes does not flatten the others."""
+    low = np.median([np.min(b[1]) for b in bands.values()])
+    high = np.median([np.max(b[2]) for b in bands.values()])
+    low, high = min(low, np.min(y)), max(high, np.max(y))
+    room = 0.06 * (high - low)
+    return float(low - room), float(high + room)
+
+
+# --------------------------------------------------------------------------------------------- guide against
+
+
+def plot_scatter(
+    reference_mean: np.ndarray,
+    reference_sd: np.ndarray,
+    methods: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    path: str | Path,
+    reference: str = "reference",
+    unit: str = "",
+    title: str = "",
+) -> None:
+    """Means (left) and sds (right) of the function at the test points, guide against reference, one row a
+    method.
+
+    Each panel has the identity line and the correlation.
+
+    :param reference_mean, reference_sd: [N]
+    :param methods: name -> (mean, sd), each [N]
+    """
+    figure, axes = _panels(len(methods), 2, (7.0, 3.2 * len(methods) + 0.5))
+    palette = colours(list(methods))
+    suffix = f" ({unit})" if unit else ""
+    for line, (name, values) in zip(axes, methods.items(), strict=True):
+        for axis, x, y, what in zip(
+            line, (reference_mean, reference_sd), values, ("mean", "sd"), strict=True
+        ):
+            _identity_panel(axis, np.asarray(x), np.asarray(y), palette[name])
+            axis.set_ylabel(f"{name}{suffix}", fontsize=9)
+            if axis in axes[0]:
+                axis.set_title(f"{what} of the function", fontsize=10, fontweight="bold")
+            if axis in axes[-1]:
+                axis.set_xlabel(f"{reference}{suffix}", fontsize=9)
+    _finish(figure, path, title, caption="one dot a test point; line: identity")
+
+
+def _identity_panel(axis: Axes, x: np.ndarray, y: np.ndarray, colour: str) -> None:
+    low, high = min(x.min(), y.min()), max(x.max(), y.max())
+    room = 0.05 * (high - low) or 0.5
+    limits = (low - room, high + room)
+    axis.plot(limits, limits, color="0.5", linewidth=1, zorder=1)
+    opacity = float(np.clip(60 / max(len(x), 1), 0.15, 0.75))
+    axis.plot(x, y, "o", color=colour, markersize=4, alpha=opacity, markeredgewidth=0, zorder=2)
+    moving = np.ptp(x) > 0 and np.ptp(y) > 0
+    text = f"correlation {np.corrcoef(x, y)[0, 1]:.3f}" if moving else "constant"
+    box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.5}
+    axis.text(0.04, 0.95, text, transform=axis.transAxes, va="top", fontsize=8.5, bbox=box)
+    axis.set(xlim=limits, ylim=limits, aspect="equal")
+    axis.xaxis.set_major_locator(MaxNLocator(5))
+    axis.yaxis.set_major_locator(MaxNLocator(5))
+    axis.grid(color="0.93", linewidth=0.8)
+    axis.set_axisbelow(True)
+
+
+# ------------------------------------------------------------------------------------------------------ inclu
+
+
+def plot_inclusion(
+    methods: Mapping[str, np.ndarray],
+    names: Sequence[str],
+    path: str | Path,
+    reference: str | None = None,
+    title: str = "",
+) -> None:
+    """Inclusion probabilities as grouped bars with the line at one half (the median probability model).
+
+    :param methods: method -> probabilities [P]
+    :param names: of the P coefficients
+    :param reference: key of the reference in ``methods``, drawn in black; default as in :func:`plot_bands_1d`
+    """
+    reference = _reference_name(methods, reference)
+    order = [m for m in (reference,) if m is not None] + [m for m in methods if m != reference]
+    figure, axes = _panels(1, 1, (max(6.0, 1.6 + len(names) * (0.16 + 0.17 * len(order))), 3.6))
+    axis = axes[0, 0]
+    palette = colours(list(methods), reference)
+    width = 0.8 / len(order)
+    places = np.arange(len(names))
+    axis.bar(
+        places[::2], 1.0, width=1, color="0.965", zorder=0
+    )  # every second coefficient, to follow the groups
+    for i, method in enumerate(order):
+        shift = (i - (len(order) - 1) / 2) * width
+        axis.bar(places + shift, methods[method], 0.92 * width, color=palette[method], label=method, zorder=2)
+    axis.axhline(0.5, color="0.3", linewidth=1, linestyle="--", zorder=3)
+    long = max(map(len, names)) * len(names) > 8 * figure.get_size_inches()[0]
+    axis.set_xticks(places, names, rotation=45 if long else 0, ha="right" if long else "center", fontsize=8.5)
+    if long:
+        for label in axis.get_xticklabels():
+            label.set_rotation_mode("anchor")
+    axis.set(ylim=(0, 1), xlim=(-0.6, len(names) - 0.4), ylabel="inclusion probability")
+    axis.tick_params(axis="x", length=0)
+    axis.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=min(6, len(order)), frameon=False, fontsize=9)
+    _finish(figure, path, title)
+
+
+# --------------------------------------------------------------------------------------------------------- sh
+
+
+def _reference_name(methods: Mapping[str, object], named: str | None) -> str | None:
+    """:raises ValueError: when the named reference is not among the methods, or there is no method"""
+    if not methods:
+        raise ValueError("no method to plot")
+    if named is not None and named not in methods:
+        raise ValueError(f"reference {named!r} is not among the methods: {', '.join(methods)}")
+    return named or next((m for m in REFERENCES if m in methods), None)
+
+
+def _panels(rows: int, columns: int, size: tuple[float, float], **shared) -> tuple[Figure, np.ndarray]:
+    if rows < 1:
+        raise ValueError("no method to plot")
+    figure = Figure(figsize=size, layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(rows, columns, squeeze=False, **shared)
+    for axis in axes.flat:
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.tick_params(labelsize=8.5)
+    return figure, axes
+
+
+def _finish(figure: Figure, path: str | Path, title: str, caption: str = "") -> None:
+    if title:
+        figure.suptitle(title, fontsize=12, fontweight="bold")
+    if caption:
+        # under everything: constrained layout keeps no room for figure texts, so the file's box is widened
+        # for it
+        figure.text(0.5, -0.01, caption, ha="center", va="top", fontsize=8, color="0.35")
+    write_atomically(
+        path,
+        lambda target: figure.savefig(target, format="png", dpi=DPI, bbox_inches="tight", pad_inches=0.12),
+    )

@@ -1,0 +1,88 @@
+"""A data set made ready for a model: standardised tensors, and the way back to original units."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from data_loaders import DataError, Dataset, Standardizer, list_datasets, load, load_csv
+from zoo.errors import UserError, unknown
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Standardised training and test data (float32; labels int64).
+
+    :ivar x: ``[n, in]``, :ivar y: ``[n]``, :ivar x_test: ``[m, in]``, :ivar y_test: ``[m]``
+    :ivar scale: maps predictions back to original units
+    """
+
+    dataset: Dataset
+    scale: Standardizer
+    x: Tensor
+    y: Tensor
+    x_test: Tensor
+    y_test: Tensor
+
+    @property
+    def task(self) -> str:
+        return self.dataset.task
+
+    def inputs(self, x: np.ndarray) -> Tensor:
+        """Standardised inputs ``[N, in]`` from raw ones."""
+        return torch.as_tensor(self.scale.transform_x(x), dtype=torch.float32)
+
+    def fingerprint(self) -> str:
+        """Tells this training and test data from any other."""
+        digest = hashlib.sha256()
+        for tensor in (self.x, self.y, self.x_test, self.y_test):
+            digest.update(str(tuple(tensor.shape)).encode() + tensor.numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+
+def load_problem(data: str, *, split: int = 0, target: str | None = None, task: str = "regression") -> Problem:
+    """From the name of a data set, or a CSV file.
+
+    :param target: target column of a CSV file, the last by default
+    :param task: of a CSV file
+    :raises UserError: for a name that is neither
+    :raises DataError: for data that cannot be used, saying where and why
+    """
+    if data in list_datasets():
+        if target is not None:
+            raise UserError(f"--target is for CSV files; the target of {data} is fixed")
+        dataset = load(data, split=split)
+    elif data.endswith(".csv") or Path(data).exists():
+        dataset = load_csv(data, target=target, split=split, task=task)
+    else:
+        raise unknown("data set", data, list_datasets())
+    return prepare(dataset)
+
+
+def prepare(dataset: Dataset) -> Problem:
+    """Standardises with the training rows."""
+    try:
+        scale = Standardizer.fit(dataset.x_train, dataset.y_train, task=dataset.task)
+    except DataError as error:
+        raise DataError(f"{dataset.name}: {error}") from error
+    kind = torch.float32 if dataset.task != "multiclass" else torch.int64
+
+    def targets(y: np.ndarray) -> Tensor:
+        return torch.as_tensor(scale.transform_y(y)).to(kind)
+
+    def features(x: np.ndarray) -> Tensor:
+        return torch.as_tensor(scale.transform_x(x), dtype=torch.float32)
+
+    return Problem(
+        dataset,
+        scale,
+        features(dataset.x_train),
+        targets(dataset.y_train),
+        features(dataset.x_test),
+        targets(dataset.y_test),
+    )
