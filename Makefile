@@ -1,0 +1,54 @@
+# Every action, by name. `make help` lists them.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+OUT ?= out
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow lint format bench tutorials docs clean
+
+help: ## show this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# The virtual environment is made once and again whenever the dependencies change.
+$(READY): setup.cfg pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools wheel
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+setup: $(READY) ## make the virtual environment .venv
+
+demo: $(READY) ## grade two guides against NUTS on data inside scikit-learn; about a minute
+	$(BIN)/zoo compare diabetes --guides mean-field,spike-slab --reference nuts --budget quick --out $(OUT)/demo
+	@echo "look at $(OUT)/demo/scoreboard.png and $(OUT)/demo/scatter.png"
+
+test: $(READY) ## fast tests; ZOO_DATA=FOLDER adds those that need downloads
+	$(BIN)/python -m pytest -n 2
+
+test-slow: $(READY) ## the longer statistical tests
+	$(BIN)/python -m pytest -n 2 -m slow
+
+lint: $(READY) ## check style and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(READY) ## put style and format right
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY) ## speed, as ratios measured side by side
+	$(BIN)/python benchmarks/svi_step.py
+	$(BIN)/python benchmarks/reference.py
+
+tutorials: $(READY) ## render tutorials/*.py to notebooks in out/tutorials
+	mkdir -p $(OUT)/tutorials
+	for file in tutorials/*.py; do $(BIN)/jupytext --to ipynb --output $(OUT)/tutorials/$$(basename $$file .py).ipynb $$file; done
+
+docs: $(READY) ## print the documentation of the public names
+	$(BIN)/python -m pydoc guides data_loaders zoo.registry
+
+clean: ## remove what was built, the virtual environment too
+	rm -rf $(VENV) $(OUT) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,17 @@
+"""One thread a test process, Pyro's validation on, no state carried from test to test."""
+
+from __future__ import annotations
+
+import pyro
+import pytest
+import torch
+
+torch.set_num_threads(1)  # two processes share two cores
+
+
+@pytest.fixture(autouse=True)
+def _fresh_state():
+    pyro.clear_param_store()
+    pyro.set_rng_seed(20)
+    with pyro.validation_enabled(True):
+        yield

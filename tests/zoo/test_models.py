@@ -1,0 +1,110 @@
+"""Every model has one density in two languages, and predicts minibatches of a larger set without bias."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from numpyro.infer.util import log_density
+from pyro import poutine
+
+from zoo.bnn import BNN, PBPNetwork
+from zoo.latent_binary import SpikeSlabLinear, spike_slab_bnn
+
+MODELS = {
+    "bnn": BNN(3, widths=(5,)),
+    "bnn-deep-tanh": BNN(3, widths=(5, 4), activation="tanh"),
+    "bnn-leaky": BNN(3, widths=(5,), activation="leaky-relu"),
+    "bnn-fixed-noise": BNN(3, widths=(5,), noise_scale=0.3),
+    "bnn-bernoulli": BNN(3, widths=(5,), likelihood="bernoulli"),
+    "bnn-categorical": BNN(3, widths=(5,), likelihood="categorical", outputs=4),
+    "pbp-bnn": PBPNetwork(3, widths=(5,)),
+    "pbp-bnn-deep": PBPNetwork(3, widths=(5, 4)),
+    "pbp-bnn-fixed-noise": PBPNetwork(3, widths=(5,), noise_scale=0.3),
+    "spike-slab-bnn": spike_slab_bnn(3, widths=(5,), inclusion=0.3),
+    "spike-slab-linear": SpikeSlabLinear(3, inclusion=0.3),
+}
+
+
+@pytest.fixture
+def inputs() -> torch.Tensor:
+    return torch.randn(7, 3, dtype=torch.float64)
+
+
+@pytest.fixture
+def double_precision():
+    before = jax.config.jax_enable_x64
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", before)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_pyro_model_and_numpyro_twin_have_the_same_density(name, inputs, double_precision):
+    model = MODELS[name]
+    for _ in range(5):
+        trace = poutine.trace(model).get_trace(inputs)
+        ours = trace.log_prob_sum().item()
+        values = {
+            node: jnp.asarray(site["value"].numpy())
+            for node, site in trace.nodes.items()
+            if site["type"] == "sample" and node not in ("data", "y")
+        }
+        y = jnp.asarray(trace.nodes["y"]["value"].numpy())
+        theirs, _ = log_density(model.twin, (jnp.asarray(inputs.numpy()), y), {}, values)
+        assert np.isclose(ours, float(theirs), rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_twin_draws_from_the_same_prior(name, inputs):
+    """The mean and sd of log p at prior draws agree between the languages: z-scores, 1e-5 family-wise."""
+    from numpyro.infer import Predictive
+
+    model, draws = MODELS[name], 400
+    torch_values = torch.stack([model(inputs.float()).double().square().mean() for _ in range(draws)]).log()
+
+    def twin(x):
+        import numpyro
+
+        numpyro.deterministic("f", model.twin(x))
+
+    outputs = Predictive(twin, num_samples=draws)(jax.random.PRNGKey(1), jnp.asarray(inputs.float().numpy()))["f"]
+    squares = np.square(np.asarray(outputs, dtype=np.float64)).reshape(draws, -1).mean(1)
+    if (squares == 0).any() or torch_values.isinf().any():  # a sparse draw may be zero everywhere: compare its share
+        a, b = (squares == 0).mean(), torch_values.isinf().double().mean().item()
+        assert abs(a - b) < 5 * np.sqrt((a * (1 - a) + b * (1 - b)) / draws + 1 / draws**2)
+        squares, torch_values = squares[squares > 0], torch_values[torch_values.isfinite()]
+    jax_values = np.log(squares)
+    se = np.sqrt(torch_values.var().item() / len(torch_values) + jax_values.var() / len(jax_values))
+    assert abs(torch_values.mean().item() - jax_values.mean()) < 5 * se
+
+
+def test_fixed_noise_has_no_noise_site(inputs):
+    sites = poutine.trace(MODELS["bnn-fixed-noise"]).get_trace(inputs).nodes
+    assert "noise_precision" not in sites
+
+
+@pytest.mark.parametrize("name", ["bnn", "pbp-bnn", "spike-slab-linear", "bnn-categorical"])
+def test_log_likelihood_of_minibatches_averages_to_the_whole(name, inputs):
+    """All 7 minibatches of one row: the prior counts once, the likelihood is scaled by N / batch."""
+    model = MODELS[name]
+    trace = poutine.trace(model).get_trace(inputs)
+    y = trace.nodes["y"]["value"]
+    values = {k: v["value"] for k, v in trace.nodes.items() if v["type"] == "sample" and k not in ("data", "y")}
+    conditioned = poutine.condition(model, values)
+    whole = poutine.trace(conditioned).get_trace(inputs, y).log_prob_sum()
+    parts = [
+        poutine.trace(conditioned).get_trace(inputs[i : i + 1], y[i : i + 1], len(y)).log_prob_sum()
+        for i in range(len(y))
+    ]
+    assert torch.isclose(torch.stack(parts).mean(), whole, rtol=1e-10)
+
+
+def test_unknown_activation_and_wrong_outputs_are_refused():
+    with pytest.raises(ValueError, match="activation 'relo'"):
+        BNN(3, activation="relo")
+    with pytest.raises(ValueError, match="one output, not 3"):
+        BNN(3, outputs=3)
+
