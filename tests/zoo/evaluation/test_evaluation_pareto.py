@@ -1,0 +1,78 @@
+"""Pareto k: known tail indices, a guide that is too narrow, and weights that are no numbers."""
+
+from __future__ import annotations
+
+import math
+import sys
+import types
+
+import numpy as np
+import pytest
+import torch
+from torch.distributions import Normal
+
+from zoo.evaluation.pareto import pareto_k
+
+
+@pytest.mark.parametrize("index", [0.2, 0.5, 0.7, 1.0])
+def test_pareto_weights_have_their_tail_index(index):
+    """Weights U**-k are Pareto with index k; mean of eight estimates, each with an sd of some 0.1."""
+    g = torch.Generator().manual_seed(0)
+    estimates = [
+        pareto_k(index * torch.empty(4000, dtype=torch.float64).exponential_(generator=g)) for _ in range(8)
+    ]
+    assert np.mean(estimates) == pytest.approx(index, abs=0.13)
+
+
+def test_a_narrow_guide_is_worse_than_a_wide_one():
+    """Target N(0, 1), guide N(0, s): the tail index is 1 - s**2 for s < 1, and bounded weights for s > 1."""
+    torch.manual_seed(0)
+    ks = []
+    for s in (0.4, 0.9, 1.5):
+        guide = Normal(torch.tensor(0.0), torch.tensor(s))
+        x = guide.sample((20_000,))
+        ks.append(pareto_k(Normal(0.0, 1.0).log_prob(x) - guide.log_prob(x)))
+    assert ks[0] == pytest.approx(1 - 0.4**2, abs=0.25)
+    assert ks[0] > 0.5 > ks[1] > ks[2]
+
+
+def test_a_constant_does_not_matter():
+    x = torch.randn(500, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert pareto_k(x + 1e4) == pytest.approx(pareto_k(x), abs=1e-6)
+    assert pareto_k(x.numpy()) == pareto_k(x)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"), [(math.nan, math.inf), (math.inf, math.inf), (1e6, math.inf), (-math.inf, None)]
+)
+def test_one_strange_weight(change, expected):
+    x = torch.randn(500, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    before = x.clone()
+    x[7] = change
+    k = pareto_k(x)
+    assert k == expected if expected is not None else k == pytest.approx(pareto_k(before), abs=0.05)
+
+
+def test_all_equal_and_all_zero_weights():
+    assert pareto_k(torch.full((100,), -3.0)) == 0
+    assert pareto_k(torch.full((100,), -math.inf)) == math.inf
+    assert pareto_k(300 * torch.randn(100, generator=torch.Generator().manual_seed(0))) > 0.7
+
+
+@pytest.mark.parametrize("shape", [(0,), (24,), (30, 2)])
+def test_too_few_weights_are_refused(shape):
+    with pytest.raises(ValueError, match="at least 25"):
+        pareto_k(torch.zeros(shape))
+
+
+def test_arviz_1_takes_log_likelihoods(monkeypatch):
+    """A stand-in for arviz-stats, whose ``psislw`` turns the sign round: it must be given the negative."""
+    import arviz
+
+    turned = types.SimpleNamespace(psislw=lambda ary: arviz.psislw(-ary))
+    monkeypatch.setitem(sys.modules, "arviz_stats", types.ModuleType("arviz_stats"))
+    monkeypatch.setitem(sys.modules, "arviz_stats.base", types.SimpleNamespace(array_stats=turned))
+    x = torch.randn(500, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    old = pareto_k(x)
+    monkeypatch.setattr(arviz, "__version__", "1.0.0")
+    assert pareto_k(x) == old
