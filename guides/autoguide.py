@@ -117,7 +117,9 @@ class FlatGuide(GuideMessenger, FlatParameters):
         family = site_family(name, prior)
         for frame in frames:
             if not frame.vectorized:
-                raise UnsupportedSiteError(f"site {name!r} lies in a sequential plate; vectorise {frame.name!r}")
+                raise UnsupportedSiteError(
+                    f"site {name!r} lies in a sequential plate; vectorise {frame.name!r}"
+                )
         event = prior.event_shape
         if family in ("lognormal", "transformed"):
             self._transforms[name] = biject_to(prior.support)
@@ -150,9 +152,13 @@ class FlatGuide(GuideMessenger, FlatParameters):
         kept = {site.name: (site.family, site.shape) for site in self.sites.values()}
         for site in found:
             if kept.pop(site.name, None) != (site.family, site.shape):
-                raise ValueError(f"site {site.name!r} of the model is not what the guide's parameters were made for")
+                raise ValueError(
+                    f"site {site.name!r} of the model is not what the guide's parameters were made for"
+                )
         if kept:
-            raise ValueError(f"the guide has parameters for site {next(iter(kept))!r}, the model has no such site")
+            raise ValueError(
+                f"the guide has parameters for site {next(iter(kept))!r}, the model has no such site"
+            )
 
     def _record_uses(self, *args, **kwargs) -> None:
         self._recording = True
@@ -244,22 +250,22 @@ class FlatGuide(GuideMessenger, FlatParameters):
         batch, event = shape[: len(site.batch_shape)], shape[len(site.batch_shape) :]
         if site.is_transformed:
             exact = site.family == "lognormal"
-            return TransformedLaw(name, batch, prior.event_shape, *tensors, biject_to(prior.support), exact)
+            return TransformedLaw(name, batch, prior.event_shape, *tensors, prior=prior, exact=exact)
         uses = self._uses.get(name)
         if uses is None:
             uses = self._uses[name] = Uses(self._recording, torch.is_grad_enabled())
         by_moments = self._recording or site.by_moments and uses.wants_grad
         law = SpikeSlabLaw if self._has_logits(site) else GaussianLaw
-        return law(name, batch, event, *tensors, by_moments=by_moments, uses=uses)
+        return law(name, batch, event, *tensors, prior=prior, by_moments=by_moments, uses=uses)
 
     def _subsample(self, site: Site, frame) -> Tensor:
         """The rows of a plate that are in this minibatch."""
         if frame.name not in self.trace:
             raise UnsupportedSiteError(
-                f"site {site.name!r}: the guide cannot see which rows plate {frame.name!r} has drawn; give the "
-                "plate a subsample_size, not a subsample, and do not hide it with poutine.block"
+                f"site {site.name!r}: poutine.block hides from the guide which rows of plate "
+                f"{frame.name!r} are in the minibatch; expose the plate too"
             )
-        return self.trace.nodes[frame.name]["value"]
+        return torch.as_tensor(self.trace.nodes[frame.name]["value"], device=self.loc.device)
 
     def get_traces(self) -> tuple[poutine.Trace, poutine.Trace]:
         """``(model_trace, guide_trace)`` of the last run; Pyro's ELBO asks for them.
@@ -269,9 +275,13 @@ class FlatGuide(GuideMessenger, FlatParameters):
         model_trace = prune_subsample_sites(self.trace)
         missing = [n for n in self.observed if n in model_trace and not model_trace.nodes[n]["is_observed"]]
         if missing:
-            raise ValueError(f"site {missing[0]!r} was observed when the guide was set up: pass its data again")
+            raise ValueError(
+                f"site {missing[0]!r} was observed when the guide was set up: pass its data again"
+            )
         if not self.observed and isinstance(_first_messenger(self.model), BlockMessenger):
-            raise ValueError("the guide was built on a model whose poutine.block hides the data: use hide=[...]")
+            raise ValueError(
+                "the guide was built on a model whose poutine.block hides the data: use hide=[...]"
+            )
         guide_trace = model_trace.copy()
         for name, node in list(model_trace.nodes.items()):
             if node["type"] != "sample" or node["is_observed"]:
@@ -291,15 +301,15 @@ class FlatGuide(GuideMessenger, FlatParameters):
     def elbo(self, num_particles: int = 1, **kwargs) -> TraceMeanField_ELBO:
         """The loss we recommend: closed-form KL, Monte Carlo likelihood.  Works before the first call.
 
-        ``Trace_ELBO`` and ``TraceGraph_ELBO`` have the same expectation.  Objectives that weigh draws by their
-        density (``RenyiELBO``, importance sampling) do not fit a guide that scores expectations: use
+        ``Trace_ELBO`` and ``TraceGraph_ELBO`` have the same expectation.  Objectives that weigh draws by
+        their density (``RenyiELBO``, importance sampling) do not fit a guide that scores expectations: use
         :meth:`draws` and :meth:`log_prob` there.
         """
         return TraceMeanField_ELBO(num_particles=num_particles, **kwargs)
 
     def optimizer(self, lr: float = 0.01, **kwargs) -> FusedAdam:
         """Adam in one fused step over the flat parameters (and those of the model, if it has any)."""
-        return FusedAdam(lr=lr, named_parameters=self.named_parameters, **kwargs)
+        return FusedAdam(lr=lr, **kwargs)
 
     def guide_parameters(self) -> dict[str, nn.Parameter]:
         return dict(self.named_parameters())
@@ -316,8 +326,9 @@ def _closed_form_scores(node: dict, prior: ClosedFormPrior) -> tuple[dict, dict]
     negative = -prior.kl
     scaled = scale_and_mask(negative, node["scale"], node["mask"])
     zero = torch.zeros_like(negative)
-    model = {"unscaled_log_prob": negative, "log_prob": scaled, "log_prob_sum": scaled.sum()}
-    guide = {"unscaled_log_prob": zero, "log_prob": zero, "log_prob_sum": zero.sum()}
+    total, nothing = (scaled.sum(), zero.sum()) if scaled.dim() else (scaled, zero)
+    model = {"unscaled_log_prob": negative, "log_prob": scaled, "log_prob_sum": total}
+    guide = {"unscaled_log_prob": zero, "log_prob": zero, "log_prob_sum": nothing}
     return model, {**guide, "score_parts": ScoreParts(zero, 0, zero)}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
@@ -52,13 +53,12 @@ class SpikeSlab(TorchDistribution):
     ):
         if (probs is None) == (logits is None):
             raise ValueError("SpikeSlab needs either `probs` or `logits`, not both and not neither")
+        given, loc, scale = _same_dtype(logits if probs is None else probs, loc, scale)
         # Both are kept, made before broadcasting: a prior shared by a whole layer then costs one logarithm.
         if probs is not None:
-            probs = torch.as_tensor(probs, dtype=torch.result_type(torch.as_tensor(probs), torch.as_tensor(loc)))
-            logits = probs_to_logits(probs, is_binary=True)
+            probs, logits = given, probs_to_logits(given, is_binary=True)
         else:
-            logits = torch.as_tensor(logits)
-            probs = logits_to_probs(logits, is_binary=True)
+            probs, logits = logits_to_probs(given, is_binary=True), given
         self.probs, self.logits, self.loc, self.scale = broadcast_all(probs, logits, loc, scale)
         super().__init__(self.loc.shape, validate_args=validate_args)
 
@@ -92,7 +92,9 @@ class SpikeSlab(TorchDistribution):
             return expected(self)
         if self._validate_args:
             self._validate_sample(value)
-        slab = logsigmoid(self.logits) + dist.Normal(self.loc, self.scale, validate_args=False).log_prob(value)
+        slab = logsigmoid(self.logits) + dist.Normal(self.loc, self.scale, validate_args=False).log_prob(
+            value
+        )
         return torch.where(value == 0, logsigmoid(-self.logits), slab)
 
     def cdf(self, value: Tensor) -> Tensor:
@@ -111,6 +113,15 @@ class SpikeSlab(TorchDistribution):
 
     def entropy(self) -> Tensor:
         return moments.spike_slab_entropy(self.logits, self.scale.log())
+
+
+def _same_dtype(*values: Tensor | float) -> list[Tensor]:
+    """As tensors of one floating dtype and device: numbers follow the tensors, the widest tensor wins."""
+    tensors = [value for value in values if isinstance(value, Tensor)]
+    dtypes = [t.dtype for t in tensors if t.is_floating_point()] or [torch.get_default_dtype()]
+    dtype = functools.reduce(torch.promote_types, dtypes)
+    device = tensors[0].device if tensors else None
+    return [torch.as_tensor(value, dtype=dtype, device=device) for value in values]
 
 
 @register_kl(SpikeSlab, SpikeSlab)

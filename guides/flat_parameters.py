@@ -39,14 +39,16 @@ class FlatParameters(nn.Module):
         return bool(self._parameters)
 
     def _views(self, loc: Tensor, log_scale: Tensor) -> dict[str, tuple[Tensor, ...]]:
-        """Per site ``(loc, log_scale)``, and the inclusion logits if it has any, each ``[*batch, *event]``."""
+        """Per site ``(loc, log_scale)``, then its inclusion logits if any, each ``[*batch, *event]``."""
         sites = self.sites.values()
         views = zip(site_views(sites, loc), site_views(sites, log_scale), strict=True)
         return dict(zip(self.sites, views, strict=True))
 
     def _detached(self) -> dict[str, tuple[Tensor, ...]]:
         if not self.has_parameters:
-            raise RuntimeError("the guide has no parameters yet: call guide.setup(*args) with the model's arguments")
+            raise RuntimeError(
+                "the guide has no parameters yet: call guide.setup(*args) with the model's arguments"
+            )
         return self._views(**{name: parameter.detach() for name, parameter in self._parameters.items()})
 
     def _transform(self, site: Site) -> Transform:
@@ -102,8 +104,10 @@ class FlatParameters(nn.Module):
             if site.is_transformed:
                 transform, constrained = self._transform(site), value
                 value = transform.inv(constrained)
-                total = total - transform.log_abs_det_jacobian(value, constrained).flatten(1).sum(-1)
-            total = total + self.site_distribution(name).log_prob(value).flatten(1).sum(-1)
+                total = total - transform.log_abs_det_jacobian(value, constrained).reshape(
+                    len(value), -1
+                ).sum(-1)
+            total = total + self.site_distribution(name).log_prob(value).reshape(len(value), -1).sum(-1)
         return total
 
     def quantiles(self, quantiles: list[float] | Tensor, *args, **kwargs) -> dict[str, Tensor]:
@@ -137,7 +141,10 @@ class FlatParameters(nn.Module):
     def _load_from_state_dict(self, state_dict, prefix, *args) -> None:
         layout = state_dict.get(prefix + "_extra_state")
         if layout is not None:
-            sites = [Site(**{k: tuple(v) if isinstance(v, list) else v for k, v in s.items()}) for s in layout["sites"]]
+            sites = [
+                Site(**{k: tuple(v) if isinstance(v, list) else v for k, v in s.items()})
+                for s in layout["sites"]
+            ]
             self.sites = {site.name: site for site in sites}
             self.observed = list(layout["observed"])
         for key, value in state_dict.items():

@@ -1,9 +1,9 @@
 """The posterior law of one site in one execution of the model: what a variational guide samples from.
 
-Scoring is in closed form wherever there is one.  In the traces that an ELBO gets, the model's site scores minus
-the KL divergence and the guide's site scores zero, so that Pyro's ``Trace_ELBO`` and ``TraceMeanField_ELBO`` both
-see the exact KL and no weight is drawn to be scored.  Elsewhere (a guide inside Pyro's ``AutoGuideList``) a law
-scores its own value with ``E_q[log q]``, minus the entropy.
+Scoring is in closed form wherever there is one.  In the traces that an ELBO gets, the model's site scores
+minus the KL divergence and the guide's site scores zero, so that Pyro's ``Trace_ELBO`` and
+``TraceMeanField_ELBO`` both see the exact KL and no weight is drawn to be scored.  Elsewhere (a guide inside
+Pyro's ``AutoGuideList``) a law scores its own value with ``E_q[log q]``, minus the entropy.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pyro import distributions as dist
 from pyro.distributions.score_parts import ScoreParts
 from pyro.distributions.torch_distribution import TorchDistribution
 from torch import Tensor
-from torch.distributions import Independent, Transform, constraints, register_kl
+from torch.distributions import Independent, biject_to, constraints, register_kl
 from torch.nn.functional import logsigmoid
 
 from guides import moments
 from guides.distributions import SpikeSlab
-from guides.fused import NormalKL, SpikeSlabKL, SpikeSlabMoments, Variance
+from guides.fused import GaussianSite, SpikeSlabSite
 from guides.random_tensors import PathwiseGradientError, RandomTensor
 
 REMEDY = "use it once, through F.linear, @ or F.conv2d, or give the site relaxed indicators"
@@ -33,19 +33,8 @@ def base_prior(prior: TorchDistribution) -> TorchDistribution:
     return prior
 
 
-def _shared(prior: TorchDistribution, names: tuple[str, ...], event_dim: int) -> list[Tensor] | None:
-    """The prior's parameters as scalars, if each is one number all over the event, as ``expand`` leaves it."""
-    scalars = []
-    for parameter in (getattr(prior, name) for name in names):
-        strides = zip(parameter.stride(), parameter.shape, strict=True)
-        if parameter.dim() != event_dim or not all(stride == 0 or size == 1 for stride, size in strides):
-            return None
-        scalars.append(parameter[(0,) * event_dim])
-    return scalars
-
-
 class SiteLaw(TorchDistribution):
-    """A distribution over one site, ``batch_shape + event_shape``, whose parameters may lack leading dimensions.
+    """A distribution over one site, ``batch_shape + event_shape``; parameters may lack leading dimensions.
 
     :param name: name of the site
     :ivar exact: whether the KL to the prior is closed form
@@ -72,7 +61,9 @@ class SiteLaw(TorchDistribution):
         own = self._batch_shape[len(self.leading) :]
         extra = len(batch_shape) - len(own)
         if batch_shape[extra:] != own:
-            raise ValueError(f"site {self.name!r}: batch shape {tuple(own)} cannot become {tuple(batch_shape)}")
+            raise ValueError(
+                f"site {self.name!r}: batch shape {tuple(own)} cannot become {tuple(batch_shape)}"
+            )
         new = object.__new__(type(self))
         new.__dict__.update({k: v for k, v in self.__dict__.items() if k not in type(self)._per_shape})
         new.leading, new._batch_shape = batch_shape[:extra], batch_shape
@@ -98,19 +89,28 @@ class RandomTensorLaw(SiteLaw):
 
     :param loc: ``[*site]``
     :param log_scale: ``[*site]``
+    :param prior: the site's prior in this execution
     :param by_moments: whether linear layers may use the moments (local reparameterization)
     :param uses: counts products and draws of this execution; see :class:`Uses`
     """
 
-    def __init__(self, name, batch_shape, event_shape, loc, log_scale, *, by_moments, uses):
+    def __init__(self, name, batch_shape, event_shape, loc, log_scale, *, prior, by_moments, uses):
         super().__init__(name, batch_shape, event_shape)
         self.loc, self.log_scale = loc, log_scale
-        self.by_moments, self.uses = by_moments, uses
+        self.prior, self.by_moments, self.uses = base_prior(prior), by_moments, uses
+
+    @property
+    def mean(self) -> Tensor:
+        return self.moments_and_kl[0]
+
+    @property
+    def variance(self) -> Tensor:
+        return self.moments_and_kl[1]
 
     def rsample(self, sample_shape=torch.Size()) -> RandomTensor:  # noqa: B008
         if sample_shape:
             raise ValueError(f"site {self.name!r}: draw several values through plates, not sample_shape")
-        return RandomTensor(self)
+        return RandomTensor(self, self.mean, self.variance)
 
     def sample(self, sample_shape=torch.Size()) -> Tensor:  # noqa: B008
         with torch.no_grad():
@@ -148,28 +148,43 @@ class RandomTensorLaw(SiteLaw):
             raise NotImplementedError(f"site {self.name!r}: no closed form against {type(prior).__name__}")
         return -elementwise.expand(self.leading + self.loc.shape)
 
-    def kl(self, prior: TorchDistribution) -> Tensor:
-        """``KL(law || prior)``, ``[*batch]``: in one autograd node where the whole site shares one prior.
+    @property
+    def kl(self) -> Tensor:
+        """``KL(law || prior)``, ``[*batch]``.
 
         :raises NotImplementedError: naming the site, for a prior without closed form
         """
-        base = base_prior(prior)
-        fused = self._fused_kl(base) if self.loc.dim() == self.event_dim else None
-        if fused is not None:
-            return fused.expand(self.batch_shape) if self.leading else fused
-        return self.minus_entropy - self._sum_events(self.expected_log_prob(base))
+        *_, kl = self.moments_and_kl
+        if kl is not None:  # of the whole site at once
+            return kl.expand(self.batch_shape) if self.leading else kl
+        return self.minus_entropy - self._sum_events(self.expected_log_prob(self.prior))
+
+    def _shared_prior(self, family: type, *names: str) -> list[Tensor] | None:
+        """The prior's parameters as scalars, if it is of this family and each is one number all over the
+        site, as ``expand`` leaves it.
+        """
+        if not isinstance(self.prior, family) or self.loc.dim() != self.event_dim:
+            return None
+        scalars = []
+        for parameter in (getattr(self.prior, name) for name in names):
+            if parameter.dim() != self.event_dim or any(
+                stride and size != 1 for stride, size in zip(parameter.stride(), parameter.shape, strict=True)
+            ):
+                return None
+            scalars.append(parameter[(0,) * self.event_dim])
+        return scalars
 
 
 class GaussianLaw(RandomTensorLaw):
     """Independent Gaussians, ``Normal(loc, exp(log_scale))``."""
 
-    @property
-    def mean(self) -> Tensor:
-        return self.loc
-
     @cached_property
-    def variance(self) -> Tensor:
-        return Variance.apply(self.log_scale)
+    def moments_and_kl(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """``(mean, variance, KL)``; the KL is None unless the whole site shares one prior."""
+        prior = self._shared_prior(dist.Normal, "loc", "scale")
+        if prior is None:
+            return self.loc, torch.exp(2 * self.log_scale), None
+        return self.loc, *GaussianSite.apply(self.loc, self.log_scale, *prior)
 
     def _entropy(self) -> Tensor:
         return moments.normal_entropy(self.log_scale)
@@ -180,12 +195,6 @@ class GaussianLaw(RandomTensorLaw):
     def _spike_slab_cross_entropy(self, prior: SpikeSlab) -> Tensor:
         """A Gaussian never visits the spike."""
         return self._normal_cross_entropy(prior) - logsigmoid(prior.logits)
-
-    def _fused_kl(self, prior: TorchDistribution) -> Tensor | None:
-        parameters = _shared(prior, ("loc", "scale"), self.event_dim) if isinstance(prior, dist.Normal) else None
-        if parameters is None:
-            return None
-        return NormalKL.apply(self.loc, self.log_scale, self.variance, *parameters)
 
 
 class SpikeSlabLaw(RandomTensorLaw):
@@ -199,17 +208,14 @@ class SpikeSlabLaw(RandomTensorLaw):
         self.logits = logits
 
     @cached_property
-    def _moments(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """``(mean, variance, probs, slab variance)``; no gradient flows through the last two."""
-        return SpikeSlabMoments.apply(self.logits, self.loc, self.log_scale)
-
-    @property
-    def mean(self) -> Tensor:
-        return self._moments[0]
-
-    @property
-    def variance(self) -> Tensor:
-        return self._moments[1]
+    def moments_and_kl(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """``(mean, variance, KL)``; the KL is None unless the whole site shares one prior."""
+        prior = self._shared_prior(SpikeSlab, "logits", "loc", "scale")
+        if prior is not None:
+            return SpikeSlabSite.apply(self.logits, self.loc, self.log_scale, *prior)
+        probs, slab_variance = torch.sigmoid(self.logits), torch.exp(2 * self.log_scale)
+        mean = moments.spike_slab_mean(probs, self.loc)
+        return mean, moments.spike_slab_variance(probs, self.loc, slab_variance), None
 
     def _draw(self, operation: str) -> Tensor:
         if torch.is_grad_enabled() and not self.uses.is_over:
@@ -220,24 +226,19 @@ class SpikeSlabLaw(RandomTensorLaw):
         slab = super()._draw(operation)
         return torch.where(torch.rand_like(slab) < torch.sigmoid(self.logits), slab, torch.zeros_like(slab))
 
-    def _fused_kl(self, prior: TorchDistribution) -> Tensor | None:
-        is_mixed = isinstance(prior, SpikeSlab)
-        parameters = _shared(prior, ("logits", "loc", "scale"), self.event_dim) if is_mixed else None
-        if parameters is None:
-            return None
-        _, _, probs, slab_variance = self._moments
-        return SpikeSlabKL.apply(self.logits, self.loc, self.log_scale, probs, slab_variance, *parameters)
-
     def _entropy(self) -> Tensor:
         return moments.spike_slab_entropy(self.logits, self.log_scale)
 
     def _normal_cross_entropy(self, prior) -> Tensor:
-        raise NotImplementedError(f"site {self.name!r}: the atom of a spike and slab has no density under a Normal")
+        raise NotImplementedError(
+            f"site {self.name!r}: the atom of a spike and slab has no density under a Normal"
+        )
 
     def _spike_slab_cross_entropy(self, prior: SpikeSlab) -> Tensor:
-        # Probabilities and variance afresh: those in _moments carry no gradient.
         probs, variance = torch.sigmoid(self.logits), torch.exp(2 * self.log_scale)
-        return moments.spike_slab_cross_entropy(probs, self.loc, variance, prior.logits, prior.loc, prior.scale)
+        return moments.spike_slab_cross_entropy(
+            probs, self.loc, variance, prior.logits, prior.loc, prior.scale
+        )
 
 
 class TransformedLaw(SiteLaw):
@@ -245,17 +246,19 @@ class TransformedLaw(SiteLaw):
     (``transform = exp``) and otherwise estimated by the draw.
     """
 
-    def __init__(self, name, batch_shape, event_shape, loc, log_scale, transform: Transform, exact: bool):
+    def __init__(self, name, batch_shape, event_shape, loc, log_scale, *, prior, exact: bool):
         super().__init__(name, batch_shape, event_shape)
         self.loc, self.scale, self.log_scale = loc, torch.exp(log_scale), log_scale
-        self.transform, self.exact = transform, exact
+        self.prior, self.transform, self.exact = base_prior(prior), biject_to(prior.support), exact
 
     @property
     def support(self):
         return self.transform.codomain
 
     def _distribution(self) -> TorchDistribution:
-        normal = dist.Normal(self.loc, self.scale, validate_args=False).to_event(self.transform.domain.event_dim)
+        normal = dist.Normal(self.loc, self.scale, validate_args=False).to_event(
+            self.transform.domain.event_dim
+        )
         law = dist.TransformedDistribution(normal, self.transform.with_cache(), validate_args=False)
         return law.to_event(self.event_dim - law.event_dim).expand(self.batch_shape)
 
@@ -270,10 +273,11 @@ class TransformedLaw(SiteLaw):
             return self._sum_events(-moments.normal_entropy(self.log_scale) - self.loc)
         return self._distribution().log_prob(value)
 
-    def kl(self, prior: TorchDistribution) -> Tensor:
+    @property
+    def kl(self) -> Tensor:
         """KL to a Gamma prior, ``[*batch]``."""
-        gamma = base_prior(prior)
-        cross = moments.lognormal_gamma_cross_entropy(self.loc, self.scale, gamma.concentration, gamma.rate)
+        gamma = self.prior.concentration, self.prior.rate
+        cross = moments.lognormal_gamma_cross_entropy(self.loc, self.scale, *gamma)
         return self._sum_events(cross - moments.normal_entropy(self.log_scale) - self.loc)
 
 
@@ -296,7 +300,7 @@ class ClosedFormPrior(TorchDistribution):
 
     @cached_property
     def kl(self) -> Tensor:
-        return self.law.kl(self.prior)
+        return self.law.kl
 
     def log_prob(self, value: Tensor) -> Tensor:
         return -self.kl
@@ -331,14 +335,20 @@ class Uses:
     def count_draw(self, law: RandomTensorLaw, operation: str) -> None:
         if self.wants_grad and not torch.is_grad_enabled() and not self.is_over:
             raise PathwiseGradientError(
-                f"site {law.name!r}: `{operation}` draws weights under no_grad (or in an autograd.Function) while the "
-                "guide is being trained, so the gradient would be lost; write `+w` first, outside of it"
+                f"site {law.name!r}: `{operation}` draws weights under no_grad (or in an autograd.Function) "
+                "while the guide is trained: the gradient would be lost; write `+w` first, outside of it"
             )
         self.drawn_by.append(operation)
         self._check(law)
 
     def _check(self, law: RandomTensorLaw) -> None:
-        if law.by_moments and not self.recording and not self.is_over and self.products > 0 and not self.used_once:
+        if (
+            law.by_moments
+            and not self.recording
+            and not self.is_over
+            and self.products > 0
+            and not self.used_once
+        ):
             raise RuntimeError(
                 f"site {law.name!r} is used more often in this run than when the guide was set up: its noise "
                 "would not be shared; set the guide up with a call that uses every branch of the model"

@@ -1,4 +1,6 @@
-"""Gaussian mean field: Bayes by backprop (Blundell et al. 2015) with local reparameterization (Kingma et al. 2015)."""
+"""Gaussian mean field: Bayes by backprop (Blundell et al. 2015) with local reparameterization (Kingma et al.
+2015).
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 
 import pyro.optim
@@ -50,7 +51,7 @@ class FusedAdam(pyro.optim.PyroOptim):
         known = {id(p) for group in self.adam.param_groups for p in group["params"]}
         new = [p for p in params if id(p) not in known]
         if new:
-            self.adam.add_param_group({"params": new})
+            self.adam.add_param_group({"params": new, "lr": self.pt_optim_args["lr"]})
 
     def set_lr(self, lr: float) -> None:
         """The learning rate of the steps to come."""
@@ -70,4 +71,4 @@ class FusedAdam(pyro.optim.PyroOptim):
         """
         if self.adam is None:
             raise RuntimeError("adopt the parameters before their saved state")
-        self.adam.load_state_dict(state)
+        self.adam.load_state_dict(copy.deepcopy(state))  # torch would share the tensors

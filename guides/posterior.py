@@ -77,8 +77,8 @@ class Posterior:
         return mixture(laws) if noise else empirical(function_values(laws))
 
     def to_arviz(self, *args, observed_data: Mapping[str, Tensor] | None = None, **kwargs):
-        """An ArviZ object: ``posterior``, and with the model's arguments and data also ``posterior_predictive``,
-        ``log_likelihood`` and ``observed_data``.
+        """An ArviZ object: ``posterior``, and with the model's arguments and data also
+        ``posterior_predictive``, ``log_likelihood`` and ``observed_data``.
 
         :param args: the model's arguments (inputs), as for :meth:`predictive`
         :param observed_data: ``{observed site: [N]}``
@@ -118,7 +118,9 @@ class Posterior:
         return cls(model, sites, decode_attrs(idata))
 
 
-def observed_laws(model: Callable, draws: Mapping[str, Tensor], *args, site: str | None = None, **kwargs) -> Distribution:
+def observed_laws(
+    model: Callable, draws: Mapping[str, Tensor], *args, site: str | None = None, **kwargs
+) -> Distribution:
     """The likelihood of every draw: one elementwise distribution with batch shape ``[S, N]``.
 
     :param draws: ``{name: [S, *site]}``
@@ -138,7 +140,9 @@ def observed_laws(model: Callable, draws: Mapping[str, Tensor], *args, site: str
     first = laws[0]
     shape = first.batch_shape
     if isinstance(first, dist.Normal):
-        return Normal(*(torch.stack([getattr(law, p).expand(shape) for law in laws]) for p in ("loc", "scale")))
+        return Normal(
+            *(torch.stack([getattr(law, p).expand(shape) for law in laws]) for p in ("loc", "scale"))
+        )
     if isinstance(first, (dist.Bernoulli, dist.Categorical)):
         return type(first)(logits=torch.stack([law.logits for law in laws]))
     raise NotImplementedError(
@@ -164,7 +168,10 @@ def function_values(laws: Distribution) -> Tensor:
     if isinstance(laws, dist.Bernoulli):
         return laws.logits
     log_probs = laws.logits
-    others = [torch.cat((log_probs[..., :k], log_probs[..., k + 1 :]), -1).logsumexp(-1) for k in range(log_probs.shape[-1])]
+    others = [
+        torch.cat((log_probs[..., :k], log_probs[..., k + 1 :]), -1).logsumexp(-1)
+        for k in range(log_probs.shape[-1])
+    ]
     return log_probs - torch.stack(others, -1)
 
 

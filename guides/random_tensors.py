@@ -7,8 +7,9 @@ Kingma, Salimans and Welling 2015; for spike and slab Hubin and Storvik 2019)::
     E[x w] = x E[w],    Var[x w] = x^2 Var[w].
 
 Every row of ``x`` gets noise of its own.  That leaves the expected log-likelihood unchanged as long as the
-likelihood factorises over rows and the weight enters it once.  For convolutions the noise is independent
-over output positions too, which matches each activation but not their joint law (the usual approximation).
+likelihood factorises over rows and the weight enters it once; a model that mixes rows afterwards (a graph
+convolution, ``x @ (exp(v) @ w)``) should set ``lrt=False``.  For convolutions the noise is independent over
+output positions too, which matches each activation but not their joint law (the usual approximation).
 
 Index operations, scaling and shifting give random tensors again.  Any other operation draws the weights
 once: with a pathwise gradient for a Gaussian; for a spike and slab only while no gradient is wanted, because
@@ -17,14 +18,16 @@ a drawn indicator has none, and otherwise it raises an error that names the site
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# Keeps the square root differentiable where an output has no variance at all (a row of zeros).
+from guides.fused import GaussianOutput
+
+# Added to an output's variance: keeps the square root differentiable where there is none (a row of zeros).
 TINY_VARIANCE = 1e-20
 
 
@@ -35,12 +38,15 @@ class PathwiseGradientError(RuntimeError):
 class Law(Protocol):
     """The distribution of one site in one execution of the model.
 
-    ``mean`` and ``variance`` have the site's own shape ``[*site]``; ``leading`` are the batch dimensions that
-    plates outside the guide put on its left (vectorized particles); ``draw`` gives numbers
-    ``[*leading, *site]``, the same ones each time.
+    ``mean`` and ``variance`` have the site's own shape ``[*site]``, of which the first ``plate_dims``
+    dimensions are plates; ``leading`` are the batch dimensions that plates outside the guide put on its left
+    (vectorized particles); ``draw`` gives numbers ``[*leading, *site]``, the same ones each time.
     """
 
     leading: torch.Size
+
+    @property
+    def plate_dims(self) -> int: ...
 
     @property
     def mean(self) -> Tensor: ...
@@ -62,15 +68,19 @@ class RandomTensor(torch.Tensor):
     """
 
     @staticmethod
-    def __new__(cls, law: Law, mean: Tensor, variance: Tensor, view: Callable[[Tensor], Tensor] | None = None):
+    def __new__(
+        cls, law: Law, mean: Tensor, variance: Tensor, view: Callable[[Tensor], Tensor] | None = None
+    ):
         shape = law.leading + mean.shape
         return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=mean.dtype, device=mean.device)
 
-    def __init__(self, law: Law, mean: Tensor, variance: Tensor, view: Callable[[Tensor], Tensor] | None = None):
+    def __init__(
+        self, law: Law, mean: Tensor, variance: Tensor, view: Callable[[Tensor], Tensor] | None = None
+    ):
         self.law, self.mean_, self.variance_, self._view = law, mean, variance, view
 
     def derive(self, view: Callable[[Tensor], Tensor], factor: Tensor | float | None = None) -> RandomTensor:
-        """The random tensor ``view(self)``, for a map that scales each element by ``factor`` or just moves it."""
+        """The random tensor ``view(self)``, for a map that scales elements by ``factor`` or moves them."""
         parent = self._view
         chained = view if parent is None else lambda draw: view(parent(draw))
         variance = view(self.variance_) if factor is None else self.variance_ * factor**2
@@ -87,7 +97,7 @@ class RandomTensor(torch.Tensor):
         return view(draw)
 
     def expected_log_prob(self, prior: Any) -> Tensor:
-        """``E[log prior(w)]``, elementwise ``[*leading, *site]``: how other distributions score a random tensor."""
+        """``E[log prior(w)]``, elementwise ``[*leading, *site]``: how a prior scores a random tensor."""
         if self._view is not None:
             return prior.log_prob(self.numbers("log_prob"))
         return self.law.expected_log_prob(prior)
@@ -99,6 +109,11 @@ class RandomTensor(torch.Tensor):
     def __torch_function__(cls, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         name = _name(func)
+        if _is_in_place(func, name, kwargs):
+            law = next(_random_tensors((args, kwargs))).law
+            raise TypeError(
+                f"site {law}: `{func.__name__}` would change a random weight in place; make a new tensor"
+            )
         if name in _METADATA:
             return super().__torch_function__(func, types, args, kwargs)
         handler = _HANDLERS.get(name)
@@ -111,16 +126,37 @@ class RandomTensor(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         # A net below Python's own dispatch: autograd cannot follow a draw that is made here.
-        law = next(a.law for a in (*args, *(kwargs or {}).values()) if isinstance(a, RandomTensor))
+        law = next(_random_tensors((args, kwargs or {}))).law
         if torch.is_grad_enabled():
-            raise PathwiseGradientError(f"site {law}: {func} cannot take a random tensor; draw it first with w + 0")
+            raise PathwiseGradientError(
+                f"site {law}: {func} cannot take a random tensor; draw it first with `+w`"
+            )
         return func(*_drawn(args, str(func)), **_drawn(kwargs or {}, str(func)))
 
 
 def _name(func: Callable) -> str:
     if func.__name__ == "__get__":  # a property: Tensor.shape, Tensor.T, ...
         return func.__self__.__name__
-    return func.__name__.strip("_")
+    return func.__name__.removeprefix("__").removesuffix("__")
+
+
+def _is_in_place(func: Callable, name: str, kwargs: dict) -> bool:
+    """``add_``, ``w[0] = 1``, ``out=``: a cached draw must not be changed under its other users.
+
+    (Python answers the TypeError for ``w += 1`` by ``w = w + 1``, which is right.)
+    """
+    return name.endswith("_") or name == "setitem" or func.__name__ == "__set__" or "out" in kwargs
+
+
+def _random_tensors(value: Any) -> Iterator[RandomTensor]:
+    """Every random tensor in nested arguments."""
+    if isinstance(value, RandomTensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _random_tensors(item)
+    elif isinstance(value, dict):
+        yield from _random_tensors(list(value.values()))
 
 
 def _drawn(value: Any, operation: str) -> Any:
@@ -139,13 +175,20 @@ def _drawn(value: Any, operation: str) -> Any:
 
 
 def _sample_output(mean: Tensor, variance: Tensor, shape: torch.Size) -> Tensor:
-    scale = variance.clamp_min(TINY_VARIANCE).sqrt()
-    return torch.addcmul(mean, scale, torch.randn(shape, dtype=mean.dtype, device=mean.device))
+    noise = torch.randn(shape, dtype=mean.dtype, device=mean.device)
+    return GaussianOutput.apply(mean, variance, noise, TINY_VARIANCE)
+
+
+def _outer(law: Law) -> torch.Size:
+    """Particles, as batch dimensions of a layer's output: the plates of the weight itself are summed over."""
+    return law.leading + (1,) * law.plate_dims if law.leading else law.leading
 
 
 def _row_shape(leading: torch.Size, rows: torch.Size) -> torch.Size:
     """Batch shape of a layer's output when each row of its input is a batch element."""
-    if leading and rows and leading[-1] != 1:
+    if not leading:
+        return rows
+    if rows and leading[-1] != 1:
         raise ValueError(
             f"vectorized particles {tuple(leading)} collide with the rows {tuple(rows)} of a layer's input: "
             "put the data in a pyro.plate, or pass vectorize_particles=False"
@@ -153,12 +196,17 @@ def _row_shape(leading: torch.Size, rows: torch.Size) -> torch.Size:
     return torch.broadcast_shapes(leading, rows)
 
 
-def _linear(func, input, weight, bias=None):  # noqa: A002 (torch's own name)
-    input = _drawn(input, "linear")
-    if not isinstance(weight, RandomTensor):
-        return F.linear(input, weight) + _drawn(bias, "linear")
-    if weight.mean_.dim() not in (1, 2):
+def _is_global(value: Any) -> bool:
+    """A random tensor whose rows are no data: rows of noise of their own would be wrong."""
+    return isinstance(value, RandomTensor) and value.law.plate_dims == 0
+
+
+def _linear(func, input, weight, bias=None):
+    if not isinstance(weight, RandomTensor):  # the bias is one
+        return F.linear(_drawn(input, "linear"), weight) + _drawn(bias, "linear")
+    if weight.mean_.dim() not in (1, 2) or _is_global(input):
         return NotImplemented
+    input = _drawn(input, "linear")
     if not weight.law.multiply():
         return _linear_by_draw(input, weight, bias)
     shared = isinstance(bias, RandomTensor) and bias.mean_.dim() == 1 and bias.law.multiply()
@@ -166,19 +214,20 @@ def _linear(func, input, weight, bias=None):  # noqa: A002 (torch's own name)
     mean = F.linear(input, weight.mean_, bias.mean_ if shared else bias if plain else None)
     variance = F.linear(input * input, weight.variance_, bias.variance_ if shared else None)
     events = mean.shape[input.dim() - 1 :]
-    output = _sample_output(mean, variance, _row_shape(weight.law.leading, input.shape[:-1]) + events)
+    output = _sample_output(mean, variance, _row_shape(_outer(weight.law), input.shape[:-1]) + events)
     return output if bias is None or shared or plain else output + _drawn(bias, "linear")
 
 
-def _linear_by_draw(input: Tensor, weight: RandomTensor, bias) -> Tensor:  # noqa: A002
+def _linear_by_draw(input: Tensor, weight: RandomTensor, bias) -> Tensor:
     """``F.linear`` with drawn weights ``[*leading, out, in]``, rows of the input against particles."""
-    drawn = weight.numbers("linear")
+    drawn, outer = weight.numbers("linear"), _outer(weight.law)
     vector = weight.mean_.dim() == 1
-    if not weight.law.leading:
+    if not outer:
         output = F.linear(input, drawn)
     else:
-        _row_shape(weight.law.leading, input.shape[:-1])
-        matrix = drawn.unsqueeze(-2) if vector else drawn  # [*leading, out, in]
+        _row_shape(outer, input.shape[:-1])
+        matrix = drawn.unsqueeze(-2) if vector else drawn
+        matrix = matrix.reshape(outer + matrix.shape[-2:])  # [*outer, out, in]
         if input.dim() > 1:
             matrix = matrix.squeeze(-3)  # the place of the data plate, where the rows of the input go
             output = input @ matrix.mT
@@ -188,36 +237,36 @@ def _linear_by_draw(input: Tensor, weight: RandomTensor, bias) -> Tensor:  # noq
     return output if bias is None else output + _drawn(bias, "linear")
 
 
-def _matmul(func, left, right):
+def _matmul(func, input, other):
     """Each row of the data is a batch element: ``x @ w``, and ``w @ x`` with the data in columns."""
-    if isinstance(right, RandomTensor):
-        if isinstance(left, RandomTensor):
-            left = left.numbers("matmul")
-        if right.mean_.dim() > 2:
+    if isinstance(other, RandomTensor):
+        if other.mean_.dim() > 2:
             return NotImplemented
-        return _linear(func, left, right.mT if right.mean_.dim() == 2 else right)
-    if left.mean_.dim() > 2:
+        return _linear(func, input, other.mT if other.mean_.dim() == 2 else other)
+    if input.mean_.dim() > 2:
         return NotImplemented
-    if right.dim() == 1:
-        return _linear(func, right, left)
-    output = _linear(func, right.mT, left)
-    return output.mT if left.mean_.dim() == 2 else output
+    if other.dim() == 1:
+        return _linear(func, other, input)
+    output = _linear(func, other.mT, input)
+    return output.mT if input.mean_.dim() == 2 else output
 
 
-def _rmatmul(func, right, left):
-    return _matmul(func, left, right)
+def _rmatmul(func, input, other):
+    return _matmul(func, other, input)
 
 
-def _convolution(func, input, weight, bias=None, *args, **kwargs):  # noqa: A002
+def _convolution(func, input, weight, bias=None, *args, **kwargs):
     name = _name(func)
-    input = _drawn(input, name)
-    if not isinstance(weight, RandomTensor):
+    if not isinstance(weight, RandomTensor) or _is_global(input):
         return NotImplemented
+    input = _drawn(input, name)
     spatial = weight.mean_.dim() - 1  # channels and positions
     leading, batch = weight.law.leading, input.shape[:-spatial]
     if not weight.law.multiply():
         if leading:
-            raise ValueError(f"{weight.law}: vectorized particles of drawn filters are not supported in {name}")
+            raise ValueError(
+                f"{weight.law}: vectorized particles of drawn filters are not supported in {name}"
+            )
         return func(input, weight.numbers(name), _drawn(bias, name), *args, **kwargs)
     shared = isinstance(bias, RandomTensor) and bias.law.multiply()
     plain = bias is not None and not isinstance(bias, RandomTensor)
@@ -225,7 +274,7 @@ def _convolution(func, input, weight, bias=None, *args, **kwargs):  # noqa: A002
     mean = func(flat, weight.mean_, bias.mean_ if shared else bias if plain else None, *args, **kwargs)
     variance = func(flat * flat, weight.variance_, bias.variance_ if shared else None, *args, **kwargs)
     mean, variance = (t.reshape(*batch, *t.shape[1:]) for t in (mean, variance))
-    output = _sample_output(mean, variance, _row_shape(leading, batch) + mean.shape[len(batch) :])
+    output = _sample_output(mean, variance, _row_shape(_outer(weight.law), batch) + mean.shape[len(batch) :])
     if bias is None or shared or plain:
         return output
     drawn = _drawn(bias, name)
@@ -236,10 +285,10 @@ def _convolution(func, input, weight, bias=None, *args, **kwargs):  # noqa: A002
 # Operations that keep the elements apart
 
 
-def _move(func, tensor, *args, **kwargs):
-    if not isinstance(tensor, RandomTensor):
+def _move(func, input, *args, **kwargs):
+    if not isinstance(input, RandomTensor):
         return NotImplemented
-    return tensor.derive(lambda t: func(t, *args, **kwargs))
+    return input.derive(lambda t: func(t, *args, **kwargs))
 
 
 def _getitem(func, tensor, index):
@@ -254,48 +303,54 @@ def _keeps_shape(tensor: RandomTensor, other: Any) -> bool:
     if isinstance(other, RandomTensor):
         return False
     shape = getattr(other, "shape", ())
-    return len(shape) <= tensor.mean_.dim() and torch.broadcast_shapes(shape, tensor.mean_.shape) == tensor.mean_.shape
+    return (
+        len(shape) <= tensor.mean_.dim()
+        and torch.broadcast_shapes(shape, tensor.mean_.shape) == tensor.mean_.shape
+    )
 
 
-def _multiply(func, a, b):
-    tensor, factor = (a, b) if isinstance(a, RandomTensor) else (b, a)
+def _multiply(func, input, other):
+    tensor, factor = (input, other) if isinstance(input, RandomTensor) else (other, input)
     if not _keeps_shape(tensor, factor):
         return NotImplemented
     return tensor.derive(lambda t: t * factor, factor)
 
 
-def _divide(func, tensor, divisor, **kwargs):
-    if not isinstance(tensor, RandomTensor) or kwargs or not _keeps_shape(tensor, divisor):
+def _divide(func, input, other, **kwargs):
+    if not isinstance(input, RandomTensor) or kwargs or not _keeps_shape(input, other):
         return NotImplemented
-    return tensor.derive(lambda t: t / divisor, 1 / divisor)
+    return input.derive(lambda t: t / other, 1 / other)
 
 
-def _shift(func, a, b, **kwargs):
-    tensor, other = (a, b) if isinstance(a, RandomTensor) else (b, a)
-    if kwargs or not _keeps_shape(tensor, other):
+def _shift(func, input, other, **kwargs):
+    tensor, number = (input, other) if isinstance(input, RandomTensor) else (other, input)
+    if kwargs or not _keeps_shape(tensor, number):
         return NotImplemented
-    return tensor.derive(lambda t: func(t, other) if tensor is a else func(other, t), factor=1.0)
+    return tensor.derive(lambda t: func(t, number) if tensor is input else func(number, t), factor=1.0)
 
 
-def _negate(func, tensor):
-    return tensor.derive(torch.neg, -1.0)
+def _negate(func, input):
+    return input.derive(torch.neg, -1.0)
 
 
-_METADATA = frozenset(
-    "shape dtype device ndim layout requires_grad grad_fn is_leaf is_sparse is_cuda is_cpu is_mps is_quantized "
-    "is_nested is_meta dim size numel nelement len is_floating_point is_complex element_size names "
-    "is_inference retains_grad itemsize nbytes ndimension is_mkldnn is_sparse_csr".split()
+# fmt: off
+_METADATA = frozenset([
+    "shape", "dtype", "device", "ndim", "layout", "requires_grad", "grad_fn", "is_leaf", "is_sparse",
+    "is_cuda", "is_cpu", "is_mps", "is_quantized", "is_nested", "is_meta", "dim", "size", "numel",
+    "nelement", "len", "is_floating_point", "is_complex", "element_size", "names", "is_inference",
+    "retains_grad", "itemsize", "nbytes", "ndimension", "is_mkldnn", "is_sparse_csr",
+])
+_MOVES = (
+    "T", "mT", "t", "transpose", "permute", "swapaxes", "movedim", "reshape", "view", "flatten", "unflatten",
+    "squeeze", "unsqueeze", "contiguous", "clone", "float", "double", "to",
 )
+# fmt: on
 _HANDLERS: dict[str, Callable] = {
     "linear": _linear,
     **dict.fromkeys(("matmul", "mm", "mv", "dot"), _matmul),
     "rmatmul": _rmatmul,
     **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _convolution),
-    **dict.fromkeys(
-        "T mT t transpose permute swapaxes movedim reshape view flatten unflatten squeeze unsqueeze contiguous "
-        "clone float double to".split(),
-        _move,
-    ),
+    **dict.fromkeys(_MOVES, _move),
     "getitem": _getitem,
     **dict.fromkeys(("mul", "multiply", "rmul"), _multiply),
     **dict.fromkeys(("div", "divide", "true_divide", "truediv"), _divide),

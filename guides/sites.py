@@ -67,13 +67,18 @@ def site_family(name: str, prior: dist.TorchDistribution) -> str:
 
 
 def initial_value(site: dict) -> Tensor:
-    """Default start: a draw from the prior for weights, which tells hidden units apart (for a spike and slab
-    a draw from the slab), and the prior's median for every other site.
+    """Default start: small random weights, which tell hidden units apart, and the prior's median for every
+    other site.
+
+    A weight with a Normal prior (or slab) starts at a draw from it, with the sd held below
+    ``1 / sqrt(inputs)``: draws from a wide prior would saturate a network, or overflow an exponential link.
     """
     base = base_prior(site["fn"])
-    if isinstance(base, (dist.Normal, SpikeSlab)):
-        return torch.normal(base.loc, base.scale).expand(site["fn"].shape())
-    return init_to_median(site)
+    if not isinstance(base, (dist.Normal, SpikeSlab)):
+        return init_to_median(site)
+    event = site["fn"].event_shape
+    inputs = event[1:].numel() if len(event) > 1 else event.numel()
+    return torch.normal(base.loc, base.scale.clamp_max(inputs**-0.5)).expand(site["fn"].shape())
 
 
 def full_batch_shape(shape: torch.Size, frames: Iterable) -> torch.Size:

@@ -1,4 +1,6 @@
-"""Spike-and-slab mean field with local reparameterization: LBBNN-LRT (Hubin and Storvik 2019; Skaaret-Lund 2022)."""
+"""Spike-and-slab mean field with local reparameterization: LBBNN-LRT (Hubin and Storvik 2019; Skaaret-Lund
+2022).
+"""
 
 from __future__ import annotations
 
@@ -49,12 +51,17 @@ class AutoSpikeSlab(FlatGuide):
     def _make_parameters(self, latent) -> None:
         super()._make_parameters(latent)
         count = sum(site.numel for site, _ in latent if self._has_logits(site))
-        bounds = INITIAL_LOGITS.get(self.init_inclusion, self.init_inclusion)
-        self.logits = nn.Parameter(torch.empty(count).to(self.loc).uniform_(*bounds))
+        if count:
+            bounds = INITIAL_LOGITS.get(self.init_inclusion, self.init_inclusion)
+            self.logits = nn.Parameter(torch.empty(count).to(self.loc).uniform_(*bounds))
 
-    def _views(self, loc: Tensor, log_scale: Tensor, logits: Tensor) -> dict[str, tuple[Tensor, ...]]:
+    def _views(
+        self, loc: Tensor, log_scale: Tensor, logits: Tensor | None = None
+    ) -> dict[str, tuple[Tensor, ...]]:
         """``(loc, log_scale)`` of every site, and ``(loc, log_scale, logits)`` of spike and slab."""
         views = super()._views(loc, log_scale)
+        if logits is None:
+            return views
         spikes = [site for site in self.sites.values() if self._has_logits(site)]
         for site, piece in zip(spikes, site_views(spikes, logits), strict=True):
             views[site.name] += (piece,)

@@ -32,8 +32,13 @@ def write_json(path: str | Path, content: dict) -> None:
 
 
 def save_guide(guide: nn.Module, path: str | Path) -> None:
-    """Saves a guide's ``state_dict`` in one safetensors file, the layout of its sites in the header."""
+    """Saves a guide's ``state_dict`` in one safetensors file, the layout of its sites in the header.
+
+    :raises ValueError: when the guide has no parameters yet
+    """
     state = guide.state_dict()
+    if len(state) < 2:  # the layout alone
+        raise ValueError("the guide has no parameters to save yet: fit it, or call guide.setup(*args)")
     layout = json.dumps(state.pop("_extra_state"))
     tensors = {name: value.contiguous() for name, value in state.items()}
     write_atomically(path, lambda target: save_file(tensors, target, metadata={"layout": layout}))

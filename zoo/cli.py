@@ -1,9 +1,11 @@
-"""The command line ``zoo``."""
+"""The command line ``zoo``.  What is slow to import is imported by the command that needs it."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import math
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,8 +13,28 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
+from zoo.budgets import BASELINES, BUDGETS
+from zoo.cli_options import (
+    ActivationOption,
+    DataArgument,
+    DataName,
+    InclusionOption,
+    ModelOption,
+    NoiseOption,
+    OutOption,
+    SeedOption,
+    SplitOption,
+    TargetOption,
+    TaskOption,
+    WidthsOption,
+    check_at_least,
+    check_seed,
+    model_options,
+    split_names,
+)
 from zoo.errors import DivergenceError, UserError
 from zoo.version import __version__
 
@@ -20,26 +42,68 @@ app = typer.Typer(
     name="zoo",
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
     help="Bayesian deep-learning models in Pyro, their guides, and how far each guide is from the truth.\n\n"
-    "Start with:  zoo compare diabetes --budget quick --out out/diabetes",
+    "\b\nStart with:\n"
+    "  zoo list                                       models, guides, what goes with what\n"
+    "  zoo compare diabetes --out out/diabetes        two guides against NUTS, a minute\n"
+    "  zoo COMMAND --help                             explains a command\n\n"
+    "Data sets that do not ship with scikit-learn are downloaded; the environment variable ZOO_DATA names a "
+    "folder to read them from instead. Exit codes: 0 success, 1 a fit that failed, 2 bad input.",
 )
-data_app = typer.Typer(no_args_is_help=True, help="The data sets: list them, look at one, download one.")
+data_app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="The data sets: list them, look at one, download one.",
+)
 app.add_typer(data_app, name="data")
 
-DataArgument = Annotated[str, typer.Argument(help="Name of a data set (zoo data list), or a CSV file with a header.")]
-OutOption = Annotated[Path, typer.Option("--out", help="Output folder; the same call again goes on with what is there.")]
-ModelOption = Annotated[str, typer.Option("--model", help="Model to fit; zoo list names them.")]
-SplitOption = Annotated[int, typer.Option("--split", help="Which train/test split of the data set.")]
-SeedOption = Annotated[int, typer.Option("--seed", help="Seed of every random number.")]
-TargetOption = Annotated[str | None, typer.Option("--target", help="CSV only: target column; the last by default.")]
-TaskOption = Annotated[str, typer.Option("--task", help="CSV only: regression, binary or multiclass.")]
-NoiseOption = Annotated[
-    float | None, typer.Option("--noise", help="Fixes the noise sd, in units of the target; inferred if left out.")
-]
-WidthsOption = Annotated[str, typer.Option("--widths", help="Hidden units of each layer, as in 50 or 50,50.")]
-ActivationOption = Annotated[str, typer.Option("--activation", help="relu, leaky-relu or tanh.")]
-InclusionOption = Annotated[float, typer.Option("--inclusion", help="Prior inclusion probability of spike-and-slab weights.")]
+FIT_HELP = """Fits one guide to one model and saves it for zoo predict.
+
+An interrupted fit goes on when the same command is given again. The folder holds fit.safetensors (the fit),
+losses.csv and loss.png (minus the ELBO of every step, in nats) and config.json.
+
+\b
+Examples:
+  zoo fit diabetes --guide mean-field --out out/fit
+  zoo fit houses.csv --target price --model pbp-bnn --out out/houses
+  zoo fit boston --guide spike-slab --inclusion 0.1 --split 3 --out out/sparse
+"""
+
+PREDICT_HELP = """Predicts new rows with a saved fit, in original units.
+
+Regression: columns mean, sd, q5, q50 and q95 of the predictive distribution, noise included. Classes: columns
+label, prob_0, prob_1, ...
+
+\b
+Example:
+  zoo predict out/houses --input new.csv --out predictions.csv
+"""
+
+_BUDGETS = "\n".join(f"  {name}: {budget}" for name, budget in BUDGETS.items())
+
+COMPARE_HELP = f"""Fits guides, computes the ground truth, and writes one scoreboard. The main job.
+
+The reference counts only if it passes its gates (for the predictions R-hat below 1.01 and bulk ESS above 400;
+at most 0.1 % divergences; one repetition is allowed). One that fails is shown as failed, and nothing is
+graded against it. A guide that fails is a row that says why; the others stay.
+
+The folder holds scoreboard.csv, .md and .png, standard_errors.csv, draws as netCDF for ArviZ (reference.nc
+and one file a guide), config.json, bands.png (one input) or scatter.png, and inclusion.csv and .png for
+spike-slab-linear. An interrupted call goes on when the same command is given again.
+
+\b
+Budgets:
+{_BUDGETS}
+
+\b
+Examples:
+  zoo compare diabetes --out out/diabetes
+  zoo compare boston --guides mean-field,spike-slab --budget full --out out/boston
+  zoo compare us_crime --model spike-slab-linear --guides spike-slab --out out/crime
+  zoo compare houses.csv --target price --reference none --out out/houses
+"""
 
 
 def main() -> None:
@@ -52,18 +116,19 @@ def friendly(command: Callable) -> Callable:
 
     @functools.wraps(command)
     def wrapped(*args, **kwargs):
-        from data_loaders import DataError
-
         try:
-            return command(*args, **kwargs)
-        except (UserError, DataError) as error:
-            _complain(error)
-            raise typer.Exit(2) from None
-        except DivergenceError as error:
-            _complain(error)
-            raise typer.Exit(1) from None
+            from data_loaders import DataError
+
+            try:
+                return command(*args, **kwargs)
+            except (UserError, DataError) as error:
+                _complain(error)
+                raise typer.Exit(2) from None
+            except DivergenceError as error:
+                _complain(error)
+                raise typer.Exit(1) from None
         except KeyboardInterrupt:
-            _complain("interrupted; the same command goes on from the last result")
+            _complain("interrupted; the same command goes on from what is finished")
             raise typer.Exit(130) from None
 
     return wrapped
@@ -88,6 +153,19 @@ def progress_bar() -> Iterator:
         yield progress
 
 
+def _use_one_thread() -> None:
+    """One thread for torch unless OMP_NUM_THREADS says otherwise; NUTS has threads of its own, a chain each.
+
+    The tensors of these networks are so small that a second thread does not help, and on a busy machine the
+    two wait for each other at every operation. Measured, 1500 steps: boston 4.5 s with one thread, 4.6 s with
+    two; yacht, with other work on both cores, 6 s and 28 s.
+    """
+    import torch
+
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)
+
+
 def _version(asked: bool) -> None:
     if asked:
         print(f"posterior-zoo {__version__}")
@@ -96,32 +174,45 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def _global(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     pass
 
 
 @app.command("list")
+@friendly
 def list_command() -> None:
     """Models and guides, and which guide applies to which model."""
     from zoo.registry import GUIDES, MODELS, applicable
 
-    console = Console()
-    models = Table("model", "what it is", "tasks", "reference", title="Models", title_justify="left")
+    models = _table("Models", "model", "what it is")
     for model in MODELS.values():
-        models.add_row(model.name, model.summary, ", ".join(model.tasks), ", ".join(model.references) or "none")
-    guides = Table("guide", "what it is", *MODELS, title="Guides, and where they apply", title_justify="left")
+        references = ", ".join(model.references) or "none"
+        options = " ".join(f"--{option}" for option in model.options)
+        models.add_row(
+            model.name,
+            f"{model.summary}\ntasks: {', '.join(model.tasks)}; reference: {references}\noptions: {options}",
+            end_section=True,
+        )
+    guides = _table("Guides", "guide", "what it is, where it applies")
     for guide in GUIDES.values():
-        cells = []
+        fits = []
         for model in MODELS.values():
-            try:
+            with contextlib.suppress(UserError):
                 fitted, _ = applicable(guide, model)
-                cells.append("yes" if fitted is model else f"as {fitted.name}")
-            except UserError:
-                cells.append("no")
-        guides.add_row(guide.name, guide.summary, *cells)
-    console.print(models)
-    console.print(guides)
+                fits.append(model.name if fitted is model else f"{model.name} (as {fitted.name})")
+        guides.add_row(guide.name, f"{guide.summary}\nmodels: {', '.join(fits)}", end_section=True)
+    Console().print(models, guides)
+
+
+def _table(title: str | None, *columns: str, **style) -> Table:
+    """The first column holds names, which are never cut short."""
+    table = Table(title=title, title_justify="left", title_style="bold", **style)
+    for i, column in enumerate(columns):
+        table.add_column(column, no_wrap=i == 0, overflow="fold")
+    return table
 
 
 @data_app.command("list")
@@ -130,40 +221,46 @@ def data_list() -> None:
     """All data sets."""
     from data_loaders import describe, list_datasets
 
-    table = Table("name", "task", "rows", "features", "splits", "at hand without ZOO_DATA")
+    table = _table(
+        None, "name", "task", "rows", "columns", "splits", "source", box=None, padding=(0, 2, 0, 0)
+    )
     for name in list_datasets():
         d = describe(name)
-        source = "yes" if d.file is None else "by download" if d.downloadable else "no"
+        source = "at hand" if d.file is None else "download" if d.downloadable else "ZOO_DATA"
         table.add_row(d.name, d.task, str(d.rows), str(d.features), str(d.splits), source)
     Console().print(table)
+    print("at hand: needs no network; ZOO_DATA: a folder that this variable names must hold the file")
 
 
 @data_app.command("show")
 @friendly
-def data_show(name: Annotated[str, typer.Argument(help="Name of a data set.")]) -> None:
+def data_show(name: DataName) -> None:
     """Size, source, licence and oddities of one data set."""
     from data_loaders import describe
 
     d = describe(name)
-    console = Console(soft_wrap=True, highlight=False)
-    console.print(f"[bold]{d.name}[/bold]: {d.task}, {d.rows} rows, {d.features} features, target {d.target}")
-    console.print(f"splits:   {d.splits} ({', '.join(d.protocols)})")
-    console.print(f"source:   {d.source}", markup=False)
-    console.print(f"licence:  {d.licence}", markup=False)
-    for oddity in d.oddities:
-        console.print(f"note:     {oddity}", markup=False)
+    print(f"{d.name}: {d.task}, {d.rows} rows, {d.features} features, target {d.target}")
+    print(f"splits:   {d.splits} ({', '.join(d.protocols)})")
+    print(f"source:   {d.source}")
+    print(f"licence:  {d.licence}")
+    _print_notes(d.oddities)
+
+
+def _print_notes(oddities: tuple[str, ...]) -> None:
+    for oddity in oddities:
+        print(f"note:     {oddity}")
 
 
 @data_app.command("fetch")
 @friendly
-def data_fetch(name: Annotated[str, typer.Argument(help="Name of a data set.")]) -> None:
+def data_fetch(name: DataName) -> None:
     """Makes sure a data set is at hand, checks it, and prints where it is."""
     from data_loaders import fetch
 
     print(fetch(name))
 
 
-@app.command("fit")
+@app.command("fit", help=FIT_HELP)
 @friendly
 def fit_command(
     data: DataArgument,
@@ -171,119 +268,126 @@ def fit_command(
     model: ModelOption = "bnn",
     guide: Annotated[str, typer.Option("--guide", help="Guide to fit; zoo list names them.")] = "mean-field",
     target: TargetOption = None,
-    task: TaskOption = "regression",
+    task: TaskOption = None,
     split: SplitOption = 0,
     seed: SeedOption = 0,
     steps: Annotated[int, typer.Option("--steps", help="Optimiser steps.")] = 10_000,
-    lr: Annotated[float, typer.Option("--lr", help="First learning rate; it falls to zero along a half cosine.")] = 0.01,
-    batch_size: Annotated[int | None, typer.Option("--batch-size", help="Rows of a minibatch; all up to 2000 rows, else 500.")] = None,
+    lr: Annotated[
+        float, typer.Option("--lr", help="First learning rate; it falls to zero along a half cosine.")
+    ] = 0.01,
+    batch_size: Annotated[
+        int | None,
+        typer.Option("--batch-size", help="Rows of a minibatch; by default all up to 2000 rows, else 500."),
+    ] = None,
     noise: NoiseOption = None,
-    widths: WidthsOption = "50",
-    activation: ActivationOption = "relu",
-    inclusion: InclusionOption = 0.5,
+    widths: WidthsOption = None,
+    activation: ActivationOption = None,
+    inclusion: InclusionOption = None,
 ) -> None:
-    """Fits one guide to one model and saves it for zoo predict.
-
-    An interrupted fit goes on when the same command is given again.
-    """
+    """See ``FIT_HELP``."""
     from zoo.fitting import FitSettings
     from zoo.predict import fit
     from zoo.problem import load_problem
 
+    _use_one_thread()
+    check_at_least(1, steps=steps, **{"batch-size": batch_size})
+    check_seed(seed)
+    if not (lr > 0 and math.isfinite(lr)):
+        raise UserError(f"--lr must be a positive number, not {lr:g}")
     problem = load_problem(data, split=split, target=target, task=task)
-    options = _options(problem, noise, widths, activation, inclusion)
-    if steps < 1 or not lr > 0 or (batch_size is not None and batch_size < 1):
-        raise UserError("--steps, --lr and --batch-size must be positive")
+    given = {"widths": widths, "activation": activation, "noise": noise, "inclusion": inclusion}
+    options = model_options(problem, model, [guide], given)
     settings = FitSettings(steps, lr, batch_size, seed)
+    _print_notes(problem.dataset.oddities)
     with progress_bar() as progress:
         result = fit(
-            data, problem, model=model, guide=guide, options=options, settings=settings, out=out, progress=progress
+            data,
+            problem,
+            model=model,
+            guide=guide,
+            options=options,
+            settings=settings,
+            out=out,
+            progress=progress,
         )
-    print(f"{len(result.losses)} steps in {result.seconds:.1f} s, last loss {result.losses[-1]:.1f} nats; saved in {out}")
+    steps_taken = f"{len(result.losses)} steps in {result.seconds:.1f} s"
+    print(f"{steps_taken}, last loss {result.losses[-1]:.1f} nats; saved in {out}")
 
 
-@app.command("predict")
+@app.command("predict", help=PREDICT_HELP)
 @friendly
 def predict_command(
     folder: Annotated[Path, typer.Argument(help="The --out folder of zoo fit.")],
-    table: Annotated[Path, typer.Option("--input", help="CSV file with the feature columns of the fit, in any order.")],
-    out: Annotated[Path, typer.Option("--out", help="CSV file to write: mean, sd and the 5, 50 and 95 % quantiles.")],
+    table: Annotated[
+        Path, typer.Option("--input", help="CSV file with the feature columns of the fit, in any order.")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="CSV file to write, one line a row.")],
     draws: Annotated[int, typer.Option("--draws", help="Networks drawn from the guide.")] = 1000,
     seed: SeedOption = 0,
 ) -> None:
-    """Predicts new rows with a saved fit, in original units."""
+    """See ``PREDICT_HELP``."""
     from zoo.predict import predict
 
-    if draws < 1:
-        raise UserError("--draws must be positive")
+    _use_one_thread()
+    check_at_least(1, draws=draws)
+    check_seed(seed)
     rows = predict(folder, table, out, draws=draws, seed=seed)
     print(f"{rows} rows predicted; written to {out}")
 
 
-@app.command("compare")
+@app.command("compare", help=COMPARE_HELP, short_help="Grades guides against the ground truth: the main job.")
 @friendly
 def compare_command(
     data: DataArgument,
     out: OutOption,
     model: ModelOption = "bnn",
-    guides: Annotated[str, typer.Option("--guides", help="Guides to grade, separated by commas.")] = "mean-field,spike-slab",
-    reference: Annotated[str | None, typer.Option("--reference", help="nuts, exact or none; the model's best by default.")] = None,
+    guides: Annotated[
+        str | None,
+        typer.Option("--guides", help=f"Guides to grade; left out: {','.join(BASELINES)} if they apply."),
+    ] = None,
+    reference: Annotated[
+        str | None, typer.Option("--reference", help="nuts, exact or none; the model's best by default.")
+    ] = None,
+    budget: Annotated[str, typer.Option("--budget", help=f"{' or '.join(BUDGETS)}, see above.")] = "quick",
+    target: TargetOption = None,
+    task: TaskOption = None,
     split: SplitOption = 0,
     seed: SeedOption = 0,
     noise: NoiseOption = None,
-    budget: Annotated[
-        str,
-        typer.Option(
-            "--budget",
-            help="quick: 2000 steps a guide, NUTS 2 chains of 300 + 400. full: 10000 steps, 2 chains of 600 + 600.",
-        ),
-    ] = "quick",
-    target: TargetOption = None,
-    task: TaskOption = "regression",
-    widths: WidthsOption = "50",
-    activation: ActivationOption = "relu",
-    inclusion: InclusionOption = 0.5,
+    widths: WidthsOption = None,
+    activation: ActivationOption = None,
+    inclusion: InclusionOption = None,
 ) -> None:
-    """Fits guides, computes the ground truth, and writes one scoreboard. The main job.
-
-    The reference counts only if it passes its gates (R-hat below 1.01 and bulk ESS above 400 for the
-    predictions, at most 0.1 % divergences); otherwise it is shown as failed and nothing is graded against it.
-    """
-    from zoo.compare import plan, run
+    """See ``COMPARE_HELP``."""
+    from zoo.compare import run
+    from zoo.comparison import plan
     from zoo.evaluation.scoreboard import rich_table
     from zoo.problem import load_problem
+    from zoo.registry import baselines, find_model
 
+    _use_one_thread()
+    check_seed(seed)
     problem = load_problem(data, split=split, target=target, task=task)
-    options = _options(problem, noise, widths, activation, inclusion)
-    names = [name.strip() for name in guides.split(",") if name.strip()]
+    names = baselines(find_model(model)) if guides is None else split_names(guides)
+    given = {"widths": widths, "activation": activation, "noise": noise, "inclusion": inclusion}
+    options = model_options(problem, model, names, given)
     comparison = plan(
-        data, problem, model=model, guides=names, reference=reference, budget=budget, seed=seed, options=options
+        data,
+        problem,
+        model=model,
+        guides=names,
+        reference=reference,
+        budget=budget,
+        seed=seed,
+        options=options,
     )
+    _print_notes(problem.dataset.oddities)
     with progress_bar() as progress:
         rows = run(comparison, out, progress)
-    Console().print(rich_table(rows, title=f"{model} on {data}"))
+    Console().print(rich_table(rows, title=escape(f"{model} on {data}")))
     print(f"written to {out}")
     for row in rows:
         if row.status != "ok":
             _complain(f"{row.method} {row.status}")
-
-
-def _options(problem, noise: float | None, widths: str, activation: str, inclusion: float):
-    """The model's options from the command line; the noise goes from the target's units to standardised ones."""
-    from zoo.bnn import ACTIVATIONS
-    from zoo.errors import unknown
-    from zoo.registry import ModelOptions
-
-    try:
-        sizes = tuple(int(width) for width in widths.split(","))
-    except ValueError:
-        raise UserError(f"--widths takes numbers as in 50 or 50,50, not {widths!r}") from None
-    if min(sizes) < 1:
-        raise UserError("--widths must be positive")
-    if activation not in ACTIVATIONS:
-        raise unknown("activation", activation, ACTIVATIONS)
-    if not 0 < inclusion < 1:
-        raise UserError(f"--inclusion must lie between 0 and 1, not {inclusion:g}")
-    if noise is not None and (problem.task != "regression" or not noise > 0):
-        raise UserError("--noise is a positive standard deviation, for regression only")
-    return ModelOptions(sizes, activation, None if noise is None else noise / problem.scale.y_sd, inclusion)
+    if all(row.status != "ok" for row in rows):
+        raise typer.Exit(1)

@@ -17,6 +17,6 @@ class DivergenceError(RuntimeError):
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     """``unknown guide 'mean-feld'; nearest: mean-field``."""
     known = list(known)
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    close = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
     hint = f"nearest: {', '.join(close)}" if close else f"known: {', '.join(known)}"
     return UserError(f"unknown {kind} {name!r}; {hint}")

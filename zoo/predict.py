@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
-import pyro
 import torch
 from rich.progress import Progress
+from torch import Tensor
 
-from data_loaders import Standardizer, load_csv
+from data_loaders import DataError, Standardizer, load_csv
 from guides.autoguide import FlatGuide
 from guides.posterior import Posterior
-from guides.storage import write_atomically, write_json
-from zoo.compare import batch_size
+from guides.storage import write_atomically
 from zoo.errors import UserError
+from zoo.evaluation.metrics import class_probabilities
 from zoo.evaluation.mixtures import mixture_quantiles
-from zoo.report import plot_loss
-from zoo.fitting import Fit, FitSettings, read_checkpoint
-from zoo.output import CONFIG, output_folder, read_config, versions
+from zoo.fitting import Fit, FitSettings, default_batch_size, guide_state, read_checkpoint
+from zoo.output import CONFIG, output_folder, read_config
 from zoo.problem import Problem
 from zoo.registry import ModelOptions, applicable, check_task, find_guide, find_model
+from zoo.report import plot_loss
 
 FIT = "fit.safetensors"
 QUANTILES = {"q5": 0.05, "q50": 0.5, "q95": 0.95}
+#: Rows predicted at a time: a thousand draws of them are some ten megabytes.
+ROWS = 2000
 
 
 def fit(
@@ -43,14 +44,17 @@ def fit(
 ) -> Fit:
     """Fits one guide and saves it; the same call after an interruption goes on from the last checkpoint.
 
-    Writes ``fit.safetensors`` (guide, optimiser, random state, loss trace), ``losses.csv``, ``loss.png`` and
-    ``config.json`` with all that a prediction needs.
+    Writes ``fit.safetensors`` (guide, optimiser, random state, loss trace, and all that a prediction needs),
+    ``losses.csv``, ``loss.png`` and ``config.json``.
+
+    :raises UserError: for what cannot be fitted, or a folder that cannot be used
+    :raises DivergenceError: with step, site and remedy
     """
     entry, note = applicable(find_guide(guide), find_model(model))
     check_task(entry, problem.task, data)
     dataset = problem.dataset
     if settings.batch_size is None:
-        settings = FitSettings(**{**asdict(settings), "batch_size": batch_size(problem)})
+        settings = replace(settings, batch_size=default_batch_size(len(problem.x)))
     config = {
         "command": "fit",
         "data": data,
@@ -63,19 +67,18 @@ def fit(
         "standardisation": problem.scale.to_dict(),
         "model": entry.name,
         "guide": guide,
-        "options": {**asdict(options), "widths": list(options.widths)},
+        "note": note,
+        "options": options.to_dict(),
         "settings": asdict(settings),
+        "seed": settings.seed,
     }
     network = entry.build(dataset.task, dataset.num_features, dataset.num_classes, options)
-    pyro.set_rng_seed(settings.seed)
     result = Fit(find_guide(guide).build(network), network, problem.x, problem.y, settings)
     with output_folder(out, config) as folder:
-        result.run(checkpoint=folder / FIT, progress=progress, label=guide)
+        result.run(checkpoint=folder / FIT, about=config, progress=progress, label=guide)
         lines = "step,loss\n" + "".join(f"{i},{loss!r}\n" for i, loss in enumerate(result.losses))
         write_atomically(folder / "losses.csv", lambda path: Path(path).write_text(lines))
         plot_loss(np.array(result.losses), folder / "loss.png", title=f"{guide} on {dataset.name}")
-        digest = hashlib.sha256((folder / FIT).read_bytes()).hexdigest()
-        write_json(folder / CONFIG, {**config, "versions": versions(), "note": note, "sha256": digest})
     return result
 
 
@@ -86,51 +89,80 @@ def load_fit(folder: str | Path) -> tuple[FlatGuide, dict]:
     """
     folder = Path(folder)
     config = read_config(folder)
-    if config.get("command") != "fit":
-        raise UserError(f"{folder} holds no fit but the output of zoo {config.get('command')}: give the --out of zoo fit")
+    if config.get("command") not in (None, "fit"):
+        raise UserError(
+            f"{folder} holds no fit but the output of zoo {config['command']}: give the --out of zoo fit"
+        )
     path = folder / FIT
-    if not path.exists() or "sha256" not in config:
-        raise UserError(f"the fit in {folder} is not finished: call zoo fit again with the same arguments")
+    unfinished = UserError(f"the fit in {folder} is not finished: call zoo fit again with the same arguments")
+    if not path.exists():
+        raise unfinished
     header, tensors = read_checkpoint(path)
-    if hashlib.sha256(path.read_bytes()).hexdigest() != config["sha256"]:
-        raise UserError(f"{path} was altered (its checksum differs from {CONFIG}): delete {folder} and fit again")
-    options = ModelOptions(**{**config["options"], "widths": tuple(config["options"]["widths"])})
-    entry = find_model(config["model"])
-    model = entry.build(config["task"], len(config["features"]), config["num_classes"], options)
-    guide = find_guide(config["guide"]).build(model)
-    parameters = {name.removeprefix("guide."): value for name, value in tensors.items() if name.startswith("guide.")}
-    guide.load_state_dict({**parameters, "_extra_state": header["layout"]})
-    return guide, config
+    about = header["about"]
+    different = [key for key in about if config.get(key) != about[key]]
+    if different:
+        raise UserError(
+            f"{folder / CONFIG} was altered: it lacks {different[0]!r}, or differs there from {path}"
+        )
+    if len(tensors["losses"]) < header["settings"]["steps"]:
+        raise unfinished
+    model = find_model(about["model"]).build(
+        about["task"], len(about["features"]), about["num_classes"], ModelOptions.from_dict(about["options"])
+    )
+    guide = find_guide(about["guide"]).build(model)
+    guide.load_state_dict(guide_state(header, tensors))
+    return guide, about
 
 
-def predict(folder: str | Path, table: str | Path, out: str | Path, *, draws: int = 1000, seed: int = 0) -> int:
+def predict(
+    folder: str | Path, table: str | Path, out: str | Path, *, draws: int = 1000, seed: int = 0
+) -> int:
     """Predicts the rows of a CSV file; writes one line a row and returns their number.
 
     Regression: ``mean,sd,q5,q50,q95`` of the predictive distribution in original units.  Classes:
     ``label,prob_0,prob_1,...`` with probabilities averaged over networks drawn from the guide.
+
+    :raises UserError: when the folder holds no finished fit, or ``out`` cannot be written
+    :raises DataError: when the table does not have the columns of the fit, or holds what is no number
     """
     guide, config = load_fit(folder)
     scale = Standardizer.from_dict(config["standardisation"])
-    rows = load_csv(
-        table, target=config["target"], require_target=False, columns=config["features"], task=config["task"]
-    )
+    rows = load_csv(table, target=config["target"], require_target=False, columns=config["features"])
+    if Path(out).exists() and Path(out).samefile(table):
+        raise UserError(f"--out {out} is the --input itself: choose another file")
     x = torch.as_tensor(scale.transform_x(rows.x_test), dtype=torch.float32)
-    predictive = Posterior.from_draws(guide.model, guide.draws(draws, seed=seed)).predictive(x)
-    if config["task"] == "regression":
-        columns = {
-            "mean": scale.inverse_mean(predictive.mean.numpy()),
-            "sd": scale.inverse_sd(predictive.stddev.numpy()),
-        }
-        quantiles = mixture_quantiles(predictive, list(QUANTILES.values())).numpy()
-        columns |= dict(zip(QUANTILES, scale.inverse_mean(quantiles), strict=True))
-    else:
-        probs = predictive.probs
-        if config["task"] == "binary":
-            probs = torch.stack([1 - probs, probs], -1)
-        columns = {"label": probs.argmax(-1).numpy()}
-        columns |= {f"prob_{k}": probs[:, k].numpy() for k in range(probs.shape[1])}
+    _check_range(x, config["features"], table)
+    posterior = Posterior.from_draws(guide.model, guide.draws(draws, seed=seed))
+    columns_of = _regression_columns if config["task"] == "regression" else _class_columns
+    parts = [columns_of(posterior, part, scale) for part in x.split(ROWS)]
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     _write_csv(columns, Path(out))
     return len(x)
+
+
+def _regression_columns(posterior: Posterior, x: Tensor, scale: Standardizer) -> dict[str, np.ndarray]:
+    """Column -> ``[N]``; float64 from here on, for targets whose mean is large beside their sd."""
+    predictive = posterior.predictive(x)
+    quantiles = scale.inverse_mean(mixture_quantiles(predictive, list(QUANTILES.values())).numpy())
+    return {
+        "mean": scale.inverse_mean(predictive.mean.double().numpy()),
+        "sd": scale.inverse_sd(predictive.stddev.double().numpy()),
+        **dict(zip(QUANTILES, quantiles, strict=True)),
+    }
+
+
+def _class_columns(posterior: Posterior, x: Tensor, scale: Standardizer) -> dict[str, np.ndarray]:
+    probabilities = class_probabilities(posterior.predictive(x)).numpy()
+    columns = {f"prob_{k}": probabilities[:, k] for k in range(probabilities.shape[1])}
+    return {"label": probabilities.argmax(-1), **columns}
+
+
+def _check_range(x: Tensor, names: list[str], table: str | Path) -> None:
+    """:raises DataError: for a value so far from the training data that a network's arithmetic overflows"""
+    bad = (x.abs() > 1e18).nonzero()
+    if len(bad):
+        row, column = bad[0].tolist()
+        raise DataError(f"{table}: column {names[column]!r}, row {row + 1}: far outside the training data")
 
 
 def _write_csv(columns: dict[str, np.ndarray], path: Path) -> None:

@@ -33,6 +33,13 @@ class Problem:
     def task(self) -> str:
         return self.dataset.task
 
+    @property
+    def evaluation_points(self) -> Tensor:
+        """Where functions are compared, ``[N, in]``: the test inputs, or the training inputs of a set that is
+        used whole.
+        """
+        return self.x_test if len(self.x_test) else self.x
+
     def inputs(self, x: np.ndarray) -> Tensor:
         """Standardised inputs ``[N, in]`` from raw ones."""
         return torch.as_tensor(self.scale.transform_x(x), dtype=torch.float32)
@@ -45,20 +52,21 @@ class Problem:
         return digest.hexdigest()[:16]
 
 
-def load_problem(data: str, *, split: int = 0, target: str | None = None, task: str = "regression") -> Problem:
+def load_problem(data: str, *, split: int = 0, target: str | None = None, task: str | None = None) -> Problem:
     """From the name of a data set, or a CSV file.
 
     :param target: target column of a CSV file, the last by default
-    :param task: of a CSV file
+    :param task: of a CSV file, ``regression`` by default
     :raises UserError: for a name that is neither
     :raises DataError: for data that cannot be used, saying where and why
     """
     if data in list_datasets():
-        if target is not None:
-            raise UserError(f"--target is for CSV files; the target of {data} is fixed")
+        for option, value in (("target", target), ("task", task)):
+            if value is not None:
+                raise UserError(f"--{option} is for CSV files; the {option} of {data} is fixed")
         dataset = load(data, split=split)
     elif data.endswith(".csv") or Path(data).exists():
-        dataset = load_csv(data, target=target, split=split, task=task)
+        dataset = load_csv(data, target=target, split=split, task=task or "regression")
     else:
         raise unknown("data set", data, list_datasets())
     return prepare(dataset)

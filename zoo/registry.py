@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 
 from guides import AutoMeanField, AutoSpikeSlab
 from guides.autoguide import FlatGuide
 from zoo.bnn import BNN, PBPNetwork
+from zoo.budgets import BASELINES
 from zoo.errors import UserError, unknown
 from zoo.latent_binary import SpikeSlabLinear, spike_slab_bnn
 
@@ -29,6 +31,15 @@ class ModelOptions:
     noise_scale: float | None = None
     inclusion: float = 0.5
 
+    def to_dict(self) -> dict:
+        """JSON-safe."""
+        return {**asdict(self), "widths": list(self.widths)}
+
+    @classmethod
+    def from_dict(cls, saved: dict) -> ModelOptions:
+        """The inverse of :meth:`to_dict`."""
+        return cls(**{**saved, "widths": tuple(saved["widths"])})
+
 
 @dataclass(frozen=True)
 class ModelEntry:
@@ -36,6 +47,7 @@ class ModelEntry:
 
     :ivar build: ``(task, in_features, num_classes, options) -> model``
     :ivar references: the ground truths it has, the best first
+    :ivar options: names of the command line's options that it takes
     :ivar substitutes: prior family a guide may need -> name of the model that has it in this one's place
     """
 
@@ -45,6 +57,7 @@ class ModelEntry:
     tasks: tuple[str, ...]
     references: tuple[str, ...]
     priors: frozenset[str]
+    options: tuple[str, ...]
     substitutes: dict[str, str] = field(default_factory=dict)
 
 
@@ -84,14 +97,12 @@ def _spike_slab_network(task: str, in_features: int, num_classes: int, options: 
 
 
 def _pbp_network(task: str, in_features: int, num_classes: int, options: ModelOptions) -> PBPNetwork:
-    if options.activation != "relu":
-        raise UserError(f"model 'pbp-bnn' is defined for relu, not {options.activation!r}")
     return PBPNetwork(in_features, widths=options.widths, noise_scale=options.noise_scale)
 
 
-def _spike_slab_linear(task: str, in_features: int, num_classes: int, options: ModelOptions) -> SpikeSlabLinear:
-    if options.noise_scale is not None:
-        raise UserError("model 'spike-slab-linear' infers its noise: leave --noise out")
+def _spike_slab_linear(
+    task: str, in_features: int, num_classes: int, options: ModelOptions
+) -> SpikeSlabLinear:
     return SpikeSlabLinear(in_features, inclusion=options.inclusion)
 
 
@@ -105,15 +116,17 @@ MODELS = {
             ("regression", "binary", "multiclass"),
             ("nuts",),
             frozenset({"normal"}),
+            ("widths", "activation", "noise"),
             {"spike_slab": "spike-slab-bnn"},
         ),
         ModelEntry(
             "pbp-bnn",
-            "network of probabilistic backpropagation: shared weight precision Gamma(6, 6), layers / sqrt(fan_in + 1)",
+            "probabilistic backpropagation: weight precision Gamma(6, 6), layers / sqrt(fan_in + 1)",
             _pbp_network,
             ("regression",),
             ("nuts",),
             frozenset({"normal"}),
+            ("widths", "noise"),
         ),
         ModelEntry(
             "spike-slab-bnn",
@@ -122,6 +135,7 @@ MODELS = {
             ("regression", "binary", "multiclass"),
             (),
             frozenset({"normal", "spike_slab"}),
+            ("widths", "activation", "noise", "inclusion"),
         ),
         ModelEntry(
             "spike-slab-linear",
@@ -130,6 +144,7 @@ MODELS = {
             ("regression",),
             ("exact",),
             frozenset({"spike_slab"}),
+            ("inclusion",),
         ),
     )
 }
@@ -137,8 +152,14 @@ MODELS = {
 GUIDES = {
     entry.name: entry
     for entry in (
-        GuideEntry("mean-field", "independent Gaussians, Bayes by backprop with local reparameterization", AutoMeanField),
-        GuideEntry("spike-slab", "independent spikes and slabs (LBBNN-LRT)", AutoSpikeSlab, needs="spike_slab"),
+        GuideEntry(
+            "mean-field",
+            "independent Gaussians, Bayes by backprop with local reparameterization",
+            AutoMeanField,
+        ),
+        GuideEntry(
+            "spike-slab", "independent spikes and slabs (LBBNN-LRT)", AutoSpikeSlab, needs="spike_slab"
+        ),
     )
 }
 
@@ -171,10 +192,29 @@ def applicable(guide: GuideEntry, model: ModelEntry) -> tuple[ModelEntry, str]:
     )
 
 
+def baselines(model: ModelEntry) -> list[str]:
+    """Names of the guides to grade when none are named: those of the baselines that apply."""
+    names = []
+    for name in BASELINES:
+        with suppress(UserError):
+            applicable(find_guide(name), model)
+            names.append(name)
+    return names
+
+
 def check_task(model: ModelEntry, task: str, data: str) -> None:
     """:raises UserError: when a model has no likelihood for a task"""
     if task not in model.tasks:
         raise UserError(f"model {model.name!r} is for {', '.join(model.tasks)}; {data} is {task}")
+
+
+def check_options(model: ModelEntry, guides: Iterable[GuideEntry], given: Iterable[str]) -> None:
+    """:raises UserError: for an option that neither the model nor one that a guide fits in its place takes"""
+    taken = {*model.options, *(option for guide in guides for option in applicable(guide, model)[0].options)}
+    for option in given:
+        if option not in taken:
+            has = ", ".join(f"--{name}" for name in model.options)
+            raise UserError(f"--{option} does not apply to model {model.name!r}, which takes {has}")
 
 
 def reference_of(model: ModelEntry, wanted: str | None) -> str:

@@ -1,0 +1,163 @@
+"""What one SVI step of the guides costs, relative to Pyro's own autoguide and to a deterministic network.
+
+All contestants run in this one process and take turns, so that a busy machine slows them alike; the figures
+are medians over rounds.  Two cases:
+
+small   13-50-1 regression, 455 rows, full batch, validation on; everything relative to ``AutoNormal`` with
+        ``TraceMeanField_ELBO`` and ``pyro.optim.Adam``
+large   784-400-600-10 classification, batches of 100 drawn afresh (repeating one batch lets gradients become
+        denormal numbers, which are slow); relative to the same network trained with ``torch.optim.Adam``
+
+    python benchmarks/svi_step.py --help
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+
+import pyro
+import torch
+import torch.nn.functional as F
+from pyro import distributions as dist
+from pyro.infer import SVI, JitTrace_ELBO, TraceMeanField_ELBO
+from pyro.infer.autoguide import AutoNormal
+from torch import Tensor, nn
+
+from guides import AutoMeanField, AutoSpikeSlab, SpikeSlab
+
+
+def network(widths: tuple[int, ...], spike_slab: bool, likelihood: Callable) -> Callable:
+    """A Pyro model: weights ``N(0, 1 / fan_in)`` or spike and slab, biases ``N(0, 1)``, ReLU."""
+
+    def model(x: Tensor, y: Tensor | None = None) -> None:
+        h = x
+        for layer, (fan_in, width) in enumerate(itertools.pairwise(widths)):
+            scale = torch.tensor(1 / math.sqrt(fan_in))
+            prior = SpikeSlab(torch.tensor(0.1), scale=scale) if spike_slab else dist.Normal(0.0, scale)
+            weight = pyro.sample(f"w{layer}", prior.expand([width, fan_in]).to_event(2))
+            bias = pyro.sample(f"b{layer}", dist.Normal(0.0, 1.0).expand([width]).to_event(1))
+            h = F.linear(torch.relu(h) if layer else h, weight, bias)
+        likelihood(h, y)
+
+    return model
+
+
+def regression(output: Tensor, y: Tensor | None) -> None:
+    precision = pyro.sample("precision", dist.Gamma(6.0, 6.0))
+    with pyro.plate("data", output.shape[-2]):
+        pyro.sample("y", dist.Normal(output.squeeze(-1), precision.rsqrt()), obs=y)
+
+
+def classification(output: Tensor, y: Tensor | None) -> None:
+    with pyro.plate("data", 60_000, subsample_size=output.shape[-2]):
+        pyro.sample("y", dist.Categorical(logits=output), obs=y)
+
+
+def small_case() -> dict[str, Callable[[], object]]:
+    model = network((13, 50, 1), False, regression)
+    x = torch.randn(455, 13)
+    data = x, torch.sin(x[:, 0]) + 0.3 * torch.randn(455)
+
+    def stepper(guide, optimizer, loss):
+        svi = SVI(model, guide, optimizer, loss)
+        return lambda: svi.step(*data)
+
+    adam = {"lr": 0.01}
+    auto, jit = AutoNormal(model), AutoNormal(model)
+    mean_field, sampled = AutoMeanField(model), AutoMeanField(model, lrt=False)
+    return {
+        "AutoNormal": stepper(auto, pyro.optim.Adam(adam), TraceMeanField_ELBO()),
+        "AutoNormal, JitTrace_ELBO": stepper(
+            jit, pyro.optim.Adam(adam), JitTrace_ELBO(ignore_jit_warnings=True)
+        ),
+        "AutoMeanField": stepper(mean_field, mean_field.optimizer(), mean_field.elbo()),
+        "AutoMeanField, no LRT": stepper(sampled, sampled.optimizer(), sampled.elbo()),
+    }
+
+
+def large_case() -> dict[str, Callable[[], object]]:
+    widths, batch = (784, 400, 600, 10), 100
+    images, labels = torch.rand(6000, 784), torch.randint(10, (6000,))
+
+    def minibatch() -> tuple[Tensor, Tensor]:
+        rows = torch.randint(len(images), (batch,))
+        return images[rows], labels[rows]
+
+    layers = [nn.Linear(a, b) for a, b in itertools.pairwise(widths)]
+    plain = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2])
+    adam = torch.optim.Adam(plain.parameters(), lr=1e-3)
+
+    def plain_step() -> None:
+        x, y = minibatch()
+        adam.zero_grad()
+        F.cross_entropy(plain(x), y).backward()
+        adam.step()
+
+    def stepper(guide, model):
+        svi = SVI(model, guide, guide.optimizer(lr=1e-3), guide.elbo())
+        return lambda: svi.step(*minibatch())
+
+    gaussian, mixed = (network(widths, spike_slab, classification) for spike_slab in (False, True))
+    return {
+        "plain network, Adam": plain_step,
+        "AutoMeanField": stepper(AutoMeanField(gaussian), gaussian),
+        "AutoSpikeSlab": stepper(AutoSpikeSlab(mixed, init_inclusion="mild"), mixed),
+    }
+
+
+def race(contestants: dict[str, Callable[[], object]], rounds: int, warm_up: int) -> dict[str, float]:
+    """Median seconds of one call each, taking turns."""
+    for _, step in itertools.product(range(warm_up), contestants.values()):
+        step()
+    times: dict[str, list[float]] = {name: [] for name in contestants}
+    for _ in range(rounds):
+        for name, step in contestants.items():
+            start = time.perf_counter()
+            step()
+            times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def report(title: str, medians: dict[str, float], bars: dict[str, float]) -> None:
+    print(f"{title}\n{'':28} {'ms':>8} {'ratio':>7}   bar")
+    baseline = next(iter(medians.values()))
+    for name, seconds in medians.items():
+        bar = f"{bars[name]:5.2f}" if name in bars else ""
+        print(f"{name:28} {1e3 * seconds:8.3f} {seconds / baseline:7.2f} {bar}")
+    print()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--case", choices=("small", "large", "both"), default="both")
+    parser.add_argument(
+        "--rounds", type=int, default=300, help="timed steps of the small case (large: a third)"
+    )
+    parser.add_argument("--threads", type=int, default=1, help="torch threads")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+
+    warnings.filterwarnings("ignore", category=FutureWarning)  # the JIT contestant's
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    torch.set_num_threads(options.threads)
+    pyro.set_rng_seed(options.seed)
+    pyro.enable_validation(True)
+    print(f"torch {torch.__version__}, pyro {pyro.__version__}, {options.threads} thread(s), medians\n")
+    if options.case != "large":
+        medians = race(small_case(), options.rounds, warm_up=20)
+        report("one SVI step, 13-50-1, 455 rows", medians, {"AutoMeanField": 0.70})
+    if options.case != "small":
+        medians = race(large_case(), max(1, options.rounds // 3), warm_up=5)
+        report("one step, 784-400-600-10, batch 100", medians, {"AutoMeanField": 4.50, "AutoSpikeSlab": 5.00})
+
+
+if __name__ == "__main__":
+    main()

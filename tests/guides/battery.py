@@ -1,0 +1,190 @@
+"""What every variational guide of this package must do: cases, models with a known answer, yardsticks.
+
+A new guide joins by one line in ``CASES``.  Random comparisons are judged by their own standard errors, at a
+family-wise error of ``FAMILY_WISE`` for each test (seeds are fixed, so a passing test keeps passing).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyro
+import torch
+from pyro import distributions as dist
+from pyro.infer import SVI, Trace_ELBO, TraceMeanField_ELBO
+from scipy import stats
+from torch import Tensor
+from torch.distributions import kl_divergence
+from torch.nn import functional as F
+
+from guides import AutoMeanField, AutoSpikeSlab, SpikeSlab
+
+FAMILY_WISE = 1e-5
+NOISE = 0.7
+
+
+# ---------------------------------------------------------------------- yardsticks
+
+
+def z_bound(comparisons: int = 1) -> float:
+    return stats.norm.isf(FAMILY_WISE / (2 * comparisons))
+
+
+def assert_mean(samples: Tensor, truth: Tensor | float) -> None:
+    """``samples [n, ...]``: every mean lies within Monte Carlo error of the truth."""
+    _assert_small(samples.mean(0) - truth, samples.var(0) / len(samples), truth)
+
+
+def assert_same_mean(a: Tensor, b: Tensor) -> None:
+    """``a [n, ...]`` and ``b [m, ...]``, independent: equal means within Monte Carlo error."""
+    _assert_small(a.mean(0) - b.mean(0), a.var(0) / len(a) + b.var(0) / len(b), b.mean(0))
+
+
+def _assert_small(error: Tensor, variance: Tensor, size: Tensor | float) -> None:
+    """``error`` has mean zero and this variance; where nothing is random, float32 rounds at this size."""
+    rounding = 1e-6 * torch.as_tensor(size).abs()
+    z = (error.abs() - rounding).clamp_min(0) / variance.sqrt().clamp_min(1e-30)
+    assert z.max() < z_bound(z.numel()), f"z = {z.max():.1f}"
+
+
+def assert_variance(samples: Tensor, truth: Tensor | float) -> None:
+    assert_mean((samples - samples.mean(0)) ** 2 * len(samples) / (len(samples) - 1), truth)
+
+
+def assert_same_moments(a: Tensor, b: Tensor) -> None:
+    assert_same_mean(a, b)
+    assert_same_mean((a - a.mean(0)) ** 2, (b - b.mean(0)) ** 2)
+
+
+def assert_share(hits: Tensor, probability: float) -> None:
+    """``hits [n, ...]`` of zeros and ones."""
+    n = hits.shape[0]
+    z = (hits.double().mean(0) - probability).abs().max() / math.sqrt(probability * (1 - probability) / n)
+    assert z < z_bound(hits[0].numel()), f"z = {z:.1f}"
+
+
+# ---------------------------------------------------------------------- cases
+
+
+def normal(shape: list[int], scale: float = 1.0) -> dist.TorchDistribution:
+    return dist.Normal(torch.zeros(()), torch.tensor(scale)).expand(shape).to_event(len(shape))
+
+
+def spike_slab(shape: list[int], scale: float = 1.0) -> dist.TorchDistribution:
+    prior = SpikeSlab(torch.tensor(0.3), torch.tensor(0.0), torch.tensor(scale))
+    return prior.expand(shape).to_event(len(shape))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A guide and the prior that its weights have in the battery."""
+
+    name: str
+    make: Callable
+    prior: Callable = normal
+
+    def __str__(self) -> str:
+        return self.name
+
+
+CASES = [
+    Case("mean-field", AutoMeanField),
+    Case("mean-field-draws", lambda model, **kwargs: AutoMeanField(model, lrt=False, **kwargs)),
+    Case("mean-field-on-spike-slab", AutoMeanField, spike_slab),
+    Case("spike-slab", AutoSpikeSlab, spike_slab),
+    Case("spike-slab-on-normal", AutoSpikeSlab),
+]
+ELBOS = [Trace_ELBO, TraceMeanField_ELBO]
+
+
+# ---------------------------------------------------------------------- models
+
+
+def data(rows: int = 20, columns: int = 3, seed: int = 1) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, columns, generator=generator)
+    return x, x[:, 0] - 0.5 * x[:, -1] + NOISE * torch.randn(rows, generator=generator)
+
+
+def linear_model(prior: Callable, batch_size: int | None = None) -> Callable:
+    """``y ~ Normal(x w, NOISE)`` with ``w`` a vector."""
+
+    def model(x: Tensor, y: Tensor | None = None) -> Tensor:
+        w = pyro.sample("w", prior([x.shape[-1]]))
+        with pyro.plate("data", len(x), subsample_size=batch_size) as rows:
+            return pyro.sample("y", dist.Normal(x[rows] @ w, NOISE), obs=None if y is None else y[rows])
+
+    return model
+
+
+def network(prior: Callable, hidden: int = 4) -> Callable:
+    """One hidden layer through ``F.linear``, random biases, Gamma noise precision."""
+
+    def model(x: Tensor, y: Tensor | None = None) -> Tensor:
+        w1 = pyro.sample("w1", prior([hidden, x.shape[-1]], 0.7))
+        b1 = pyro.sample("b1", normal([hidden]))
+        w2 = pyro.sample("w2", prior([1, hidden], 0.5))
+        b2 = pyro.sample("b2", normal([1]))
+        precision = pyro.sample("precision", dist.Gamma(6.0, 6.0))
+        f = F.linear(torch.relu(F.linear(x, w1, b1)), w2, b2).squeeze(-1)
+        with pyro.plate("data", len(x)):
+            return pyro.sample("y", dist.Normal(f, precision.rsqrt()), obs=y)
+
+    return model
+
+
+def priors_only(prior: Callable) -> Callable:
+    """No data: weights in one layer each, and every site with a closed-form KL."""
+
+    def model() -> None:
+        w = pyro.sample("w", prior([4, 3]))
+        b = pyro.sample("b", dist.Normal(torch.arange(4.0), 0.5).to_event(1))
+        F.linear(torch.ones(2, 3), w, b)
+        with pyro.plate("groups", 2):
+            pyro.sample("rate", dist.Gamma(torch.tensor([2.0, 3.0]), 1.5))
+
+    return model
+
+
+def exact_loss(guide, prior: Callable, x: Tensor, y: Tensor) -> Tensor:
+    """Minus the evidence bound of :func:`linear_model`: the likelihood is quadratic in the weights."""
+    law = guide.site_distribution("w")
+    errors = ((y - x @ law.mean) ** 2).sum() + (x**2 @ law.variance).sum()
+    likelihood = -0.5 * len(y) * math.log(2 * math.pi * NOISE**2) - 0.5 * errors / NOISE**2
+    own_prior = prior([x.shape[-1]]).base_dist
+    return kl_divergence(law, own_prior).sum() - likelihood
+
+
+# ---------------------------------------------------------------------- running
+
+
+def losses(model: Callable, guide, elbo, n: int, *args) -> Tensor:
+    return torch.tensor([elbo.loss(model, guide, *args) for _ in range(n)], dtype=torch.float64)
+
+
+def gradients(model: Callable, guide, elbo, *args) -> dict[str, Tensor]:
+    guide.zero_grad()
+    elbo.loss_and_grads(model, guide, *args)
+    return {name: p.grad.clone() for name, p in guide.named_parameters()}
+
+
+def fit(model: Callable, guide, *args, steps: int = 600, lr: float = 0.05, elbo=None) -> list[float]:
+    """Adam with the learning rate falling linearly to zero."""
+    optimizer = guide.optimizer(lr=lr)
+    svi = SVI(model, guide, optimizer, elbo or guide.elbo())
+    history = []
+    for step in range(steps):
+        optimizer.set_lr(lr * (1 - step / steps))
+        history.append(svi.step(*args))
+    return history
+
+
+def perturb(guide, scale: float = 0.5, seed: int = 3) -> None:
+    """Moves the parameters somewhere nondescript, so that no symmetry of the start hides a wrong term."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in guide.parameters():
+            noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+            parameter += scale * noise

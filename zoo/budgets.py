@@ -1,0 +1,36 @@
+"""What a comparison does by default, and how much of it.  Imports nothing: ``--help`` shows it at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: Guides that are graded when none are named, where they apply.
+BASELINES = ("mean-field", "spike-slab")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much work a comparison does.
+
+    :ivar steps: of the optimiser, each guide
+    :ivar draws: from each fitted guide
+    :ivar warmup: NUTS iterations a chain before the draws
+    :ivar mcmc_draws: NUTS draws a chain
+    :ivar chains: of NUTS
+    """
+
+    steps: int
+    draws: int
+    warmup: int
+    mcmc_draws: int
+    chains: int = 2
+
+    def __str__(self) -> str:
+        nuts = f"NUTS {self.chains} chains of {self.warmup} warm-up + {self.mcmc_draws}"
+        return f"{self.steps} steps, {self.draws} draws a guide; {nuts}"
+
+
+BUDGETS = {
+    "quick": Budget(steps=2000, draws=500, warmup=300, mcmc_draws=400),
+    "full": Budget(steps=10_000, draws=1000, warmup=600, mcmc_draws=600),
+}

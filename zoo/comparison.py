@@ -1,0 +1,113 @@
+"""A comparison before it is run: what is asked for, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from guides.exact import MAX_COLUMNS
+from guides.posterior import Posterior
+from zoo.budgets import BUDGETS, Budget
+from zoo.errors import UserError, unknown
+from zoo.problem import Problem
+from zoo.registry import (
+    ModelEntry,
+    ModelOptions,
+    applicable,
+    check_task,
+    find_guide,
+    find_model,
+    reference_of,
+)
+
+#: ArviZ groups with a number for every draw and every row stay out of the .nc files above this size (they
+#: can be computed again)
+LARGEST_GROUP = 5_000_000
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A checked request: everything that can be refused has been.
+
+    :ivar data: the name or the path that the user gave
+    :ivar reference: ``nuts``, ``exact`` or ``none``
+    """
+
+    data: str
+    problem: Problem
+    entry: ModelEntry
+    options: ModelOptions
+    guides: tuple[str, ...]
+    reference: str
+    budget: Budget
+    seed: int
+
+    def config(self) -> dict:
+        """What the output folder belongs to, JSON-safe."""
+        return {
+            "command": "compare",
+            "data": self.data,
+            "split": self.problem.dataset.split,
+            "fingerprint": self.problem.fingerprint(),
+            "model": self.entry.name,
+            "options": self.options.to_dict(),
+            "guides": list(self.guides),
+            "reference": self.reference,
+            "budget": asdict(self.budget),
+            "seed": self.seed,
+        }
+
+    def build(self, entry: ModelEntry) -> Callable:
+        """The Pyro model of an entry for this data set."""
+        dataset = self.problem.dataset
+        return entry.build(dataset.task, dataset.num_features, dataset.num_classes, self.options)
+
+    def save(self, posterior: Posterior, path: Path) -> None:
+        """Writes a posterior as netCDF, with its ArviZ groups over the training data where they are small.
+
+        :raises OSError: when it cannot be written
+        """
+        problem = self.problem
+        if len(problem.x) * len(posterior) <= LARGEST_GROUP:
+            posterior.save(path, problem.x, observed_data={"y": problem.y})
+        else:
+            posterior.save(path)
+
+
+def plan(
+    data: str,
+    problem: Problem,
+    *,
+    model: str,
+    guides: Sequence[str],
+    reference: str | None,
+    budget: str,
+    seed: int,
+    options: ModelOptions,
+) -> Comparison:
+    """Checks a request before anything is written.
+
+    :param reference: ``nuts``, ``exact``, ``none``, or None for the best that the model has
+    :raises UserError: for an unknown name, or a guide, model, reference and data that do not go together
+    """
+    entry = find_model(model)
+    check_task(entry, problem.task, data)
+    for name in guides:
+        applicable(find_guide(name), entry)
+    twice = sorted({name for name in guides if list(guides).count(name) > 1})
+    if twice:
+        raise UserError(f"guide {twice[0]!r} is named twice in --guides {','.join(guides)}")
+    if budget not in BUDGETS:
+        raise unknown("budget", budget, BUDGETS)
+    kind = reference_of(entry, reference)
+    if not guides and kind == "none":
+        raise UserError("nothing to do: name a guide (--guides) or a reference (--reference)")
+    if kind == "exact" and problem.dataset.num_features > MAX_COLUMNS:
+        raise UserError(
+            f"{data} has {problem.dataset.num_features} columns: 2^p models are enumerated for "
+            f"p <= {MAX_COLUMNS} only; use --reference none"
+        )
+    comparison = Comparison(data, problem, entry, options, tuple(guides), kind, BUDGETS[budget], seed)
+    comparison.build(entry)  # refuses options that the model cannot have
+    return comparison

@@ -1,0 +1,104 @@
+"""From a method's draws to its row of the scoreboard."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from guides.posterior import Posterior
+from guides.storage import write_atomically
+from zoo.evaluation.distances import compare_functions, inclusion_error
+from zoo.evaluation.estimates import Estimate
+from zoo.evaluation.metrics import predictive_figures
+from zoo.evaluation.scoreboard import Row
+from zoo.problem import Problem
+
+INCLUSION_COLUMNS = ("method", "site", "index", "name", "probability", "mcse")
+
+
+@dataclass(frozen=True)
+class Graded:
+    """One method after its fit: draws, and figures that no draws can give.
+
+    :ivar posterior: without sites when the method has failed
+    :ivar status: ``ok``, or ``failed: why``
+    :ivar inclusion: inclusion probabilities by site, ``{name: [*site]}``
+    :ivar inclusion_mcse: their Monte Carlo standard errors
+    """
+
+    method: str
+    model_name: str
+    posterior: Posterior
+    figures: dict[str, Estimate | float]
+    note: str = ""
+    status: str = "ok"
+    inclusion: dict[str, Tensor] | None = None
+    inclusion_mcse: dict[str, Tensor] | None = None
+
+
+def grade(problem: Problem, result: Graded, truth: Graded | None) -> Row:
+    """One row of the scoreboard; a figure that is not finite makes it a failed one.
+
+    :param truth: a reference that has passed its gates, or None
+    """
+    names = {"method": result.method, "model": result.model_name, "note": result.note}
+    if not result.posterior.sites:
+        return Row(**names, status=result.status)
+    try:
+        figures = _figures(problem, result, truth)
+        return Row.from_figures(figures=figures, status=result.status, **names)
+    except ValueError as error:  # NaN or infinity in a prediction: named by the evaluation
+        return Row(**names, status=f"failed: {error}")
+
+
+def _figures(problem: Problem, result: Graded, truth: Graded | None) -> dict[str, Estimate | float]:
+    figures: dict[str, Estimate | float] = dict(result.figures)
+    if len(problem.x_test):
+        predictive = result.posterior.predictive(problem.x_test)
+        figures |= predictive_figures(
+            predictive, problem.y_test, problem.task, target_scale=problem.scale.y_sd, method=result.method
+        )
+    if truth is not None and result is not truth:
+        figures |= _distances(problem, result, truth)
+    return figures
+
+
+def _distances(problem: Problem, result: Graded, truth: Graded) -> dict[str, Estimate]:
+    points = problem.evaluation_points
+    chains = next(iter(truth.posterior.sites.values())).shape[0]
+    reference_values = truth.posterior.function(points)
+    by_chain = reference_values.reshape(chains, -1, *reference_values.shape[1:])
+    figures = compare_functions(by_chain, result.posterior.function(points), result.method).figures()
+    if truth.inclusion:
+        ours, mcse = inclusion_of(result)
+        site = next(iter(truth.inclusion))
+        figures["ref_pip_rmse"] = inclusion_error(ours[site], truth.inclusion[site], mcse[site])
+    return figures
+
+
+def inclusion_of(result: Graded) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Inclusion probabilities and their Monte Carlo errors: the method's own, or shares of non-zero draws."""
+    if result.inclusion:
+        return result.inclusion, result.inclusion_mcse
+    draws = result.posterior.draws()
+    shares = {name: (value != 0).double().mean(0) for name, value in draws.items()}
+    errors = {name: (p * (1 - p) / len(result.posterior)).sqrt() for name, p in shares.items()}
+    return shares, errors
+
+
+def write_inclusion(results: Sequence[Graded], names: Sequence[str], folder: Path) -> None:
+    """``inclusion.csv``: a line for every method and coefficient of the site ``w``."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(INCLUSION_COLUMNS)
+    for result in results:
+        probabilities, errors = inclusion_of(result)
+        for i, name in enumerate(names):
+            figures = (probabilities["w"][i].item(), errors["w"][i].item())
+            writer.writerow([result.method, "w", i, name, *figures])
+    write_atomically(folder / "inclusion.csv", lambda path: Path(path).write_text(stream.getvalue(), "utf-8"))
