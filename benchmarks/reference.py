@@ -1,6 +1,7 @@
-"""How long the ground truth takes: NUTS on a 1x50 network, 2 chains of 600 + 600, and whether it passes its gates.
+"""How long the ground truth takes: NUTS on a 1x50 network, 2 chains of 600 + 600, and whether it passes.
 
-Boston housing when ZOO_DATA or the network gives it, else scikit-learn's diabetes (a bar of 3 minutes on 2 cores).
+Boston housing when ZOO_DATA or the network gives it, else scikit-learn's diabetes; the bar is 3 minutes
+on 2 cores.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ BAR_SECONDS = 180.0
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     try:
@@ -34,14 +37,13 @@ def main() -> None:
         tensors = {name: torch.as_tensor(np.array(value)) for name, value in draws.items()}
         return function_values(observed_laws(model, tensors, problem.x_test)).numpy()
 
-    result = nuts(
-        model.twin, (problem.x.numpy(), problem.y.numpy()), function=function, seed=arguments.seed
-    )
+    result = nuts(model.twin, (problem.x.numpy(), problem.y.numpy()), function=function, seed=arguments.seed)
     found = result.diagnostics
+    verdict = "passed" if result.passed else f"failed: {result.reason}"
     print(
-        f"NUTS on {problem.dataset.name}: {result.seconds:.1f} s (ratio to the bar "
-        f"{result.seconds / BAR_SECONDS:.2f}), {'passed' if result.passed else 'failed: ' + result.reason}, R-hat "
-        f"{found['max_rhat']:.4f}, bulk ESS {found['min_ess_bulk']:.0f}, {found['divergences']} divergences"
+        f"NUTS on {problem.dataset.name}: {result.seconds:.1f} s, {result.seconds / BAR_SECONDS:.2f} of the bar; "
+        f"{verdict}, R-hat {found['max_rhat']:.4f}, bulk ESS {found['min_ess_bulk']:.0f}, "
+        f"{found['divergences']} divergences"
     )
 
 

@@ -26,7 +26,7 @@ def chunks(*arrays: Tensor) -> Iterator[tuple[Tensor, ...]]:
 
 
 class GaussianOutput(torch.autograd.Function):
-    """``mean + sqrt(variance + floor) noise``; the floor keeps the slope finite where there is no variance."""
+    """``mean + sqrt(variance + floor) noise``: the floor keeps the slope finite where nothing varies."""
 
     @staticmethod
     def forward(ctx, mean: Tensor, variance: Tensor, noise: Tensor, floor: float) -> Tensor:

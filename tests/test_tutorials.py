@@ -19,5 +19,7 @@ def test_tutorials_are_found():
 @pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
 def test_tutorial_runs(path):
     environment = {**os.environ, "MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, path], capture_output=True, text=True, env=environment, timeout=600)
+    done = subprocess.run(
+        [sys.executable, path], capture_output=True, text=True, env=environment, timeout=600
+    )
     assert done.returncode == 0, done.stderr[-2000:]

@@ -41,8 +41,8 @@ model = BNN(1, widths=(10,))
 # %% [markdown]
 # ## The ground truth
 #
-# Every model of the zoo has a NumPyro twin: the same density, sampled by NUTS. The gates (R-hat, effective sample
-# size, divergences) act on the function at the test points.
+# Every model of the zoo has a NumPyro twin: the same density, sampled by NUTS. The gates (R-hat, effective
+# sample size, divergences) act on the function at the test points.
 
 
 # %%
@@ -58,8 +58,8 @@ print({name: round(float(value), 3) for name, value in result.diagnostics.items(
 # %% [markdown]
 # ## Diagnostics with ArviZ
 #
-# Trace, rank, ESS, energy and posterior predictive plots. Where chains settle in different orders of the hidden
-# units, R-hat of the weights is bad while R-hat of the function is good: that is symmetry, not failure.
+# Trace, rank, ESS, energy and posterior predictive plots. Where chains settle in different orders of the
+# hidden units, R-hat of the weights is bad while R-hat of the function is good: symmetry, not failure.
 
 # %%
 sites = {name: torch.as_tensor(np.array(value)) for name, value in result.draws.items()}
@@ -91,8 +91,8 @@ print(f"ELBO {elbo:.1f} +- {elbo_se:.1f} nats after {fit.seconds:.0f} s")
 # %% [markdown]
 # ## The grades
 #
-# In units of the reference's own standard deviation, each with its Monte Carlo standard error. The floor is what
-# two halves of the reference would get.
+# In units of the reference's own standard deviation, each with its Monte Carlo standard error. The floor is
+# what two halves of the reference would get.
 
 # %%
 chains = reference.function(x_test).reshape(2, -1, len(x_test))
@@ -111,4 +111,5 @@ compared = {
     "mean-field": az.loo(approximation.to_arviz(x, observed_data={"y": y})),
 }
 for name, loo in compared.items():
-    print(f"{name:10s} elpd {loo.elpd_loo:.1f} +- {loo.se:.1f}, largest Pareto k {float(loo.pareto_k.max()):.2f}")
+    worst = float(loo.pareto_k.max())
+    print(f"{name:10s} elpd {loo.elpd_loo:.1f} +- {loo.se:.1f}, largest Pareto k {worst:.2f}")

@@ -36,8 +36,8 @@ def model(x, y=None):
 # ## Fit
 #
 # `AutoSpikeSlab` gives the spike-and-slab site a spike-and-slab posterior and the Normal site a Gaussian one.
-# It goes into Pyro's own `SVI`. The weights are never drawn during the fit: `x @ weights` is drawn instead, from
-# the Gaussian with the right mean and variance.
+# It goes into Pyro's own `SVI`. The weights are never drawn during the fit: `x @ weights` is drawn instead,
+# from the Gaussian with the right mean and variance.
 
 # %%
 guide = AutoSpikeSlab(model)
@@ -82,8 +82,8 @@ assert torch.equal(copy.inclusion_probabilities()["weights"], inclusion)
 # %% [markdown]
 # ## Two fits side by side
 #
-# Nothing lives in Pyro's global parameter store, so a second guide on the same model does not touch the first.
-# The Gaussian mean field cannot switch weights off. Its bound shows what that costs.
+# Nothing lives in Pyro's global parameter store, so a second guide on the same model does not touch the
+# first. The Gaussian mean field cannot switch weights off. Its bound shows what that costs.
 
 # %%
 gaussian = AutoMeanField(model)

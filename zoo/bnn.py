@@ -169,7 +169,12 @@ class PBPNetwork:
 
 
 def observe(
-    likelihood: Likelihood, output: Tensor, y: Tensor | None, rows: int, size: int | None, noise_scale: float | None
+    likelihood: Likelihood,
+    output: Tensor,
+    y: Tensor | None,
+    rows: int,
+    size: int | None,
+    noise_scale: float | None,
 ) -> None:
     """The ``y`` site in Pyro: ``output`` is the mean or the logits, in a plate that scales a minibatch up."""
     if likelihood == "normal":

@@ -28,7 +28,11 @@ def numpyro_spike_slab():
     class NumPyroSpikeSlab(ndist.Distribution):
         """Density against ``delta_0 + Lebesgue``, as :class:`guides.SpikeSlab`."""
 
-        arg_constraints = {"probs": constraints.unit_interval, "loc": constraints.real, "scale": constraints.positive}
+        arg_constraints = {
+            "probs": constraints.unit_interval,
+            "loc": constraints.real,
+            "scale": constraints.positive,
+        }
         support = constraints.real
 
         def __init__(self, probs, loc=0.0, scale=1.0, *, validate_args=None):
@@ -56,7 +60,11 @@ class SpikeSlabWeights:
 
     def pyro(self, shape: tuple[int, int], like: Tensor) -> dist.TorchDistribution:
         scale = like.new_tensor(shape[1] ** -0.5)
-        return SpikeSlab(like.new_tensor(self.inclusion), torch.zeros_like(scale), scale).expand(shape).to_event(2)
+        return (
+            SpikeSlab(like.new_tensor(self.inclusion), torch.zeros_like(scale), scale)
+            .expand(shape)
+            .to_event(2)
+        )
 
     def numpyro(self, shape: tuple[int, int]):
         return numpyro_spike_slab()(self.inclusion, 0.0, shape[1] ** -0.5).expand(shape).to_event(2)

@@ -70,9 +70,13 @@ def test_twin_draws_from_the_same_prior(name, inputs):
 
         numpyro.deterministic("f", model.twin(x))
 
-    outputs = Predictive(twin, num_samples=draws)(jax.random.PRNGKey(1), jnp.asarray(inputs.float().numpy()))["f"]
+    outputs = Predictive(twin, num_samples=draws)(jax.random.PRNGKey(1), jnp.asarray(inputs.float().numpy()))[
+        "f"
+    ]
     squares = np.square(np.asarray(outputs, dtype=np.float64)).reshape(draws, -1).mean(1)
-    if (squares == 0).any() or torch_values.isinf().any():  # a sparse draw may be zero everywhere: compare its share
+    if (
+        squares == 0
+    ).any() or torch_values.isinf().any():  # a sparse draw may be zero everywhere: compare its share
         a, b = (squares == 0).mean(), torch_values.isinf().double().mean().item()
         assert abs(a - b) < 5 * np.sqrt((a * (1 - a) + b * (1 - b)) / draws + 1 / draws**2)
         squares, torch_values = squares[squares > 0], torch_values[torch_values.isfinite()]
@@ -92,7 +96,9 @@ def test_log_likelihood_of_minibatches_averages_to_the_whole(name, inputs):
     model = MODELS[name]
     trace = poutine.trace(model).get_trace(inputs)
     y = trace.nodes["y"]["value"]
-    values = {k: v["value"] for k, v in trace.nodes.items() if v["type"] == "sample" and k not in ("data", "y")}
+    values = {
+        k: v["value"] for k, v in trace.nodes.items() if v["type"] == "sample" and k not in ("data", "y")
+    }
     conditioned = poutine.condition(model, values)
     whole = poutine.trace(conditioned).get_trace(inputs, y).log_prob_sum()
     parts = [
@@ -107,4 +113,3 @@ def test_unknown_activation_and_wrong_outputs_are_refused():
         BNN(3, activation="relo")
     with pytest.raises(ValueError, match="one output, not 3"):
         BNN(3, outputs=3)
-
