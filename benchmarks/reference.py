@@ -41,7 +41,8 @@ def main() -> None:
     found = result.diagnostics
     verdict = "passed" if result.passed else f"failed: {result.reason}"
     print(
-        f"NUTS on {problem.dataset.name}: {result.seconds:.1f} s, {result.seconds / BAR_SECONDS:.2f} of the bar; "
+        f"NUTS on {problem.dataset.name}: {result.seconds:.1f} s, "
+        f"{result.seconds / BAR_SECONDS:.2f} of the bar, "
         f"{verdict}, R-hat {found['max_rhat']:.4f}, bulk ESS {found['min_ess_bulk']:.0f}, "
         f"{found['divergences']} divergences"
     )

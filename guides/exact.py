@@ -1,13 +1,10 @@
-"""Posteriors in closed form: conjugate linear regression, and variable selection by counting all 2^p models.
+"""Variable selection in closed form, by counting all 2^p models of a linear regression.
 
 Notation, everywhere: X [n, p], y [n], noise precision tau (tau = 1 / noise_scale^2), and no intercept unless
 said.
 
     y | w, tau ~ N(X w, I / tau)
 
-* :func:`conjugate_linear_regression`: w ~ N(0, P^-1), tau known; with the best mean-field Gaussian and its
-ELBO.
-* :func:`normal_gamma_regression`: w | tau ~ N(0, s^2 / tau), tau ~ Gamma(a, b) (rate b).
 * :func:`enumerate_g_prior`: Bayes factors of all 2^p subsets under Zellner's g-prior, intercept integrated
 out.
 * :func:`enumerate_spike_slab`: w_j = 0 or w_j | tau ~ N(0, s^2 / tau), independently; everything exact.
@@ -15,7 +12,7 @@ out.
 Float64 throughout, log space, no loop over models: subsets of one size are gathered and factorised in
 batches. In a model's number, bit i says that column i is in.
 
-Bishop (2006), sections 3.3 and 10.1.2; Zellner (1986); Liang, Paulo, Molina, Clyde, Berger (2008), JASA
+Zellner (1986); Liang, Paulo, Molina, Clyde, Berger (2008), JASA
 103(481), equation 6; George and McCulloch (1997), Statistica Sinica 7.
 """
 
@@ -29,139 +26,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from guides.conjugate import check_positive, checked_data, log_noise_integral
+
 __all__ = [
-    "ConjugateRegression",
     "GPriorModels",
-    "NormalGamma",
     "SpikeSlabPosterior",
-    "conjugate_linear_regression",
     "enumerate_g_prior",
     "enumerate_spike_slab",
-    "normal_gamma_regression",
 ]
 
-LOG_2PI = math.log(2 * math.pi)
 #: Most columns whose subsets are enumerated: 2^20 models take some seconds, 2^25 would take minutes and
 #: gigabytes.
 MAX_COLUMNS = 20
 #: Numbers held at a time by a batch of gathered submatrices (8 bytes each, a handful of such arrays: about
 #: 100 MB).
 _BATCH_NUMBERS = 2_000_000
-
-
-# -------------------------------------------------------------------------------- conjugate linear regression
-
-
-@dataclass(frozen=True)
-class ConjugateRegression:
-    """Posterior N(mean, covariance) of the weights, known noise.
-
-    :ivar mean: [p].
-    :ivar covariance: [p, p]; ``precision`` its inverse.
-    :ivar log_evidence: log p(y).
-    :ivar mean_field_sd: [p], sd of the mean-field Gaussian with the largest ELBO; its mean is ``mean`` and
-        its variances are 1 / diag(precision), *not* diag(covariance).
-    :ivar mean_field_elbo: its ELBO, log p(y) - (sum_j log precision_jj - log det precision) / 2.
-    """
-
-    mean: np.ndarray
-    covariance: np.ndarray
-    precision: np.ndarray
-    log_evidence: float
-    mean_field_sd: np.ndarray
-    mean_field_elbo: float
-
-
-def conjugate_linear_regression(
-    X: np.ndarray,
-    y: np.ndarray,
-    *,
-    prior_precision: float | np.ndarray | None = None,
-    prior_scale: float | np.ndarray | None = None,
-    noise_scale: float,
-) -> ConjugateRegression:
-    """Exact posterior of w ~ N(0, P^-1) given y ~ N(X w, noise_scale^2 I).
-
-    :param prior_precision: P as a number, a diagonal [p] or a matrix [p, p] ...
-    :param prior_scale: ... or its standard deviations, a number or [p]; exactly one of the two.
-    :raises ValueError: both or neither prior given; shapes that do not fit; values that are not positive or
-        finite.
-    """
-    X, y = _data(X, y)
-    n, p = X.shape
-    if (prior_precision is None) == (prior_scale is None):
-        raise ValueError("give exactly one of prior_precision and prior_scale")
-    given = prior_precision if prior_scale is None else np.asarray(prior_scale, float) ** -2.0
-    prior = np.asarray(given, dtype=float)
-    prior = prior if prior.ndim == 2 else np.diag(np.broadcast_to(prior, p))
-    _positive(noise_scale=noise_scale, prior=np.diag(prior))
-    tau = noise_scale**-2.0
-    precision = prior + tau * X.T @ X
-    half_logdet = _half_logdet(precision)
-    mean = np.linalg.solve(precision, tau * X.T @ y)
-    # y'(I/tau + X P^-1 X')^-1 y = tau |y - X m|^2 + m' P m : no difference of large numbers
-    quadratic = tau * np.sum((y - X @ mean) ** 2) + mean @ prior @ mean
-    log_evidence = 0.5 * (n * (math.log(tau) - LOG_2PI) - quadratic) + _half_logdet(prior) - half_logdet
-    gap = 0.5 * np.log(np.diag(precision)).sum() - half_logdet
-    return ConjugateRegression(
-        mean=mean,
-        covariance=np.linalg.inv(precision),
-        precision=precision,
-        log_evidence=float(log_evidence),
-        mean_field_sd=np.diag(precision) ** -0.5,
-        mean_field_elbo=float(log_evidence - gap),
-    )
-
-
-@dataclass(frozen=True)
-class NormalGamma:
-    """Posterior w | tau ~ N(mean, (tau precision)^-1), tau ~ Gamma(a, b) with rate b.
-
-    :ivar mean: [p]; ``precision`` [p, p], in units of the noise precision.
-    :ivar a: shape; ``b`` rate.
-    :ivar log_evidence: log p(y).
-    """
-
-    mean: np.ndarray
-    precision: np.ndarray
-    a: float
-    b: float
-    log_evidence: float
-
-    @property
-    def covariance(self) -> np.ndarray:
-        """Marginal covariance of w [p, p]: E[1/tau] precision^-1; needs a > 1."""
-        return np.linalg.inv(self.precision) * self.b / (self.a - 1)
-
-    def sample(self, n: int, seed: int = 0) -> dict[str, np.ndarray]:
-        """``n`` independent draws: ``w`` [n, p], ``noise_precision`` [n]."""
-        rng = np.random.default_rng(seed)
-        tau = rng.gamma(self.a, 1 / self.b, size=n)
-        root = np.linalg.cholesky(self.precision)  # w = m + L'^-1 z / sqrt(tau)
-        noise = np.linalg.solve(root.T, rng.standard_normal((len(self.mean), n))).T
-        return {"w": self.mean + noise / np.sqrt(tau)[:, None], "noise_precision": tau}
-
-
-def normal_gamma_regression(
-    X: np.ndarray, y: np.ndarray, *, prior_scale: float | np.ndarray = 1.0, a: float = 1.0, b: float = 1.0
-) -> NormalGamma:
-    """Exact posterior of w | tau ~ N(0, prior_scale^2 / tau), tau ~ Gamma(a, b) given y ~ N(X w, I / tau).
-
-    :param prior_scale: in units of the noise sd; a number or [p].
-    :raises ValueError: shapes that do not fit; values that are not positive or finite.
-    """
-    X, y = _data(X, y)
-    n, p = X.shape
-    _positive(prior_scale=prior_scale, a=a, b=b)
-    prior = np.broadcast_to(np.asarray(prior_scale, float) ** -2.0, p)
-    precision = np.diag(prior) + X.T @ X
-    mean = np.linalg.solve(precision, X.T @ y)
-    residual = float(np.sum((y - X @ mean) ** 2) + np.sum(prior * mean**2))
-    log_det = 0.5 * np.log(prior).sum() - _half_logdet(precision)
-    log_evidence = (
-        log_det + _log_noise_integral(torch.tensor(residual, dtype=torch.float64), n, a, b, None).item()
-    )
-    return NormalGamma(mean, precision, a + n / 2, b + residual / 2, float(log_evidence))
 
 
 # --------------------------------------------------------------------------------------- g-prior, all subsets
@@ -192,9 +71,9 @@ def enumerate_g_prior(X: np.ndarray, y: np.ndarray, g: float) -> GPriorModels:
     :raises ValueError: more than 20 columns; linearly dependent columns (the prior has no density there); g
         <= 0; constant y.
     """
-    X, y = _data(X, y)
+    X, y = checked_data(X, y)
     n, p = X.shape
-    _positive(g=g)
+    check_positive(g=g)
     Xc, yc = X - X.mean(0), y - y.mean()
     scale = np.sqrt((Xc**2).sum(0))
     total = float(yc @ yc)
@@ -281,7 +160,7 @@ class _SpikeSlab:
         root, _, residual = self.factor(gram, moment)
         size = gram.shape[-1]
         half_logdet = root.diagonal(dim1=-2, dim2=-1).log().sum(-1) + size * math.log(self.slab_scale)
-        return _log_noise_integral(residual, self.rows, self.a, self.b, self.noise_scale) - half_logdet
+        return log_noise_integral(residual, self.rows, self.a, self.b, self.noise_scale) - half_logdet
 
     def noise(self, residual: Tensor) -> tuple[Tensor, Tensor]:
         """E[1/tau] and E[tau] given the model, from S."""
@@ -340,9 +219,9 @@ def enumerate_spike_slab(
     :param a, b: tau ~ Gamma(a, b), rate b; ignored if ``noise_scale`` is given (known noise sd).
     :raises ValueError: more than 20 columns; shapes that do not fit; values outside their range.
     """
-    X, y = _data(X, y)
+    X, y = checked_data(X, y)
     n, p = X.shape
-    _positive(slab_scale=slab_scale, a=a, b=b, noise_scale=1.0 if noise_scale is None else noise_scale)
+    check_positive(slab_scale=slab_scale, a=a, b=b, noise_scale=1.0 if noise_scale is None else noise_scale)
     q = torch.as_tensor(np.broadcast_to(np.asarray(inclusion_prob, dtype=float), p).copy())
     if not ((q > 0) & (q < 1)).all():
         raise ValueError("inclusion_prob must lie strictly inside (0, 1)")
@@ -394,37 +273,10 @@ def _moments(problem: _SpikeSlab, log_probs: Tensor) -> tuple[Tensor, Tensor, fl
 # ------------------------------------------------------------------------------------------------- arithmetic
 
 
-def _data(X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    X, y = np.asarray(X, dtype=float), np.asarray(y, dtype=float)
-    if X.ndim != 2 or X.size == 0 or y.shape != X.shape[:1]:
-        raise ValueError(f"X must be [n, p] and y [n], neither empty; got shapes {X.shape} and {y.shape}")
-    if not (np.isfinite(X).all() and np.isfinite(y).all()):
-        raise ValueError("X and y must be finite")
-    return X, y
-
-
-def _positive(**values: float | np.ndarray) -> None:
-    for name, value in values.items():
-        if not (np.all(np.isfinite(value)) and np.all(np.asarray(value) > 0)):
-            raise ValueError(f"{name} must be positive and finite, got {value}")
-
-
-def _half_logdet(matrix: np.ndarray) -> float:
-    return float(np.log(np.diag(np.linalg.cholesky(matrix))).sum())
-
-
 def _half_solve(root: Tensor, right: Tensor, transposed: bool = False) -> Tensor:
     """L^-1 r, or L'^-1 r, of a batch of lower triangles [..., k, k] and vectors [..., k]."""
     matrix = root.mT if transposed else root
     return torch.linalg.solve_triangular(matrix, right[..., None], upper=transposed)[..., 0]
-
-
-def _log_noise_integral(residual: Tensor, n: int, a: float, b: float, noise_scale: float | None) -> Tensor:
-    """log of (tau / 2 pi)^(n/2) exp(-tau S / 2), at the known tau or integrated over tau ~ Gamma(a, b)."""
-    if noise_scale is not None:
-        return -0.5 * n * (LOG_2PI + 2 * math.log(noise_scale)) - 0.5 * residual / noise_scale**2
-    constant = a * math.log(b) - math.lgamma(a) + math.lgamma(a + n / 2) - 0.5 * n * LOG_2PI
-    return constant - (a + n / 2) * torch.log(b + residual / 2)
 
 
 def _gather(gram: Tensor, moment: Tensor, subset: Tensor) -> tuple[Tensor, Tensor]:

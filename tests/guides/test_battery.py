@@ -31,7 +31,8 @@ from torch.distributions import kl_divergence
 from torch.nn import functional as F
 
 from guides import AutoMeanField, AutoSpikeSlab
-from guides.exact import conjugate_linear_regression, enumerate_spike_slab
+from guides.conjugate import conjugate_linear_regression
+from guides.exact import enumerate_spike_slab
 
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
 each_elbo = pytest.mark.parametrize("elbo", ELBOS)

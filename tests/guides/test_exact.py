@@ -9,12 +9,8 @@ import pytest
 from scipy import stats
 from scipy.linalg import null_space
 
-from guides.exact import (
-    conjugate_linear_regression,
-    enumerate_g_prior,
-    enumerate_spike_slab,
-    normal_gamma_regression,
-)
+from guides.conjugate import conjugate_linear_regression, normal_gamma_regression
+from guides.exact import enumerate_g_prior, enumerate_spike_slab
 
 #: Chance that a correct library fails any one group of random comparisons (Bonferroni over the group).
 FAMILY_WISE = 1e-5

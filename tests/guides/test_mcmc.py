@@ -17,7 +17,7 @@ from numpyro.distributions import constraints
 from scipy import stats
 
 from guides import arviz_io, mcmc, mcmc_samplers
-from guides.exact import conjugate_linear_regression
+from guides.conjugate import conjugate_linear_regression
 from guides.mcmc import Gates, MCMCResult, nuts, pyro_nuts
 
 #: Chance that a correct sampler fails any one group of comparisons (Bonferroni over the group).
