@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -85,14 +87,16 @@ def _posterior(fit: Fit, name: str, num_draws: int) -> Posterior:
     inclusion = guide.inclusion_probabilities() if hasattr(guide, "inclusion_probabilities") else {}
     if inclusion:
         figures["density_mean"], figures["density_half"] = guide.density()
-    info = {
+    info: dict = {
         "method": name,
         "figures": figures,
         "inclusion": {site: probs.tolist() for site, probs in inclusion.items()},
         "settings": asdict(settings),
         "versions": versions(),
     }
-    return Posterior.from_draws(fit.model, draws, info)
+    posterior = Posterior.from_draws(fit.model, draws, info)
+    info["sha256"] = _checksum(posterior)
+    return posterior
 
 
 def _graded(name: str, entry: ModelEntry, posterior: Posterior, note: str) -> Graded:
@@ -114,6 +118,16 @@ def _load(path: Path, name: str, model: Callable, entry: ModelEntry, note: str) 
         return None
     try:
         posterior = Posterior.load(path, model)
-        return _graded(name, entry, posterior, note) if posterior.info["versions"] == versions() else None
-    except (ValueError, KeyError):
+        whole = posterior.info["sha256"] == _checksum(posterior) and posterior.info["versions"] == versions()
+        return _graded(name, entry, posterior, note) if whole else None
+    except (ValueError, KeyError, TypeError):
         return None
+
+
+def _checksum(posterior: Posterior) -> str:
+    """Of the draws and the figures: netCDF has none of its own for the latter."""
+    info = {key: posterior.info[key] for key in ("method", "figures", "inclusion", "settings", "versions")}
+    digest = hashlib.sha256(json.dumps(info, sort_keys=True).encode())
+    for name, value in sorted(posterior.sites.items()):
+        digest.update(f"{name} {list(value.shape)}".encode() + value.numpy().tobytes())
+    return digest.hexdigest()

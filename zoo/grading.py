@@ -47,13 +47,17 @@ def grade(problem: Problem, result: Graded, truth: Graded | None) -> Row:
     :param truth: a reference that has passed its gates, or None
     """
     names = {"method": result.method, "model": result.model_name, "note": result.note}
-    if not result.posterior.sites:
+    sites = result.posterior.sites
+    if not sites:
         return Row(**names, status=result.status)
+    bad = [name for name, value in sites.items() if not value.isfinite().all()]
+    if bad:
+        return Row(**names, status=f"failed: draws of site {bad[0]!r} are not finite")
     try:
         figures = _figures(problem, result, truth)
         return Row.from_figures(figures=figures, status=result.status, **names)
-    except ValueError as error:  # NaN or infinity in a prediction: named by the evaluation
-        return Row(**names, status=f"failed: {error}")
+    except ValueError as error:  # a prediction that is not finite, say; the evaluation names it
+        return Row(**names, status=f"failed: {str(error).splitlines()[0]}")
 
 
 def _figures(problem: Problem, result: Graded, truth: Graded | None) -> dict[str, Estimate | float]:

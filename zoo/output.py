@@ -14,6 +14,8 @@ from guides.storage import write_json
 from zoo.errors import DivergenceError, UserError
 
 CONFIG = "config.json"
+#: Keys of a configuration that do not make it another one: data are known by their fingerprint.
+REMARKS = ("data", "versions")
 
 
 def versions() -> dict[str, str]:
@@ -87,7 +89,7 @@ def _check_ours(folder: Path, config: dict) -> None:
     if not (folder / CONFIG).exists():
         raise UserError(f"{folder} is not empty and holds no {CONFIG}: choose another --out")
     found, asked = read_config(folder), json.loads(json.dumps(config))
-    different = [key for key in asked if found.get(key) != asked[key]]
+    different = [key for key in asked if key not in REMARKS and found.get(key) != asked[key]]
     if different:
         raise UserError(
             f"{folder} belongs to another run ({', '.join(different)} differ): choose another --out"

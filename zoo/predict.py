@@ -20,8 +20,8 @@ from zoo.errors import UserError
 from zoo.evaluation.metrics import class_probabilities
 from zoo.evaluation.mixtures import mixture_quantiles
 from zoo.fitting import Fit, FitSettings, default_batch_size, guide_state, read_checkpoint
-from zoo.output import CONFIG, output_folder, read_config
-from zoo.problem import Problem
+from zoo.output import CONFIG, REMARKS, output_folder, read_config
+from zoo.problem import LARGEST, Problem
 from zoo.registry import ModelOptions, applicable, check_task, find_guide, find_model
 from zoo.report import plot_loss
 
@@ -75,7 +75,8 @@ def fit(
     network = entry.build(dataset.task, dataset.num_features, dataset.num_classes, options)
     result = Fit(find_guide(guide).build(network), network, problem.x, problem.y, settings)
     with output_folder(out, config) as folder:
-        result.run(checkpoint=folder / FIT, about=config, progress=progress, label=guide)
+        about = {key: value for key, value in config.items() if key not in REMARKS}
+        result.run(checkpoint=folder / FIT, about=about, progress=progress, label=guide)
         lines = "step,loss\n" + "".join(f"{i},{loss!r}\n" for i, loss in enumerate(result.losses))
         write_atomically(folder / "losses.csv", lambda path: Path(path).write_text(lines))
         plot_loss(np.array(result.losses), folder / "loss.png", title=f"{guide} on {dataset.name}")
@@ -159,7 +160,7 @@ def _class_columns(posterior: Posterior, x: Tensor, scale: Standardizer) -> dict
 
 def _check_range(x: Tensor, names: list[str], table: str | Path) -> None:
     """:raises DataError: for a value so far from the training data that a network's arithmetic overflows"""
-    bad = (x.abs() > 1e18).nonzero()
+    bad = (x.abs() > LARGEST).nonzero()
     if len(bad):
         row, column = bad[0].tolist()
         raise DataError(f"{table}: column {names[column]!r}, row {row + 1}: far outside the training data")

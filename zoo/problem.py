@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from torch import Tensor
 
 from data_loaders import DataError, Dataset, Standardizer, list_datasets, load, load_csv
 from zoo.errors import UserError, unknown
+
+#: Largest standardised number: its square is far from the limit of float32, 3e38.
+LARGEST = 1e15
 
 
 @dataclass(frozen=True)
@@ -86,11 +90,18 @@ def prepare(dataset: Dataset) -> Problem:
     def features(x: np.ndarray) -> Tensor:
         return torch.as_tensor(scale.transform_x(x), dtype=torch.float32)
 
-    return Problem(
-        dataset,
-        scale,
-        features(dataset.x_train),
-        targets(dataset.y_train),
-        features(dataset.x_test),
-        targets(dataset.y_test),
-    )
+    x, y = features(dataset.x_train), targets(dataset.y_train)
+    x_test, y_test = features(dataset.x_test), targets(dataset.y_test)
+    for part in (x, x_test):
+        _check_range(part, dataset.feature_names, dataset.name)
+    for part in (y, y_test):
+        _check_range(part[:, None], (dataset.target_name,), dataset.name)
+    return Problem(dataset, scale, x, y, x_test, y_test)
+
+
+def _check_range(values: Tensor, names: Sequence[str], data: str) -> None:
+    """:raises DataError: for a number in ``values: [N, columns]`` too large for a network's arithmetic"""
+    far = (values.abs() > LARGEST).any(0)
+    if far.any():
+        name = names[int(far.nonzero()[0])]
+        raise DataError(f"{data}: column {name!r} holds a number too large, far away from the training rows")

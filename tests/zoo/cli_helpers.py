@@ -1,0 +1,45 @@
+"""The command line in this process and in a fresh one, and small tables to feed it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from typer.testing import CliRunner, Result
+
+from zoo.budgets import Budget
+from zoo.cli import app
+
+#: Seconds, not minutes; what it gives says nothing about a posterior.
+TINY = Budget(steps=60, draws=60, warmup=20, mcmc_draws=30)
+
+
+def run_zoo(*args: object) -> Result:
+    """``zoo ...`` in this process; an unexpected exception is raised."""
+    result = CliRunner(env={"COLUMNS": "80"}).invoke(app, [str(arg) for arg in args])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def fresh_process(code: str, *args: object) -> subprocess.CompletedProcess[str]:
+    """Python code in a process of its own, warnings as errors."""
+    command = [sys.executable, "-W", "error", "-c", code, *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def write_csv(path: Path, rows: Iterable[Sequence[object]], header: str = "a,b,y") -> Path:
+    lines = [header, *(",".join(map(str, row)) for row in rows)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def linear_rows(count: int = 60, noise: float = 0.1) -> list[list[float]]:
+    """Rows ``a, b, y`` with ``y = a - 2 b + noise``."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(count, 2))
+    y = x @ [1.0, -2.0] + noise * rng.normal(size=count)
+    return np.column_stack([x, y]).tolist()
