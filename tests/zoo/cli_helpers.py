@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -15,6 +16,16 @@ from zoo.cli import app
 
 #: Seconds, not minutes; what it gives says nothing about a posterior.
 TINY = Budget(steps=60, draws=60, warmup=20, mcmc_draws=30)
+
+#: As issue 2 has them, in this order.
+COLUMNS = [
+    "method", "model", "status", "note", "rmse", "rmse_se", "log_likelihood", "log_likelihood_se",
+    "crps", "crps_se", "coverage_90", "accuracy", "ece", "ref_mean_error", "ref_sd_ratio", "ref_w1",
+    "ref_pip_rmse", "elbo", "pareto_k", "density_mean", "density_half", "num_parameters", "fit_seconds",
+]  # fmt: skip
+ALWAYS = {"config.json", "scoreboard.csv", "scoreboard.md", "scoreboard.png", "standard_errors.csv"}
+PREDICTIVE = ("rmse", "rmse_se", "log_likelihood", "log_likelihood_se", "crps", "crps_se", "coverage_90")
+DISTANCES = ("ref_mean_error", "ref_sd_ratio", "ref_w1")
 
 
 def run_zoo(*args: object) -> Result:
@@ -43,3 +54,15 @@ def linear_rows(count: int = 60, noise: float = 0.1) -> list[list[float]]:
     x = rng.normal(size=(count, 2))
     y = x @ [1.0, -2.0] + noise * rng.normal(size=count)
     return np.column_stack([x, y]).tolist()
+
+
+def table_of(folder: Path) -> dict[str, dict[str, str]]:
+    """Method -> cells of ``scoreboard.csv``."""
+    with (folder / "scoreboard.csv").open(newline="") as file:
+        header, *lines = csv.reader(file)
+    assert header == COLUMNS
+    return {line[0]: dict(zip(header, line, strict=True)) for line in lines}
+
+
+def files(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}

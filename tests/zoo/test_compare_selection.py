@@ -1,0 +1,112 @@
+"""Variable selection: graded against the exact posterior of the same model."""
+
+from __future__ import annotations
+
+import csv
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from cli_helpers import ALWAYS, DISTANCES, PREDICTIVE, TINY, files, run_zoo, table_of, write_csv
+
+from data_loaders import load_csv
+from zoo.budgets import BUDGETS, Budget
+from zoo.compare import run
+from zoo.comparison import plan
+from zoo.evaluation.distances import compare_functions
+from zoo.evaluation.scoreboard import read_scoreboard
+from zoo.grading import grade
+from zoo.problem import prepare
+from zoo.reference import reference_posterior
+from zoo.registry import ModelOptions
+
+NEEDS_MIRROR = pytest.mark.skipif("ZOO_DATA" not in os.environ, reason="ZOO_DATA is not set: no real files")
+
+
+@pytest.fixture(scope="module")
+def selection(tmp_path_factory):
+    """Three of six columns matter; all rows train, as in the sets of variable selection."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(60, 6))
+    y = x @ [1.0, -0.7, 0.35, 0, 0, 0] + rng.normal(size=60)
+    folder = tmp_path_factory.mktemp("selection")
+    table = write_csv(folder / "select.csv", np.column_stack([x, y]).tolist(), "a,b,c,d,e,f,y")
+    problem = prepare(load_csv(table, protocol="whole"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(BUDGETS, "quick", Budget(steps=1000, draws=400, warmup=5, mcmc_draws=5))
+        comparison = plan(
+            "select", problem, model="spike-slab-linear", guides=["mean-field", "spike-slab"], reference=None,
+            budget="quick", seed=0, options=ModelOptions(),
+        )  # fmt: skip
+    return comparison, run(comparison, folder / "out"), folder / "out"
+
+
+def test_exact_reference_and_files_of_variable_selection(selection):
+    _, rows, out = selection
+    assert files(out) == ALWAYS | {
+        "reference.nc", "mean-field.nc", "spike-slab.nc", "scatter.png", "inclusion.csv", "inclusion.png",
+    }  # fmt: skip
+    assert [row.method for row in rows] == ["exact", "mean-field", "spike-slab"]
+    assert read_scoreboard(out) == rows
+    for row in table_of(out).values():  # used whole: there is nothing to predict
+        assert not any(row[name] for name in (*PREDICTIVE, "accuracy", "ece"))
+        assert bool(row["ref_pip_rmse"]) == (row["method"] != "exact")
+
+
+def test_inclusion_csv_has_a_line_for_every_method_and_column(selection):
+    _, rows, out = selection
+    with (out / "inclusion.csv").open() as file:
+        reader = csv.DictReader(file)
+        lines = list(reader)
+    assert reader.fieldnames == ["method", "site", "index", "name", "probability", "mcse"]
+    assert [(line["method"], int(line["index"]), line["name"]) for line in lines] == [
+        (row.method, i, "abcdef"[i]) for row in rows for i in range(6)
+    ]
+    assert {line["site"] for line in lines} == {"w"}
+    exact, _, found = np.array([float(line["probability"]) for line in lines]).reshape(3, 6)
+    assert (exact[:2] > 0.9).all()
+    assert (exact[3:] < 0.5).all()
+    assert rows[2].ref_pip_rmse == pytest.approx(np.sqrt(np.mean((found - exact) ** 2)), rel=1e-6)
+    assert rows[2].ref_pip_rmse < 0.2
+    assert rows[2].density_mean == pytest.approx(found.mean(), rel=1e-5)
+    assert all(float(line["mcse"]) == 0 for line in lines)  # closed forms, all three
+
+
+def test_no_elbo_exceeds_the_exact_evidence(selection):
+    _, rows, _ = selection
+    evidence, *bounds = (row.estimate("elbo") for row in rows)
+    assert evidence.se == 0
+    for bound in bounds:
+        assert bound.value < evidence.value + 4 * bound.se
+    assert bounds[1].value > evidence.value - 5  # and the spike and slab is close
+
+
+def test_reference_against_itself_is_near_the_floor(selection, tmp_path):
+    """Two independent sets of draws from the exact posterior: the distances are noise and say so."""
+    comparison, _, _ = selection
+    first, second = (reference_posterior(replace(comparison, seed=seed), tmp_path) for seed in (1, 2))
+    row = grade(comparison.problem, replace(second, method="again"), first)
+    for name in DISTANCES[::2]:
+        figure = row.estimate(name)
+        assert figure.value < 2 * figure.floor
+        assert figure.value < 0.1
+    assert abs(row.ref_sd_ratio - 1) < 4 * row.estimate("ref_sd_ratio").se
+    assert row.ref_pip_rmse == 0
+    # the same draws: no distance at all
+    points = comparison.problem.evaluation_points
+    values = first.posterior.function(points)
+    assert compare_functions(values, values).ref_w1.value == 0
+
+
+@NEEDS_MIRROR
+@pytest.mark.parametrize("data", ["us_crime", pytest.param("mjmcmc_sim_linear", marks=pytest.mark.slow)])
+def test_real_sets_of_variable_selection(data, tmp_path, monkeypatch):
+    monkeypatch.setitem(BUDGETS, "quick", replace(TINY, steps=800))
+    options = ["--model", "spike-slab-linear", "--guides", "spike-slab", "--reference", "exact"]
+    assert run_zoo("compare", data, *options, "--out", tmp_path / "out").exit_code == 0
+    rows = {row.method: row for row in read_scoreboard(tmp_path / "out")}
+    assert rows["spike-slab"].elbo < rows["exact"].elbo + 4 * rows["spike-slab"].estimate("elbo").se
+    assert rows["spike-slab"].rmse is None
+    assert rows["spike-slab"].ref_pip_rmse < 0.35
+    assert rows["exact"].note.startswith("all 2^15 models")
