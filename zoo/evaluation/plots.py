@@ -131,7 +131,7 @@ def _score_dot(axis: Axes, place: int, row: Row, estimate: Estimate, colour: str
     edge = {"markeredgecolor": "white", "markeredgewidth": 0.6, "alpha": 1 if row.status == "ok" else 0.4}
     shape = {"fmt": "D" if reference else "o", "markersize": 6, "elinewidth": 1.8, "capsize": 2.5}
     axis.errorbar(estimate.value, place, xerr=bar, color=colour, **shape, **edge)
-    if reference:
+    if reference and row.status == "ok":  # a failed reference is shown, and nothing is read against it
         axis.axvline(estimate.value, color=colour, linewidth=1, linestyle=":", zorder=1)
 
 
@@ -252,7 +252,7 @@ def plot_scatter(
                 axis.set_title(f"{what} of the function", fontsize=10, fontweight="bold")
             if axis in axes[-1]:
                 axis.set_xlabel(f"{reference}{suffix}", fontsize=9)
-    _finish(figure, path, title, caption="one dot a test point; line: identity")
+    _finish(figure, path, title, caption="one dot a point of comparison; line: identity")
 
 
 def _identity_panel(axis: Axes, x: np.ndarray, y: np.ndarray, colour: str) -> None:
