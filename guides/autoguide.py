@@ -6,7 +6,7 @@ with random tensors, and hands Pyro's ELBO both traces.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 import pyro
@@ -38,6 +38,7 @@ from guides.laws import (
 )
 from guides.optim import FusedAdam
 from guides.random_tensors import PathwiseGradientError
+from guides.row_mixing import RowProbe, mixed_site
 from guides.sites import (
     Site,
     UnsupportedSiteError,
@@ -69,6 +70,7 @@ class FlatGuide(GuideMessenger, FlatParameters):
         self.init_scale = float(init_scale)
         self._is_set_up = False
         self._recording = False
+        self._probe: RowProbe | None = None
         # Of the run in progress, or the last one:
         self._tensors: dict[str, tuple[Tensor, ...]] = {}
         self._uses: dict[str, Uses] = {}
@@ -161,20 +163,51 @@ class FlatGuide(GuideMessenger, FlatParameters):
             )
 
     def _record_uses(self, *args, **kwargs) -> None:
-        self._recording = True
+        """Decides for each site whether linear layers may use its moments.
+
+        They may when the site enters one product and nothing else, and no likelihood term sees two rows of
+        the layer's output.  The second question is asked of all sites at once first: most models pass.
+        """
+        self._run_recorded(None, *args, **kwargs)
+        uses = {name: self._uses.get(name, Uses()) for name in self.sites}
+        usable = {n for n, site in self.sites.items() if uses[n].used_once and self._allows_moments(site)}
+        mixed = {}
+        if self._mixing(usable, *args, **kwargs):
+            mixed = {name: self._mixing({name}, *args, **kwargs) for name in sorted(usable)}
+        for name, site in self.sites.items():
+            if self._has_logits(site) and not uses[name].used_once:
+                raise PathwiseGradientError(
+                    f"site {name!r} (spike and slab) enters {uses[name].describe()}: its inclusion has no "
+                    f"pathwise gradient there; {REMEDY}"
+                )
+            if self._has_logits(site) and mixed.get(name):
+                raise PathwiseGradientError(
+                    f"site {name!r} (spike and slab): rows of its layer's output meet in one term of "
+                    f"{mixed[name]!r}, so they need the same weights, and drawn inclusion has no pathwise "
+                    "gradient; give every row a likelihood term of its own, or the site relaxed indicators"
+                )
+            self.sites[name] = replace(site, by_moments=name in usable and not mixed.get(name))
+
+    def _mixing(self, names: Collection[str], *args, **kwargs) -> str | None:
+        """The observed site of which one term sees several rows of a layer of ``names``, or None."""
+
+        def run(probe: RowProbe) -> dict[str, Tensor]:
+            with torch.random.fork_rng(devices=[]), pyro.validation_enabled(False):
+                torch.manual_seed(0)  # the runs differ in what the probe moves and in nothing else
+                self._run_recorded(probe, *args, **kwargs)
+            nodes = self.trace.nodes.items()
+            seen = {n: v for n, v in nodes if v["type"] == "sample" and v["is_observed"]}
+            return {name: base_prior(node["fn"]).log_prob(node["value"]) for name, node in seen.items()}
+
+        return mixed_site(run, names) if names else None
+
+    def _run_recorded(self, probe: RowProbe | None, *args, **kwargs) -> None:
+        self._recording, self._probe = True, probe
         try:
             with torch.no_grad(), poutine.block():
                 self(*args, **kwargs)
         finally:
-            self._recording = False
-        for name, site in self.sites.items():
-            uses = self._uses.get(name, Uses())
-            if self._has_logits(site) and not uses.used_once:
-                raise PathwiseGradientError(
-                    f"site {name!r} (spike and slab) enters {uses.describe()}: its inclusion has no pathwise "
-                    f"gradient there; {REMEDY}"
-                )
-            self.sites[name] = replace(site, by_moments=uses.used_once and self._allows_moments(site))
+            self._recording, self._probe = False, None
 
     def _allows_moments(self, site: Site) -> bool:
         return True
@@ -249,14 +282,24 @@ class FlatGuide(GuideMessenger, FlatParameters):
         shape = tensors[0].shape
         batch, event = shape[: len(site.batch_shape)], shape[len(site.batch_shape) :]
         if site.is_transformed:
+            if self._recording and self._support_has_moved(site, prior):
+                self._moving_supports.add(name)
             exact = site.family == "lognormal"
             return TransformedLaw(name, batch, prior.event_shape, *tensors, prior=prior, exact=exact)
         uses = self._uses.get(name)
         if uses is None:
-            uses = self._uses[name] = Uses(self._recording, torch.is_grad_enabled())
+            uses = self._uses[name] = Uses(self._recording, torch.is_grad_enabled(), self._probe)
         by_moments = self._recording or site.by_moments and uses.wants_grad
         law = SpikeSlabLaw if self._has_logits(site) else GaussianLaw
         return law(name, batch, event, *tensors, prior=prior, by_moments=by_moments, uses=uses)
+
+    def _support_has_moved(self, site: Site, prior: dist.TorchDistribution) -> bool:
+        """Whether the support is another than in the model's first run: then no fixed map leads to it."""
+        if site.name not in self._transforms:
+            return False
+        unconstrained = torch.full(site.shape[len(site.batch_shape) :], 0.3).to(self.loc)
+        then, now = self._transforms[site.name](unconstrained), biject_to(prior.support)(unconstrained)
+        return then.shape != now.shape or not torch.allclose(then, now)
 
     def _subsample(self, site: Site, frame) -> Tensor:
         """The rows of a plate that are in this minibatch."""

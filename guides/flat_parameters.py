@@ -33,6 +33,7 @@ class FlatParameters(nn.Module):
         self.sites: dict[str, Site] = {}
         self.observed: list[str] = []
         self._transforms: dict[str, Transform] = {}
+        self._moving_supports: set[str] = set()
 
     @property
     def has_parameters(self) -> bool:
@@ -55,6 +56,11 @@ class FlatParameters(nn.Module):
         """From unconstrained space to the site's support."""
         if site.family == "lognormal":
             return ExpTransform()
+        if site.name in self._moving_supports:
+            raise RuntimeError(
+                f"site {site.name!r}: its support depends on other latent sites; draw it with "
+                "pyro.infer.Predictive(model, guide=guide, ...), which runs the model"
+            )
         if site.name not in self._transforms:
             raise RuntimeError(
                 f"site {site.name!r}: call guide.setup(*args) with the model's arguments after loading, "

@@ -22,6 +22,7 @@ from guides import moments
 from guides.distributions import SpikeSlab
 from guides.fused import GaussianSite, SpikeSlabSite
 from guides.random_tensors import PathwiseGradientError, RandomTensor
+from guides.row_mixing import RowProbe
 
 REMEDY = "use it once, through F.linear, @ or F.conv2d, or give the site relaxed indicators"
 
@@ -119,6 +120,9 @@ class RandomTensorLaw(SiteLaw):
     def multiply(self) -> bool:
         self.uses.count_product(self)
         return self.by_moments
+
+    def output(self, value: Tensor, batch: torch.Size) -> Tensor:
+        return value if self.uses.probe is None else self.uses.probe(self.name, value, batch)
 
     def draw(self, operation: str) -> Tensor:
         self.uses.count_draw(self, operation)
@@ -318,28 +322,34 @@ class Uses:
     in each: the set-up run records the uses (``recording``), later runs are checked against them.
 
     :param wants_grad: whether the execution began with gradients enabled
+    :param probe: changes the outputs of layers, to see what depends on them
     :ivar is_over: the run has ended; looking at a value disturbs nothing any more
     """
 
-    def __init__(self, recording: bool = False, wants_grad: bool = False):
+    def __init__(self, recording: bool = False, wants_grad: bool = False, probe: RowProbe | None = None):
         self.recording = recording
         self.wants_grad = wants_grad
+        self.probe = probe
         self.is_over = False
         self.products = 0
         self.drawn_by: list[str] = []
 
     def count_product(self, law: RandomTensorLaw) -> None:
+        self._check_grad(law, "a linear layer")
         self.products += 1
         self._check(law)
 
     def count_draw(self, law: RandomTensorLaw, operation: str) -> None:
-        if self.wants_grad and not torch.is_grad_enabled() and not self.is_over:
-            raise PathwiseGradientError(
-                f"site {law.name!r}: `{operation}` draws weights under no_grad (or in an autograd.Function) "
-                "while the guide is trained: the gradient would be lost; write `+w` first, outside of it"
-            )
+        self._check_grad(law, f"`{operation}`")
         self.drawn_by.append(operation)
         self._check(law)
+
+    def _check_grad(self, law: RandomTensorLaw, operation: str) -> None:
+        if self.wants_grad and not torch.is_grad_enabled() and not self.is_over:
+            raise PathwiseGradientError(
+                f"site {law.name!r}: {operation} draws under no_grad (or in an autograd.Function) "
+                "while the guide is trained: the gradient would be lost; write `+w` first, outside of it"
+            )
 
     def _check(self, law: RandomTensorLaw) -> None:
         if (

@@ -36,8 +36,11 @@ class AutoMeanField(FlatGuide):
     :param init_loc_fn: start of the means, as for Pyro's autoguides; a draw from the prior by default
     :param init_scale: start of the standard deviations: this share of the prior's for Normal and SpikeSlab
         priors, this number in the unconstrained space for others
-    :param lrt: local reparameterization in linear and convolutional layers; off for a site that is used
-        more than once or in another way, whatever this says
+    :param lrt: local reparameterization in linear and convolutional layers: every row of a layer's input gets
+        noise of its own.  Off for a site that is used more than once or in another way, or whose layer has
+        rows that meet in one likelihood term, whatever this says (set-up finds out by experiment).  The
+        positions of one image in a convolution get independent noise too, an approximation: ``lrt=False``
+        is exact there.
     :raises UnsupportedSiteError: at the first call, naming a site that it cannot handle
     """
 

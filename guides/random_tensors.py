@@ -55,6 +55,9 @@ class Law(Protocol):
     def multiply(self) -> bool:
         """A linear layer asks: may I use the moments (True), or must I use the draw (False)?"""
 
+    def output(self, value: Tensor, batch: torch.Size) -> Tensor:
+        """Sees every output that was drawn from the moments, ``[*batch, ...]``, and may change it."""
+
     def draw(self, operation: str) -> Tensor: ...
     def expected_log_prob(self, prior: Any) -> Tensor: ...
 
@@ -174,9 +177,11 @@ def _drawn(value: Any, operation: str) -> Any:
 # Linear layers
 
 
-def _sample_output(mean: Tensor, variance: Tensor, shape: torch.Size) -> Tensor:
+def _sample_output(law: Law, mean: Tensor, variance: Tensor, batch: torch.Size) -> Tensor:
+    """A draw of a layer's output ``[*rows, *units]``; ``batch``: its rows, broadcast against particles."""
+    shape = _row_shape(_outer(law), batch) + mean.shape[len(batch) :]
     noise = torch.randn(shape, dtype=mean.dtype, device=mean.device)
-    return GaussianOutput.apply(mean, variance, noise, TINY_VARIANCE)
+    return law.output(GaussianOutput.apply(mean, variance, noise, TINY_VARIANCE), batch)
 
 
 def _outer(law: Law) -> torch.Size:
@@ -213,8 +218,7 @@ def _linear(func, input, weight, bias=None):
     plain = bias is not None and not isinstance(bias, RandomTensor) and bias.dim() <= 1
     mean = F.linear(input, weight.mean_, bias.mean_ if shared else bias if plain else None)
     variance = F.linear(input * input, weight.variance_, bias.variance_ if shared else None)
-    events = mean.shape[input.dim() - 1 :]
-    output = _sample_output(mean, variance, _row_shape(_outer(weight.law), input.shape[:-1]) + events)
+    output = _sample_output(weight.law, mean, variance, input.shape[:-1])
     return output if bias is None or shared or plain else output + _drawn(bias, "linear")
 
 
@@ -274,7 +278,7 @@ def _convolution(func, input, weight, bias=None, *args, **kwargs):
     mean = func(flat, weight.mean_, bias.mean_ if shared else bias if plain else None, *args, **kwargs)
     variance = func(flat * flat, weight.variance_, bias.variance_ if shared else None, *args, **kwargs)
     mean, variance = (t.reshape(*batch, *t.shape[1:]) for t in (mean, variance))
-    output = _sample_output(mean, variance, _row_shape(_outer(weight.law), batch) + mean.shape[len(batch) :])
+    output = _sample_output(weight.law, mean, variance, batch)
     if bias is None or shared or plain:
         return output
     drawn = _drawn(bias, name)

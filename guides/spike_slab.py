@@ -21,6 +21,8 @@ class AutoSpikeSlab(FlatGuide):
     Each such weight is zero with probability ``1 - probs`` and else ``Normal(loc, scale)``, and enters one
     linear or convolutional layer, whose output is drawn with the exact mean ``probs loc`` and variance
     ``probs (scale^2 + (1 - probs) loc^2)``.  That output is Gaussian only in the limit of many inputs.
+    Every row of the input gets noise of its own, so each likelihood term must see one row (set-up finds out
+    by experiment); positions of an image in a convolution get independent noise too, an approximation.
     Any other use of such a weight is refused by name.  Sites with other priors are treated as
     by :class:`~guides.AutoMeanField`.
 

@@ -1,0 +1,41 @@
+"""What a guide cannot do right it refuses by name."""
+
+from __future__ import annotations
+
+import pyro
+import pyro.distributions as dist
+import pytest
+import torch
+from pyro.infer import SVI, Predictive
+from torch.utils.checkpoint import checkpoint
+
+from guides import AutoMeanField, PathwiseGradientError
+
+
+def test_a_support_that_depends_on_another_site_is_drawn_by_running_the_model_only():
+    def model():
+        upper = pyro.sample("upper", dist.Gamma(5.0, 1.0))
+        pyro.sample("inside", dist.Uniform(0.0, upper))
+
+    guide = AutoMeanField(model)
+    SVI(model, guide, guide.optimizer(0.01), guide.elbo()).step()
+    values = {"upper": torch.ones(2), "inside": torch.full((2,), 0.5)}
+    for question in (lambda: guide.draws(3), guide.median, lambda: guide.log_prob(values)):
+        with pytest.raises(RuntimeError, match="'inside'.*depends on other latent sites.*Predictive"):
+            question()
+    draws = Predictive(model, guide=guide, num_samples=50)()
+    assert (draws["inside"] <= draws["upper"]).all()
+
+
+def test_a_layer_inside_a_checkpoint_is_refused():
+    """A re-entrant checkpoint runs its function under no_grad: the guide would learn nothing."""
+
+    def model(x, y):
+        w = pyro.sample("w", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+        with pyro.plate("data", len(x)):
+            f = checkpoint(lambda x: x @ w, x.requires_grad_(), use_reentrant=True)
+            pyro.sample("y", dist.Normal(f, 1.0), obs=y)
+
+    guide = AutoMeanField(model)
+    with pytest.raises(PathwiseGradientError, match="'w'.*no_grad"):
+        SVI(model, guide, guide.optimizer(0.01), guide.elbo()).step(torch.randn(5, 3), torch.zeros(5))
