@@ -307,7 +307,7 @@ def _arviz_statistic(draws: np.ndarray, name: str, method: str) -> np.ndarray:
 
 def as_array(leaf: Any) -> np.ndarray | None:
     """A NumPy array for anything that is one (NumPy, JAX, torch); None for the rest."""
-    if hasattr(leaf, "detach"):
+    if hasattr(type(leaf), "detach"):  # of its type: the module torch has a function of that name
         return leaf.detach().cpu().numpy()
     return np.asarray(leaf) if hasattr(leaf, "__array__") and hasattr(leaf, "shape") else None
 

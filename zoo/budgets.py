@@ -31,6 +31,6 @@ class Budget:
 
 
 BUDGETS = {
-    "quick": Budget(steps=2000, draws=500, warmup=300, mcmc_draws=400),
+    "quick": Budget(steps=2000, draws=500, warmup=500, mcmc_draws=500),
     "full": Budget(steps=10_000, draws=1000, warmup=600, mcmc_draws=600),
 }

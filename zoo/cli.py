@@ -61,7 +61,8 @@ app.add_typer(data_app, name="data")
 
 FIT_HELP = """Fits one guide to one model and saves it for zoo predict.
 
-An interrupted fit goes on when the same command is given again. The folder holds fit.safetensors (the fit),
+The rows of one split are fitted (--split; one row in ten is held out and scored at the end). An interrupted
+fit goes on when the same command is given again. The folder holds fit.safetensors (the fit),
 losses.csv and loss.png (minus the ELBO of every step, in nats) and config.json.
 
 \b
@@ -85,9 +86,9 @@ _BUDGETS = "\n".join(f"  {name}: {budget}" for name, budget in BUDGETS.items())
 
 COMPARE_HELP = f"""Fits guides, computes the ground truth, and writes one scoreboard. The main job.
 
-The reference counts only if it passes its gates (for the predictions R-hat below 1.01 and bulk ESS above 400;
-at most 0.1 % divergences; one repetition is allowed). One that fails is shown as failed, and nothing is
-graded against it. A guide that fails is a row that says why; the others stay.
+The reference counts only if it passes its gates (for the function and the precisions R-hat below 1.01 and
+bulk ESS above 400; at most 0.1 % divergences; one repetition is allowed). One that fails is shown as
+failed, and nothing is graded against it. A guide that fails is a row that says why; the others stay.
 
 The folder holds scoreboard.csv, .md and .png, standard_errors.csv, draws as netCDF for ArviZ (reference.nc
 and one file a guide), config.json, bands.png (one input) or scatter.png, and inclusion.csv and .png for
@@ -286,7 +287,7 @@ def fit_command(
 ) -> None:
     """See ``FIT_HELP``."""
     from zoo.fitting import FitSettings
-    from zoo.predict import fit
+    from zoo.predict import fit, held_out
     from zoo.problem import load_problem
 
     _use_one_thread()
@@ -312,6 +313,7 @@ def fit_command(
     _print_notes(problem.dataset.oddities)
     steps_taken = f"{len(result.losses)} steps in {result.seconds:.1f} s"
     print(f"{steps_taken}, last loss {result.losses[-1]:.1f} nats; saved in {out}")
+    print(held_out(problem, result))
 
 
 @app.command("predict", help=PREDICT_HELP)

@@ -106,7 +106,7 @@ class Fit:
                 self._save(checkpoint, about)
         return self
 
-    def elbo(self, num_samples: int = 200) -> tuple[float, float]:
+    def elbo(self, num_samples: int = 1000) -> tuple[float, float]:
         """The evidence lower bound in nats and its standard error, over networks drawn from the guide."""
         with torch.random.fork_rng(devices=[]), _unwatched():
             torch.manual_seed(self.settings.seed + 1)

@@ -17,8 +17,9 @@ from guides.autoguide import FlatGuide
 from guides.posterior import Posterior
 from guides.storage import write_atomically
 from zoo.errors import UserError
-from zoo.evaluation.metrics import class_probabilities
+from zoo.evaluation.metrics import class_probabilities, predictive_figures
 from zoo.evaluation.mixtures import mixture_quantiles
+from zoo.evaluation.scoreboard import LEGEND, format_figure
 from zoo.fitting import Fit, FitSettings, default_batch_size, guide_state, read_checkpoint
 from zoo.output import CONFIG, REMARKS, output_folder, read_config
 from zoo.problem import LARGEST, Problem
@@ -81,6 +82,23 @@ def fit(
         write_atomically(folder / "losses.csv", lambda path: Path(path).write_text(lines))
         plot_loss(np.array(result.losses), folder / "loss.png", title=f"{guide} on {dataset.name}")
     return result
+
+
+def held_out(problem: Problem, result: Fit, draws: int = 1000) -> str:
+    """One line: how many rows were fitted, and how well the others are predicted, in original units."""
+    counts = f"{len(problem.x)} rows fitted, {len(problem.x_test)} held out"
+    if not len(problem.x_test):
+        return counts
+    posterior = Posterior.from_draws(result.model, result.guide.draws(draws, seed=result.settings.seed))
+    try:
+        figures = predictive_figures(
+            posterior.predictive(problem.x_test), problem.y_test, problem.task, problem.scale.y_sd
+        )
+    except ValueError as error:  # a prediction that is not finite; the fit itself is saved
+        return f"{counts}: cannot be scored ({error})"
+    shown = [name for name in ("rmse", "accuracy", "log_likelihood") if name in figures]
+    words = [f"{LEGEND[name].heading} {format_figure(figures[name])}" for name in shown]
+    return f"{counts}: {', '.join(words)}"
 
 
 def load_fit(folder: str | Path) -> tuple[FlatGuide, dict]:

@@ -63,7 +63,10 @@ def _run_nuts(comparison: Comparison, model, cache: Path) -> MCMCResult:
 
     def function(draws: dict[str, np.ndarray]) -> np.ndarray:
         tensors = {name: torch.as_tensor(np.array(value)) for name, value in draws.items()}
-        return function_values(observed_laws(model, tensors, points)).flatten(1).numpy()
+        values = function_values(observed_laws(model, tensors, points)).flatten(1)
+        # Precisions are gated too: they have no symmetric modes, and the predictive depends on the noise.
+        scalars = [value[:, None] for value in tensors.values() if value.dim() == 1]
+        return torch.cat([values, *scalars], 1).numpy()
 
     return nuts(
         model.twin,

@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 import xarray as xr
 
 from guides import arviz_io
@@ -244,3 +245,12 @@ def test_fingerprint_sees_what_a_function_uses(monkeypatch):
 def test_fingerprint_refuses_what_it_cannot_read():
     with pytest.raises(TypeError, match="cannot fingerprint"):
         fingerprint(iter([1]))
+
+
+def test_a_function_that_uses_torch_itself_has_a_fingerprint():
+    """The module ``torch`` has a function ``detach``, and is no array for that."""
+
+    def function(x):
+        return torch.square(x)
+
+    assert fingerprint(function) == fingerprint(function)

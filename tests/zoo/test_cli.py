@@ -112,3 +112,9 @@ print(torch.get_num_threads())
     command = ["fit", table, "--steps", 2, "--widths", 2, "--out", tmp_path / "out"]
     result = fresh_process(code, wanted, *command)
     assert result.stdout.split()[-1] == threads
+
+
+def test_fit_says_how_many_rows_it_held_out_and_how_well_it_predicts_them(tmp_path):
+    table = write_csv(tmp_path / "table.csv", linear_rows(60))
+    result = run_zoo("fit", table, "--steps", 300, "--lr", 0.05, "--widths", 5, "--out", tmp_path / "out")
+    assert re.search(r"54 rows fitted, 6 held out: RMSE \S+ ± \S+, log-likelihood \S+ ± \S+", result.stdout)

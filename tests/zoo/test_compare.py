@@ -11,6 +11,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from cli_helpers import (
@@ -409,3 +410,24 @@ def test_plan_refuses_before_anything_is_written(tmp_path):
     for key, value in (("model", "x"), ("guides", ["x"]), ("reference", "exact"), ("budget", "x")):
         with pytest.raises(UserError):
             plan("table", problem, options=ModelOptions(), **{**words, key: value})
+
+
+def test_the_gates_look_at_the_precisions_too(monkeypatch, tmp_path):
+    seen = []
+
+    def look(twin, args, *, function, **settings):
+        draws = {"w1": np.zeros((4, 3, 2)), "b1": np.zeros((4, 3)), "w2": np.zeros((4, 1, 3))}
+        draws |= {"b2": np.zeros((4, 1)), "noise_precision": np.array([1.0, 2.0, 3.0, 4.0])}
+        seen.append(function({name: value.astype(np.float32) for name, value in draws.items()}))
+        raise ValueError("seen")
+
+    monkeypatch.setattr(zoo.reference, "nuts", look)
+    table = write_csv(tmp_path / "table.csv", linear_rows(40))
+    problem = load_problem(str(table))
+    options = ModelOptions(widths=(3,))
+    comparison = plan(
+        "t", problem, model="bnn", guides=[], reference="nuts", budget="quick", seed=0, options=options
+    )
+    assert zoo.reference.reference_posterior(comparison, tmp_path).status == "failed: seen"
+    assert seen[0].shape == (4, len(problem.x_test) + 1)
+    np.testing.assert_array_equal(seen[0][:, -1], [1, 2, 3, 4])

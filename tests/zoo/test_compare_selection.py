@@ -8,15 +8,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from cli_helpers import ALWAYS, DISTANCES, PREDICTIVE, TINY, files, run_zoo, table_of, write_csv
 
+import zoo.compare
 from data_loaders import load_csv
+from guides import AutoSpikeSlab
+from guides.exact import enumerate_spike_slab
 from zoo.budgets import BUDGETS, Budget
 from zoo.compare import run
 from zoo.comparison import plan
 from zoo.evaluation.distances import compare_functions
 from zoo.evaluation.scoreboard import read_scoreboard
+from zoo.fitting import Fit, FitSettings, log_joint
 from zoo.grading import grade
+from zoo.latent_binary import SpikeSlabLinear
 from zoo.problem import prepare
 from zoo.reference import reference_posterior
 from zoo.registry import ModelOptions
@@ -110,3 +116,27 @@ def test_real_sets_of_variable_selection(data, tmp_path, monkeypatch):
     assert rows["spike-slab"].rmse is None
     assert rows["spike-slab"].ref_pip_rmse < 0.35
     assert rows["exact"].note.startswith("all 2^15 models")
+
+
+def test_pareto_k_is_of_the_models_density_over_the_guides(monkeypatch):
+    """Importance weights p / q: the logarithms handed to PSIS are log p(y, theta) - log q(theta)."""
+    x = torch.randn(50, 3)
+    model = SpikeSlabLinear(3)
+    fit = Fit(AutoSpikeSlab(model), model, x, x[:, 0] + torch.randn(50), FitSettings(steps=50)).run()
+    seen = []
+    monkeypatch.setattr(zoo.compare, "pareto_k", lambda weights: seen.append(weights) or 0.5)
+    posterior = zoo.compare._posterior(fit, "spike-slab", 30)
+    draws = posterior.draws()
+    expected = log_joint(model, draws, x, fit.y) - fit.guide.log_prob(draws)
+    torch.testing.assert_close(seen[0], expected.detach())
+    assert posterior.info["figures"]["pareto_k"] == 0.5
+
+
+def test_the_exact_reference_has_the_prior_inclusion_that_was_asked_for(selection, tmp_path):
+    comparison = replace(selection[0], options=ModelOptions(inclusion=0.1))
+    problem = comparison.problem
+    x, y = problem.x.double().numpy(), problem.y.double().numpy()
+    truth = reference_posterior(comparison, tmp_path)
+    expected = enumerate_spike_slab(x, y, inclusion_prob=0.1)
+    np.testing.assert_allclose(truth.inclusion["w"].numpy(), expected.inclusion, rtol=1e-12)
+    assert abs(truth.inclusion["w"].numpy() - enumerate_spike_slab(x, y).inclusion).max() > 0.01

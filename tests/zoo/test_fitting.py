@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from cli_helpers import fresh_process, linear_rows, run_zoo, write_csv
+from pyro import poutine
 from safetensors.torch import save_file
 
 import zoo.fitting
@@ -316,3 +317,12 @@ def test_zoo_fit_that_diverges_ends_with_1_and_leaves_nothing(tmp_path):
     assert len(result.stderr.splitlines()) == 1
     assert all(word in result.stderr for word in ("step 1", "'w1'", "learning rate"))
     assert [path.name for path in tmp_path.iterdir()] == ["table.csv"]
+
+
+def test_a_minibatch_counts_for_the_whole_data_set():
+    """The likelihood of 16 of 40 rows is scaled by 40 / 16, the prior is not."""
+    fit = make(batch_size=16)
+    trace = poutine.trace(fit.model).get_trace(*fit._batch())
+    assert trace.nodes["y"]["scale"] == ROWS / 16
+    assert trace.nodes["w1"]["scale"] == 1.0
+    assert len(trace.nodes["y"]["value"]) == 16

@@ -73,7 +73,9 @@ LEGEND: dict[str, Column] = {
         "root mean square error of the inclusion probabilities against the reference",
     ),
     "elbo": Column(
-        "ELBO", "higher", "lower bound of the log evidence, nats; comparable between guides of one model only"
+        "ELBO",
+        "higher",
+        "lower bound of the log evidence of the standardised target, nats; compare guides of one model only",
     ),
     "pareto_k": Column(
         "Pareto k", "lower", "tail index of the guide's importance weights; below 0.7 they can be used"
