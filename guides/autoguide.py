@@ -354,9 +354,6 @@ class FlatGuide(GuideMessenger, FlatParameters):
         """Adam in one fused step over the flat parameters (and those of the model, if it has any)."""
         return FusedAdam(lr=lr, **kwargs)
 
-    def guide_parameters(self) -> dict[str, nn.Parameter]:
-        return dict(self.named_parameters())
-
     def quantiles(self, quantiles: list[float] | Tensor, *args, **kwargs) -> dict[str, Tensor]:
         """See :meth:`FlatParameters.quantiles`; ``args`` set the guide up if it has not been called yet."""
         if not self.has_parameters:
