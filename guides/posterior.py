@@ -92,7 +92,10 @@ class Posterior:
             name, data = next(iter(observed_data.items()))
             with torch.no_grad():
                 likelihood, replicates = laws.log_prob(data), laws.sample()
-            split = lambda t: {name: t.reshape(chains, -1, *t.shape[1:]).numpy()}  # noqa: E731
+
+            def split(merged: Tensor) -> dict[str, np.ndarray]:
+                return {name: merged.reshape(chains, -1, *merged.shape[1:]).numpy()}
+
             groups = {
                 "log_likelihood": split(likelihood),
                 "posterior_predictive": split(replicates),

@@ -54,35 +54,41 @@ def grade(problem: Problem, result: Graded, truth: Graded | None) -> Row:
     if bad:
         return Row(**names, status=f"failed: draws of site {bad[0]!r} are not finite")
     try:
-        figures = _figures(problem, result, truth)
+        figures = dict(result.figures) | _predictive(problem, result)
+        if truth is not None and result is not truth:
+            distances, left_out = _distances(problem, result, truth)
+            figures |= distances
+            if left_out:
+                remark = f"{left_out} point(s) left out of the distances: the reference does not vary there"
+                names["note"] = "; ".join(filter(None, (result.note, remark)))
         return Row.from_figures(figures=figures, status=result.status, **names)
     except ValueError as error:  # a prediction that is not finite, say; the evaluation names it
         return Row(**names, status=f"failed: {str(error).splitlines()[0]}")
 
 
-def _figures(problem: Problem, result: Graded, truth: Graded | None) -> dict[str, Estimate | float]:
-    figures: dict[str, Estimate | float] = dict(result.figures)
-    if len(problem.x_test):
-        predictive = result.posterior.predictive(problem.x_test)
-        figures |= predictive_figures(
-            predictive, problem.y_test, problem.task, target_scale=problem.scale.y_sd, method=result.method
-        )
-    if truth is not None and result is not truth:
-        figures |= _distances(problem, result, truth)
-    return figures
+def _predictive(problem: Problem, result: Graded) -> dict[str, Estimate]:
+    """Figures over the test rows; none for a set that is used whole."""
+    if not len(problem.x_test):
+        return {}
+    predictive = result.posterior.predictive(problem.x_test)
+    return predictive_figures(
+        predictive, problem.y_test, problem.task, target_scale=problem.scale.y_sd, method=result.method
+    )
 
 
-def _distances(problem: Problem, result: Graded, truth: Graded) -> dict[str, Estimate]:
+def _distances(problem: Problem, result: Graded, truth: Graded) -> tuple[dict[str, Estimate], int]:
+    """Figures against the reference, and how many points could not be compared."""
     points = problem.evaluation_points
     chains = next(iter(truth.posterior.sites.values())).shape[0]
     reference_values = truth.posterior.function(points)
     by_chain = reference_values.reshape(chains, -1, *reference_values.shape[1:])
-    figures = compare_functions(by_chain, result.posterior.function(points), result.method).figures()
+    distances = compare_functions(by_chain, result.posterior.function(points), result.method)
+    figures = distances.figures()
     if truth.inclusion:
         ours, mcse = inclusion_of(result)
         site = next(iter(truth.inclusion))
         figures["ref_pip_rmse"] = inclusion_error(ours[site], truth.inclusion[site], mcse[site])
-    return figures
+    return figures, distances.left_out
 
 
 def inclusion_of(result: Graded) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

@@ -140,3 +140,14 @@ def test_the_exact_reference_has_the_prior_inclusion_that_was_asked_for(selectio
     expected = enumerate_spike_slab(x, y, inclusion_prob=0.1)
     np.testing.assert_allclose(truth.inclusion["w"].numpy(), expected.inclusion, rtol=1e-12)
     assert abs(truth.inclusion["w"].numpy() - enumerate_spike_slab(x, y).inclusion).max() > 0.01
+
+
+def test_points_that_cannot_be_compared_are_said_in_the_note(selection, tmp_path):
+    """Without an intercept the function is zero, and does not vary, where every input is zero."""
+    comparison, _, _ = selection
+    x = comparison.problem.x.clone()
+    x[:2] = 0.0
+    problem = replace(comparison.problem, x=x)
+    first, second = (reference_posterior(replace(comparison, seed=seed), tmp_path) for seed in (1, 2))
+    row = grade(problem, replace(second, method="again", note="a note"), first)
+    assert row.note.startswith("a note; 2 point(s) left out")

@@ -263,7 +263,10 @@ def _number(text: str, path: Path, column: str) -> float | int | None:
 def markdown(rows: Sequence[Row]) -> str:
     """A Markdown table of the rows with a legend; columns that are empty in all rows are left out."""
     headings, lines = _table(rows)
-    escape = lambda cells: "| " + " | ".join(c.replace("|", "\\|").replace("\n", " ") for c in cells) + " |"  # noqa: E731
+
+    def escape(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(c.replace("|", "\\|").replace("\n", " ") for c in cells) + " |"
+
     numbers = len(headings) - sum(h in TEXT_COLUMNS for h in headings)
     ruler = "|" + "---|" * (len(headings) - numbers) + "---:|" * numbers
     legend = [f"- **{LEGEND[name].heading}**: {_explained(name)}" for name in _existing(rows)]
