@@ -1,0 +1,535 @@
+"""A recorded program does what the model does; what it cannot do is refused by name."""
+
+import jax
+import numpy as np
+import pyro
+import pytest
+import torch
+import torch.nn.functional as F
+from networks import INPUTS, NETWORKS, data, gamma, number, observe, pbp, weights
+from pyro import distributions as dist
+from pyro import poutine
+
+from guides import UnsupportedSiteError
+from guides.message_passing.arrays import double_precision
+from guides.message_passing.gathers import gather
+from guides.message_passing.messages import GAUSSIAN, SPIKE_SLAB
+from guides.message_passing.program import propagate
+from guides.message_passing.recorder import analyse, record
+
+each_network = pytest.mark.parametrize("model", NETWORKS.values(), ids=NETWORKS.keys())
+
+
+def random_weights(recording, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: torch.randn(prior.shape, generator=generator, dtype=torch.float64)
+        for name, prior in recording.weights.items()
+    }
+
+
+def output_of(model, x, y, values, observed="y"):
+    """The likelihood's mean when the model is run on numbers."""
+    gammas = dict.fromkeys(("lam", "gamma", "noise", "a", "b"), number(1.0))
+    with poutine.block(), pyro.validation_enabled(False):
+        trace = poutine.trace(poutine.condition(model, gammas | values)).get_trace(x, y)
+    law = trace.nodes[observed]["fn"]
+    while isinstance(law, torch.distributions.Independent):
+        law = law.base_dist
+    return law.loc
+
+
+def rows_of(recording):
+    return {name: torch.from_numpy(value) for name, value in recording.rows.items()}
+
+
+@each_network
+@pytest.mark.parametrize("rows", [1, 3, 4, 6])
+@pytest.mark.parametrize("family", [GAUSSIAN, SPIKE_SLAB], ids=lambda f: f.name)
+def test_program_computes_the_network(model, rows, family):
+    """With weights known exactly the message is the output of the model itself.
+
+    For as few or as many rows as a layer has units too.
+    """
+    x, y = data(rows)
+    recording = record(model, x, y)
+    values = random_weights(recording)
+    certain = {name: (value, torch.zeros_like(value)) for name, value in values.items()}
+    message = propagate(recording.program, family, certain, rows_of(recording))
+    mean, variance = family.mean_and_variance(message)
+    expected = output_of(model, x, y, values).reshape(rows)
+    torch.testing.assert_close(mean.expand(rows), expected, rtol=1e-10, atol=1e-10)
+    assert variance.abs().max() < 1e-9
+    np.testing.assert_array_equal(recording.y, y)
+
+
+@each_network
+def test_programs_are_the_same_for_all_rows_and_without_data(model):
+    """One structure, one compilation: the program knows nothing of the rows it was recorded with."""
+    x, y = data(11)
+    first = record(model, x, y).program
+    for rows in (1, 4, 6, 11):
+        for other in (record(model, *data(rows, seed=3)), record(model, data(rows, seed=4)[0])):
+            assert other.program == first
+            assert hash(other.program) == hash(first)
+            assert other.program.digest == first.digest
+
+
+def test_different_programs_differ():
+    x, y = data(11)
+    programs = [record(model, x, y).program for model in NETWORKS.values()]
+    assert len({p.digest for p in programs}) == len(programs)
+
+
+@each_network
+def test_compiled_and_interpreted_messages_agree(model):
+    """One row in JAX, a batch of rows in torch."""
+    x, y = data(5)
+    recording = record(model, x, y)
+    moments = {name: (value, 0.1 + value**2) for name, value in random_weights(recording).items()}
+    for family in (GAUSSIAN, SPIKE_SLAB):
+        batch = propagate(recording.program, family, moments, rows_of(recording))
+        with double_precision():
+            arrays = {n: tuple(jax.numpy.asarray(t.numpy()) for t in pair) for n, pair in moments.items()}
+            for i in range(5):
+                row = {name: jax.numpy.asarray(value[i]) for name, value in recording.rows.items()}
+                one = propagate(recording.program, family, arrays, row)
+                for a, b in zip(batch, one, strict=True):
+                    np.testing.assert_allclose(a.expand(5)[i].numpy(), np.asarray(b), rtol=1e-11, atol=1e-12)
+
+
+def test_moments_against_draws():
+    """Where the network is linear in independent quantities, propagation is exact."""
+    x, y = data(6)
+    for name in ("one_vector", "constant"):
+        recording = record(NETWORKS[name], x, y)
+        values = random_weights(recording)
+        moments = {n: (v, torch.full_like(v, 0.3)) for n, v in values.items()}
+        message = propagate(recording.program, GAUSSIAN, moments, rows_of(recording))
+        features = torch.ones(6, 1, dtype=torch.float64)
+        if name == "one_vector":
+            features = torch.cat([x, features], 1)
+        vector = torch.cat([v.reshape(-1) for v in values.values()])
+        torch.testing.assert_close(message.mean.expand(6), features @ vector)
+        torch.testing.assert_close(message.variance.expand(6), 0.3 * (features**2).sum(1))
+
+
+def test_moments_of_scaled_weights():
+    """A factor that all weights share moves to the input, others stay; variances take its square."""
+    factor = torch.tensor([1.0, -2.0, 0.5]).double()
+
+    def model(x, y=None):
+        w = weights("w", INPUTS) * factor + 1.0
+        u = weights("u", INPUTS) / 4
+        joined = torch.cat([w, 3 * weights("b", 1)])
+        observe(F.pad(x, (0, 1), value=1.0) @ joined + x @ u, y)
+
+    x, y = data(6)
+    recording = record(model, x, y)
+    values = random_weights(recording)
+    moments = {n: (v, torch.full_like(v, 0.3)) for n, v in values.items()}
+    for family in (GAUSSIAN, SPIKE_SLAB):
+        message = propagate(recording.program, family, moments, rows_of(recording))
+        mean = x @ (values["w"] * factor + 1) + 3 * values["b"] + x @ values["u"] / 4
+        torch.testing.assert_close(message.mean, mean)
+        torch.testing.assert_close(message.variance, 0.3 * (x**2 @ (factor**2 + 1 / 16) + 9))
+
+
+def test_gathers_and_their_derivatives():
+    """Elements that are asked for twice, once and never."""
+    index = np.array([[3, 0, 3], [1, 3, 0]])
+    x = torch.randn(2, 5, dtype=torch.float64)
+    pull = torch.randn(2, 2, 3, dtype=torch.float64)
+    leaf = x.clone().requires_grad_()
+    expected = gather(leaf, index)
+    torch.testing.assert_close(expected, x[:, torch.as_tensor(index)])
+    expected.backward(pull)
+    with double_precision():
+        found, pull_back = jax.vjp(lambda x: gather(x, index), jax.numpy.asarray(x.numpy()))
+        np.testing.assert_array_equal(found, expected.detach())
+        np.testing.assert_allclose(pull_back(jax.numpy.asarray(pull.numpy()))[0], leaf.grad, rtol=1e-14)
+
+
+def test_a_sum_with_itself_is_twice_the_same():
+    def model(x, y=None):
+        hidden = F.relu(x @ weights("w", INPUTS, 4)) @ weights("v", 4)
+        observe(hidden + hidden, y)
+
+    x, y = data(6)
+    recording = record(model, x, y)
+    moments = {n: (v, torch.full_like(v, 0.3)) for n, v in random_weights(recording).items()}
+    whole = propagate(recording.program, GAUSSIAN, moments, rows_of(recording))
+
+    def half(x, y=None):
+        observe(F.relu(x @ weights("w", INPUTS, 4)) @ weights("v", 4), y)
+
+    part = propagate(record(half, x, y).program, GAUSSIAN, moments, rows_of(recording))
+    torch.testing.assert_close(whole.mean, 2 * part.mean)
+    torch.testing.assert_close(whole.variance, 4 * part.variance)
+
+
+def test_a_bias_is_part_of_its_linear_layer():
+    """No joining in the loop: the hidden layers of both styles become one operation with a bias."""
+    for model in (pbp((4, 5)), NETWORKS["bnn"]):
+        operations = [node.operation for node in record(model, *data(9)).program.nodes]
+        assert "concatenate" not in operations
+        assert "add" not in operations
+        assert operations.count("linear") == 3
+
+
+def test_spike_and_slab_knows_that_a_bias_leaves_no_spike():
+    x, y = data(9)
+    for model, has_bias in ((pbp(bias=True), True), (pbp(bias=False), False), (NETWORKS["residual"], False)):
+        recording = record(model, x, y)
+        moments = {n: (v, torch.ones_like(v)) for n, v in random_weights(recording).items()}
+        message = propagate(recording.program, SPIKE_SLAB, moments, rows_of(recording))
+        assert bool((message.log_slab == 0).all()) == (has_bias or model is NETWORKS["residual"])
+
+
+def test_priors_and_precisions():
+    x, y = data(9)
+    found = analyse(NETWORKS["two_precisions"], x, y)
+    links = {n: (p.precision, p.shape) for n, p in found.weights.items()}
+    assert links == {"w": ("a", (3, 4)), "v": ("b", (4,))}
+    np.testing.assert_allclose(found.weights["v"].factor, 0.5)
+    np.testing.assert_allclose(found.weights["v"].loc, 0.1)
+    assert (found.noise_precision, found.noise_scale) == ("noise", 2.0)
+    assert {n: (g.concentration, g.rate) for n, g in found.gammas.items()} == {
+        "a": (5.0, 4.0),
+        "b": (7.0, 3.0),
+        "noise": (6.0, 6.0),
+    }
+    fixed = analyse(NETWORKS["one_vector"], x, y)
+    assert fixed.noise_precision is None
+    assert fixed.noise_scale == 0.5
+    assert fixed.weights["w"].precision is None
+    np.testing.assert_allclose(fixed.weights["w"].factor, 2.0)
+
+
+def test_inputs_of_weights_count_the_bias():
+    program = record(NETWORKS["split_matrix"], *data(9)).program
+    assert {n: set(a.ravel()) for n, a in program.inputs_of_weights.items()} == {"w": {4.0}, "v": {5.0}}
+    program = record(pbp((7,)), *data(9)).program
+    assert {n: set(a.ravel()) for n, a in program.inputs_of_weights.items()} == {"w1": {4.0}, "w2": {8.0}}
+
+
+def test_what_must_be_told_apart():
+    x, y = data(9)
+    assert {name: record(model, x, y).program.has_symmetry for name, model in NETWORKS.items()} == {
+        name: name not in ("one_vector", "constant") for name in NETWORKS
+    }
+
+    def deep_linear(x, y=None):
+        observe(x @ weights("w", INPUTS, 4) @ weights("v", 4), y)
+
+    assert record(deep_linear, x, y).program.has_symmetry
+
+
+def test_recording_changes_nothing_global():
+    state, default = torch.get_rng_state(), torch.get_default_dtype()
+    validation = dist.Normal(0.0, 1.0)._validate_args
+    x64 = jax.config.jax_enable_x64
+
+    def model(x, y=None):
+        jitter = torch.randn(3)  # a model may draw what it likes
+        observe(x @ weights("w", INPUTS) + 0 * jitter.sum(), y)
+
+    analyse(model, *data(9))
+    assert torch.equal(state, torch.get_rng_state())
+    assert torch.get_default_dtype() == default
+    assert dist.Normal(0.0, 1.0)._validate_args == validation
+    assert jax.config.jax_enable_x64 == x64
+
+
+def test_sites_outside_are_not_seen():
+    """A recording inside somebody's trace leaves no site there."""
+    with poutine.trace() as trace:
+        record(NETWORKS["bnn"], *data(9))
+    assert not trace.trace.nodes
+
+
+def test_explicit_validation_of_arguments_does_no_harm():
+    def model(x, y=None):
+        out = x @ weights("w", INPUTS)
+        pyro.sample("y", dist.Normal(out, 0.5, validate_args=True).to_event(1), obs=y)
+
+    assert record(model, *data(9)).observed == "y"
+
+
+# ------------------------------------------------------------------------------------------------ refusals
+
+
+def output(function):
+    """A model from a function of ``x`` that gives the likelihood's mean."""
+
+    def model(x, y=None):
+        observe(function(x), y)
+
+    return model
+
+
+def w(*shape):
+    return weights("w", *shape)
+
+
+def v(*shape):
+    return weights("v", *shape)
+
+
+def twice(x):
+    shared = w(INPUTS, INPUTS)
+    return (F.relu(x @ shared) @ shared).sum(-1)
+
+
+def changed_in_place(x):
+    hidden = x @ w(INPUTS)
+    hidden += 1
+    return hidden
+
+
+def overwritten(x):
+    hidden = x @ w(INPUTS, 4)
+    hidden[:, 0] = 1.0
+    return hidden @ v(4)
+
+
+OPERATIONS = {
+    "tanh": (lambda x: torch.tanh(x @ w(INPUTS, 4)) @ v(4), ["'w'", "`tanh`"]),
+    "sigmoid": (lambda x: torch.sigmoid(x @ w(INPUTS, 4)) @ v(4), ["'w'", "`sigmoid`"]),
+    "softplus of weights": (lambda x: x @ F.softplus(w(INPUTS)), ["'w'", "`softplus`"]),
+    "convolution": (
+        lambda x: F.conv1d(x[:, None], w(1, 1, INPUTS)).reshape(len(x)),
+        ["'w'", "`conv1d`"],
+    ),
+    "convolution of hidden units": (
+        lambda x: F.conv1d((x @ w(INPUTS, 4))[:, None], v(1, 1, 4)).reshape(len(x)),
+        ["'w'", "'v'", "`conv1d`"],
+    ),
+    "mean over rows": (
+        lambda x: (x - (x @ w(INPUTS, 4)).mean(0).mean()) @ v(INPUTS),
+        ["'w'", "`mean`", "rows"],
+    ),
+    "sum over everything": (lambda x: (x @ w(INPUTS)).sum().expand(len(x)), ["'w'", "`sum`", "rows"]),
+    "product with a row matrix": (
+        lambda x: torch.eye(len(x), dtype=x.dtype) @ (x @ w(INPUTS)),
+        ["'w'", "`matmul`", "rows"],
+    ),
+    "rows in another order": (lambda x: (x @ w(INPUTS)).flip(0), ["'w'", "rows"]),
+    "sum with the row before": (lambda x: (x @ w(INPUTS)).roll(1, 0) + x @ v(INPUTS), ["'w'", "rows"]),
+    "used twice": (twice, ["'w'", "2 times"]),
+    "element used twice": (lambda x: x @ w(2)[torch.tensor([0, 1, 1])], ["'w'", "2 times"]),
+    "shared over positions": (
+        lambda x: (x.reshape(len(x), INPUTS, 1) @ w(1, 4)).sum((1, 2)),
+        ["'w'", "`matmul`", "positions"],
+    ),
+    "product of weights": (lambda x: x @ (w(INPUTS, 4) @ v(4)), ["'w'", "'v'", "`matmul`"]),
+    "gate": (lambda x: (x @ w(INPUTS)) * F.relu(x @ v(INPUTS)), ["'w'", "'v'", "`mul`", "elementwise"]),
+    "square": (lambda x: (x @ w(INPUTS)) ** 2, ["'w'", "`pow`"]),
+    "divided by": (lambda x: 1 / (x @ w(INPUTS)), ["'w'"]),
+    "relu of weights": (lambda x: x @ F.relu(w(INPUTS)), ["'w'", "`relu`", "weights"]),
+    "a weight for each row": (lambda x: weights("u", 20)[: len(x)] + x @ w(INPUTS), ["'u'"]),
+    "leaky slope above 1": (lambda x: F.leaky_relu(x @ w(INPUTS), 2.0), ["'w'", "slope 2"]),
+    "relu6": (lambda x: torch.clamp(x @ w(INPUTS), 0, 6), ["'w'", "`clamp`"]),
+    "in place": (changed_in_place, ["'w'", "in place"]),
+    "in place relu": (lambda x: F.relu(x @ w(INPUTS), inplace=True), ["'w'", "in place"]),
+    "assignment": (overwritten, ["'w'", "in place"]),
+    "a number taken out": (lambda x: x[:, 0] * float(w()), ["'w'"]),
+    "numpy": (lambda x: x @ torch.as_tensor(w(INPUTS).numpy()), ["'w'", "`numpy`"]),
+    "comparison": (lambda x: x[:, 0] if w() > 0 else x[:, 1], ["'w'", "`gt`"]),
+    "dropout": (lambda x: F.dropout(x @ w(INPUTS)), ["'w'", "`dropout`"]),
+    "no weight": (lambda x: x[:, 0] * 2, ["'y'", "weight"]),
+}
+
+
+def assert_one_line(error, words):
+    message = str(error.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+
+
+@pytest.mark.parametrize(("function", "words"), OPERATIONS.values(), ids=OPERATIONS.keys())
+@pytest.mark.parametrize("rows", [9, 1, 4])
+def test_unsupported_operations_are_named(function, words, rows):
+    with pytest.raises(UnsupportedSiteError) as error:
+        analyse(output(function), *data(rows))
+    assert_one_line(error, words)
+
+
+def two_likelihoods(x, y=None):
+    out = x @ weights("w", INPUTS)
+    observe(out, y)
+    pyro.sample("again", dist.Normal(out, 1.0).to_event(1), obs=y)
+
+
+def bernoulli(x, y=None):
+    pyro.sample("y", dist.Bernoulli(logits=x @ weights("w", INPUTS)).to_event(1), obs=y)
+
+
+def student(x, y=None):
+    pyro.sample("y", dist.StudentT(number(4.0), x @ weights("w", INPUTS), number(1.0)).to_event(1), obs=y)
+
+
+def discrete(x, y=None):
+    pick = pyro.sample("pick", dist.Bernoulli(number(0.5)))
+    observe(pick * (x @ weights("w", INPUTS)), y)
+
+
+def lognormal(x, y=None):
+    observe(x @ weights("w", INPUTS), y, pyro.sample("tau", dist.LogNormal(number(0.0), number(1.0))).rsqrt())
+
+
+def gamma_as_scale(x, y=None):
+    observe(x @ weights("w", INPUTS), y, gamma("tau"))
+
+
+def gamma_as_wrong_weight_scale(x, y=None):
+    observe(x @ weights("w", INPUTS, scale=gamma("tau") ** -1), y)
+
+
+def gamma_clamped(x, y=None):
+    observe(x @ weights("w", INPUTS, scale=gamma("tau").clamp(min=1.0).rsqrt()), y)
+
+
+def gamma_in_network(x, y=None):
+    observe((x @ weights("w", INPUTS)) * gamma("tau").rsqrt(), y)
+
+
+def gamma_as_prior_mean(x, y=None):
+    tau = gamma("tau")
+    w = pyro.sample("w", dist.Normal(tau, number(1.0)).expand([INPUTS]).to_event(1))
+    observe(x @ w, y)
+
+
+def gamma_of_gamma(x, y=None):
+    observe(x @ weights("w", INPUTS), y, pyro.sample("inner", dist.Gamma(number(6.0), gamma("tau"))).rsqrt())
+
+
+def gamma_for_both(x, y=None):
+    scale = gamma("tau").rsqrt()
+    observe(x @ weights("w", INPUTS, scale=scale), y, scale)
+
+
+def gammas_multiplied(x, y=None):
+    observe(x @ weights("w", INPUTS, scale=(gamma("tau") * gamma("lam")).rsqrt()), y)
+
+
+def gamma_for_some_elements(x, y=None):
+    scale = torch.stack([gamma("tau").rsqrt(), number(1.0), number(1.0)])
+    observe(x @ pyro.sample("w", dist.Normal(torch.zeros_like(scale), scale).to_event(1)), y)
+
+
+def gamma_vector(x, y=None):
+    tau = pyro.sample("tau", dist.Gamma(number(6.0), number(6.0)).expand([INPUTS]).to_event(1))
+    w = pyro.sample("w", dist.Normal(torch.zeros_like(tau), tau.rsqrt()).to_event(1))
+    observe(x @ w, y)
+
+
+def hierarchical_mean(x, y=None):
+    mu = pyro.sample("mu", dist.Normal(number(0.0), number(1.0)))
+    observe(x @ pyro.sample("w", dist.Normal(mu, number(1.0)).expand([INPUTS]).to_event(1)), y)
+
+
+def learned_noise(x, y=None):
+    observe(x @ weights("w", INPUTS), y, weights("s").exp())
+
+
+def noise_by_row(x, y=None):
+    observe(x @ weights("w", INPUTS), y, 0.1 + x[:, 0].abs())
+
+
+def noise_of_weights(x, y=None):
+    observe(x @ weights("w", INPUTS), y, 1 + F.relu(x @ weights("s", INPUTS)))
+
+
+def extra_factor(x, y=None):
+    out = x @ weights("w", INPUTS)
+    pyro.factor("penalty", number(-1.0))
+    observe(out, y)
+
+
+def subsampled(x, y=None):
+    w = weights("w", INPUTS)
+    with pyro.plate("data", len(x), subsample_size=2) as index:
+        pyro.sample("y", dist.Normal(x[index] @ w, 0.5), obs=y[index])
+
+
+def scaled_likelihood(x, y=None):
+    with poutine.scale(scale=2.0):
+        observe(x @ weights("w", INPUTS), y)
+
+
+def masked(x, y=None):
+    with poutine.mask(mask=torch.ones(len(x)).bool()):
+        observe(x @ weights("w", INPUTS), y)
+
+
+def two_outputs(x, y=None):
+    pyro.sample("y", dist.Normal(x @ weights("w", INPUTS, 2), 0.5).to_event(2), obs=torch.stack([y, y], 1))
+
+
+def column_output(x, y=None):
+    """The classic: [N, 1] against [N] would broadcast to [N, N]."""
+    pyro.sample("y", dist.Normal(x @ weights("w", INPUTS, 1), 0.5).to_event(2), obs=y)
+
+
+def column_output_in_plate(x, y=None):
+    observe(x @ weights("w", INPUTS, 1), y)
+
+
+def y_as_column(x, y=None):
+    pyro.sample("y", dist.Normal(x @ weights("w", INPUTS), 0.5).to_event(1), obs=y[:, None])
+
+
+def nothing_observed(x, y=None):
+    weights("w", INPUTS)
+
+
+MODELS = {
+    two_likelihoods: ["'again'", "second likelihood"],
+    bernoulli: ["'y'", "Bernoulli"],
+    student: ["'y'", "StudentT"],
+    discrete: ["'pick'", "Bernoulli"],
+    lognormal: ["'tau'", "LogNormal"],
+    gamma_as_scale: ["'y'", "'tau'"],
+    gamma_as_wrong_weight_scale: ["'w'", "'tau'"],
+    gamma_clamped: ["'w'", "'tau'"],
+    gamma_in_network: ["'tau'"],
+    gamma_as_prior_mean: ["'tau'"],
+    gamma_of_gamma: ["'tau'"],
+    gamma_for_both: ["'tau'", "'w'"],
+    gammas_multiplied: ["'w'", "'tau'", "'lam'"],
+    gamma_for_some_elements: ["'w'", "'tau'"],
+    gamma_vector: ["'tau'", "(3,)"],
+    hierarchical_mean: ["'w'", "prior"],
+    learned_noise: ["'s'", "`exp`"],
+    noise_by_row: ["'y'", "differs between rows"],
+    noise_of_weights: ["'y'", "scale depends on weights"],
+    extra_factor: ["'penalty'", "factor"],
+    subsampled: ["'data'", "subsamples"],
+    scaled_likelihood: ["'y'", "scaled"],
+    masked: ["'y'", "masked"],
+    two_outputs: ["'y'", "one output"],
+    column_output: ["'y'", "shape"],
+    column_output_in_plate: ["'y'", "shape"],
+    y_as_column: ["'y'", "shape"],
+    nothing_observed: ["no likelihood"],
+}
+
+
+@pytest.mark.parametrize(("model", "words"), MODELS.items(), ids=lambda m: getattr(m, "__name__", ""))
+def test_unsupported_models_are_named(model, words):
+    with pytest.raises(UnsupportedSiteError) as error:
+        analyse(model, *data(9))
+    assert_one_line(error, words)
+
+
+def test_errors_of_the_model_itself_come_through():
+    def model(x, y=None):
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        analyse(model, *data(9))
+
+    with pytest.raises(ValueError, match="cannot be multiplied"):
+        analyse(output(lambda x: x @ w(INPUTS + 1)), *data(9))
