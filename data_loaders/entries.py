@@ -17,7 +17,9 @@ class Entry:
     `family` names the module that assembles it, `file` its place in a ZOO_DATA folder and `sha256` that
     file's digest. `addresses` are the original raw files in the order the parser `form` takes them (empty: no
     public plain file is known, so `source` says where the set comes from) and `content` is the digest of
-    their parsed numbers. `splits` counts the standard splits; 1 with `whole` set means that all rows train.
+    their parsed numbers. `splits` counts the standard splits; 1 with `whole` set means that all rows train,
+    with `official` that the set comes with a split of its own. `image_shape` is (height, width) of images.
+    The family "images" differs: `file` is a pattern and `addresses` are folders, each with all the files.
     """
 
     name: str
@@ -31,14 +33,16 @@ class Entry:
     feature_names: tuple[str, ...] = ()
     splits: int = 1
     whole: bool = False
+    official: bool = False
     file: str | None = None
     sha256: str = ""
     addresses: tuple[str, ...] = ()
     form: str = ""
     content: str = ""
     oddities: tuple[str, ...] = ()
+    image_shape: tuple[int, int] | None = None
 
     @property
     def protocols(self) -> tuple[str, ...]:
         """The protocols under which the set can be loaded."""
-        return _WHOLE if self.whole else _SPLIT
+        return _WHOLE if self.whole or self.official else _SPLIT

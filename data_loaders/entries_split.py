@@ -158,6 +158,7 @@ def _bundled(
         splits=20,
         content=CONTENT_SHA256[name],
         oddities=oddities,
+        image_shape=(8, 8) if name == "digits" else None,
     )
 
 

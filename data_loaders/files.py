@@ -34,14 +34,21 @@ def cache_folder() -> Path:
     return Path(os.environ.get("ZOO_CACHE") or pooch.os_cache("posterior-zoo"))
 
 
-def mirror_file(entry: Entry) -> Path | None:
-    """The file of `entry` in the ZOO_DATA folder, None where there is no such folder or file."""
+def mirror_folder() -> Path | None:
+    """The ZOO_DATA folder, None where the variable is not set; DataError when it names something else."""
     named = os.environ.get("ZOO_DATA")
-    if not named or entry.file is None:
+    if not named:
         return None
     if not Path(named).is_dir():
         raise DataError(f"ZOO_DATA names {named}, which is not a folder; correct or unset it")
-    path = Path(named, entry.file)
+    return Path(named)
+
+
+def mirror_file(entry: Entry) -> Path | None:
+    """The file of `entry` in the ZOO_DATA folder, None where there is no such folder or file."""
+    if entry.file is None or (folder := mirror_folder()) is None:
+        return None
+    path = folder / entry.file
     return path if path.is_file() else None
 
 
@@ -67,7 +74,7 @@ def read_arrays(entry: Entry, parse: Parse) -> tuple[Arrays, Path]:
             # A damaged file in the cache: get it anew, once.
             pass
     for address, file in zip(entry.addresses, files, strict=True):
-        _download(entry, address, file)
+        download(entry, address, file)
     try:
         return _parsed(entry, parse, files), folder
     except RawError as error:
@@ -125,7 +132,7 @@ def _file_name(address: str) -> str:
     return Path(unquote(urlparse(address).path)).name
 
 
-def _download(entry: Entry, address: str, file: Path) -> None:
+def download(entry: Entry, address: str, file: Path) -> None:
     """Fetch `address` to `file`, which appears there whole or not at all."""
     work = None
     try:
@@ -134,7 +141,10 @@ def _download(entry: Entry, address: str, file: Path) -> None:
         pooch.HTTPDownloader(timeout=_SECONDS)(address, str(work / file.name), None)
         os.replace(work / file.name, file)
     except OSError as error:
-        # requests' errors are OSErrors too, so this covers the network and the disk.
+        # requests' errors are OSErrors too, so this covers the network and the disk. A refusal (404, say)
+        # brings its connection along, which pooch leaves open.
+        if (response := getattr(error, "response", None)) is not None:
+            response.close()
         raise DataError(
             f"{entry.name}: cannot get {address} ({short_reason(error, limit=80)}); connect to the network, "
             f"or set ZOO_DATA to a folder that holds {entry.file}"

@@ -11,6 +11,7 @@ from data_loaders.catalogue import ENTRIES, entry
 from data_loaders.entries import Entry
 from data_loaders.files import read_arrays
 from data_loaders.gprior import enumerate_g_prior
+from data_loaders.images import fetch_images, load_images
 from data_loaders.oddities import copied_rows
 from data_loaders.parsing import Arrays, parse_raw
 from data_loaders.records import Dataset, Description, Whole
@@ -41,6 +42,7 @@ def describe(name: str) -> Description:
         file=known.file,
         downloadable=known.file is None or bool(known.addresses),
         oddities=known.oddities,
+        image_shape=known.image_shape,
     )
 
 
@@ -57,20 +59,24 @@ def fetch(name: str) -> Path:
         return bundled.folder()
     if known.family == "generated":
         return Path(toy.__file__)
+    if known.family == "images":
+        return fetch_images(known)
     return read_arrays(known, parse_raw)[1]
 
 
 def load(name: str, split: int = 0, *, protocol: str = "standard") -> Dataset:
     """The set `name`, cut into training and test rows.
 
-    Protocols: "standard" (90/10, 20 splits, 5 for protein; sets that are used whole have the one split 0 and
-    no test rows), "80/20" (5 random repetitions, not for sets used whole) and "whole" (all rows train, in
-    file order). Arrays are raw: standardise with `Standardizer`. Raises DataError, on one line, for an
-    unknown name, protocol or split, and for a file that is missing, cannot be downloaded or fails its
-    checksum.
+    Protocols: "standard" (90/10, 20 splits, 5 for protein; images have the one official split 0; sets that
+    are used whole have the one split 0 and no test rows), "80/20" (5 random repetitions, not for images and
+    sets used whole) and "whole" (all rows train, in file order). Arrays are raw, images in [0, 1]:
+    standardise with `Standardizer.of`. Raises DataError, on one line, for an unknown name, protocol or
+    split, and for a file that is missing, cannot be downloaded or fails its checksum.
     """
     known = entry(name)
     number = check_split(name, split, protocol, known.splits, known.protocols)
+    if known.family == "images":
+        return load_images(known, number, protocol)
     if known.whole:
         protocol = "whole"
     whole = _read(known)
@@ -94,6 +100,7 @@ def load(name: str, split: int = 0, *, protocol: str = "standard") -> Dataset:
         protocol=protocol,
         oddities=known.oddities + copied_rows(whole.x, whole.y, train, test),
         extras=extras,
+        image_shape=known.image_shape,
     )
 
 

@@ -14,12 +14,16 @@ Task = Literal["regression", "binary", "multiclass"]
 class Dataset:
     """One data set with its split.
 
-    `x_train` is [n, d] and `x_test` [m, d], both float64 and in raw units (see `Standardizer`). `y_train` is
-    [n] and `y_test` [m]: float64 for regression, int64 labels 0..K-1 for classes. A set that is used whole
-    has m = 0. `split` is the number of the split within `protocol` ("standard", "80/20", "whole" or
-    "predict"). `oddities` are sentences a reader of results should know. `extras` holds what else is stored
-    about the set: `rows_train` and `rows_test` (int64 row numbers of the file), true means and sds where the
-    law is known, grids, exact inclusion probabilities, reference draws.
+    `x_train` is [n, d] and `x_test` [m, d], both float64 (sets of images: float32) and in raw units (see
+    `Standardizer`). `y_train` is [n] and `y_test` [m]: float64 for regression, int64 labels 0..K-1 for
+    classes. A set that is used whole has m = 0. `split` is the number of the split within `protocol`
+    ("standard", "80/20", "whole" or "predict"). `oddities` are sentences a reader of results should know.
+    `extras` holds what else is stored about the set: `rows_train` and `rows_test` (int64 row numbers of the
+    file), true means and sds where the law is known, grids, exact inclusion probabilities, reference draws.
+
+    Sets of images: `image_shape` is (height, width), and a row of `x` holds the pixels row by row, so that
+    `x.reshape(-1, *image_shape)` are the images. `prescaled` says that the inputs are float32 in [0, 1] and
+    shall be used as they are (`Standardizer.of` then changes nothing): images are usually not centred.
     """
 
     name: str
@@ -34,6 +38,8 @@ class Dataset:
     protocol: str = "standard"
     oddities: tuple[str, ...] = ()
     extras: dict[str, Any] = field(default_factory=dict)
+    image_shape: tuple[int, int] | None = None
+    prescaled: bool = False
 
     @property
     def num_features(self) -> int:
@@ -55,7 +61,7 @@ class Description:
     `rows` counts all rows that are split (train and test together) and `splits` the splits of the standard
     protocol; `source` is the address or the place of origin, `file` the name inside a folder named by
     ZOO_DATA (None where no file is needed), and `downloadable` says whether the set can be fetched without
-    such a folder.
+    such a folder. `image_shape` is (height, width) for images, else None.
     """
 
     name: str
@@ -70,6 +76,7 @@ class Description:
     file: str | None
     downloadable: bool
     oddities: tuple[str, ...]
+    image_shape: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from data_loaders.errors import DataError
+from data_loaders.records import Dataset
 
 # A column whose sd is below this share of its magnitude is constant up to rounding: the mean of n equal
 # float64 numbers is off by a few n-dependent units of 2e-16, which must not be blown up to unit variance.
@@ -58,11 +59,28 @@ class Standardizer:
             )
         return cls(x_mean, x_sd, float(y_mean.item()), float(y_sd.item()))
 
+    @classmethod
+    def of(cls, dataset: Dataset) -> Standardizer:
+        """The one to use for `dataset`: fitted to its training rows, or for one whose inputs are `prescaled`
+        one that changes nothing. Raises DataError as `fit` does.
+        """
+        if not dataset.prescaled:
+            return cls.fit(dataset.x_train, dataset.y_train, task=dataset.task)
+        if dataset.task == "regression":
+            raise DataError(f"{dataset.name}: a regression target cannot do without standardisation")
+        return cls(np.zeros(dataset.num_features), np.ones(dataset.num_features), 0.0, 1.0)
+
     def transform_x(self, x: np.ndarray) -> np.ndarray:
-        """Standardised copy of `x` [m, d]; DataError when the number of columns is not the one fitted."""
-        x = np.asarray(x, dtype=np.float64)
+        """Standardised copy of `x` [m, d] in float64; DataError when the number of columns is not the one
+        fitted. Where there is nothing to do the copy keeps the type of `x`: images stay float32.
+        """
+        x = np.asarray(x)
+        if x.dtype != np.float32 or self.x_mean.any() or (self.x_sd != 1).any():
+            x = x.astype(np.float64)
         if x.ndim != 2 or x.shape[1] != self.x_mean.shape[0]:
             raise DataError(f"features must have shape [m, {self.x_mean.shape[0]}], not {list(x.shape)}")
+        if x.dtype == np.float32:
+            return x.copy()
         return (x - self.x_mean) / self.x_sd
 
     def transform_y(self, y: np.ndarray) -> np.ndarray:
