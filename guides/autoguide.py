@@ -175,12 +175,12 @@ class FlatGuide(GuideMessenger, FlatParameters):
         if self._mixing(usable, *args, **kwargs):
             mixed = {name: self._mixing({name}, *args, **kwargs) for name in sorted(usable)}
         for name, site in self.sites.items():
-            if self._has_logits(site) and not uses[name].used_once:
+            if self._needs_moments(site) and not uses[name].used_once:
                 raise PathwiseGradientError(
                     f"site {name!r} (spike and slab) enters {uses[name].describe()}: its inclusion has no "
                     f"pathwise gradient there; {REMEDY}"
                 )
-            if self._has_logits(site) and mixed.get(name):
+            if self._needs_moments(site) and mixed.get(name):
                 raise PathwiseGradientError(
                     f"site {name!r} (spike and slab): rows of its layer's output meet in one term of "
                     f"{mixed[name]!r}, so they need the same weights, and drawn inclusion has no pathwise "
@@ -212,6 +212,14 @@ class FlatGuide(GuideMessenger, FlatParameters):
     def _allows_moments(self, site: Site) -> bool:
         return True
 
+    def _needs_moments(self, site: Site) -> bool:
+        """Whether a draw of the site has no pathwise gradient, so that other uses must be refused."""
+        return self._has_logits(site)
+
+    def _law(self, site: Site) -> Callable[..., SiteLaw]:
+        """Makes the law of a weight site; called with what :class:`~guides.laws.RandomTensorLaw` takes."""
+        return SpikeSlabLaw if self._has_logits(site) else GaussianLaw
+
     # ------------------------------------------------------------------------------------------------------
     # Running the model
 
@@ -226,6 +234,7 @@ class FlatGuide(GuideMessenger, FlatParameters):
         with self:
             # Inside the messenger, or Trace_ELBO sees no parameter.
             self._tensors = self._views(**{name: self._param(name) for name in self._parameters})
+            self._announce_modules()
             self.model(*args, **kwargs)
         for uses in self._uses.values():
             uses.is_over = True
@@ -240,12 +249,18 @@ class FlatGuide(GuideMessenger, FlatParameters):
                     if isinstance(handler, TraceMessenger) and name in handler.trace:
                         handler.trace.remove_node(name)
 
-    def _param(self, name: str) -> Tensor:
-        """A ``pyro.param`` statement for a parameter of this module, past the global store."""
-        parameter = self._parameters[name]
+    def _announce_modules(self) -> None:
+        """A ``pyro.param`` statement for every parameter of a submodule: SVI trains what it has seen."""
+
+    def _param(self, name: str, announce: bool = False) -> Tensor:
+        """A ``pyro.param`` statement for a parameter of this module, past the global store.
+
+        :param announce: the value is not used, the parameter itself is
+        """
+        parameter = self.get_parameter(name)
 
         def value(parameter: Tensor, **_) -> Tensor:
-            value = parameter.view_as(parameter)
+            value = parameter.detach() if announce else parameter.view_as(parameter)
             value.unconstrained = lambda: parameter  # SVI asks each value for what to optimise
             return value
 
@@ -290,8 +305,7 @@ class FlatGuide(GuideMessenger, FlatParameters):
         if uses is None:
             uses = self._uses[name] = Uses(self._recording, torch.is_grad_enabled(), self._probe)
         by_moments = self._recording or site.by_moments and uses.wants_grad
-        law = SpikeSlabLaw if self._has_logits(site) else GaussianLaw
-        return law(name, batch, event, *tensors, prior=prior, by_moments=by_moments, uses=uses)
+        return self._law(site)(name, batch, event, *tensors, prior=prior, by_moments=by_moments, uses=uses)
 
     def _support_has_moved(self, site: Site, prior: dist.TorchDistribution) -> bool:
         """Whether the support is another than in the model's first run: then no fixed map leads to it."""

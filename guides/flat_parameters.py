@@ -77,17 +77,47 @@ class FlatParameters(nn.Module):
         :param seed: makes the draws repeatable without touching torch's global generator
         """
         parameters = self._detached()
-        generator = torch.Generator(self.loc.device)
-        generator.manual_seed(int(torch.randint(2**62, ())) if seed is None else seed)
+        generator = self._generator(seed)
+        return self._draw(parameters, num_samples, generator)
+
+    def _draw(self, parameters: dict, num_samples: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """:meth:`draws` from the parameters of every site: its means may have ``num_samples`` in front."""
         result = {}
         for name, (loc, log_scale, *inclusion) in parameters.items():
             like = {"generator": generator, "dtype": loc.dtype, "device": loc.device}
-            value = loc + log_scale.exp() * torch.randn((num_samples, *loc.shape), **like)
-            for logits in inclusion:
+            value = loc + log_scale.exp() * torch.randn((num_samples, *log_scale.shape), **like)
+            if inclusion:
+                probs = self._inclusion_of_draws(name, inclusion, num_samples, generator)
                 uniform = torch.rand(value.shape, **like)
-                value = torch.where(uniform < torch.sigmoid(logits), value, torch.zeros_like(value))
+                value = torch.where(uniform < probs, value, torch.zeros_like(value))
             result[name] = self._constrain(name, value)
         return result
+
+    def _generator(self, seed: int | None) -> torch.Generator:
+        """Of a seed; without one, of a seed drawn from torch's global generator."""
+        generator = torch.Generator(self.loc.device)
+        generator.manual_seed(int(torch.randint(2**62, ())) if seed is None else seed)
+        return generator
+
+    def draws_with_log_prob(
+        self, num_samples: int, *, seed: int | None = None
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """:meth:`draws`, and for each of them what to divide by in an importance ratio, ``log q``, ``[n]``.
+
+        Guides without a tractable density return the density of the draw together with its auxiliary
+        variables: the mean of ``exp(-log q)`` over those is ``1 / q(draw)``, so that weights are unbiased.
+        """
+        draws = self.draws(num_samples, seed=seed)
+        return draws, self.log_prob(draws)
+
+    def _inclusion_of_draws(
+        self, name: str, inclusion: list[Tensor], num_samples: int, generator: torch.Generator
+    ) -> Tensor:
+        """Probabilities with which the elements of ``num_samples`` draws are on, ``[*site]`` or one a draw.
+
+        :param inclusion: what :meth:`_views` gives for the site after ``(loc, log_scale)``, logits first
+        """
+        return torch.sigmoid(inclusion[0])
 
     def _constrain(self, name: str, unconstrained: Tensor) -> Tensor:
         site = self.sites[name]
@@ -97,24 +127,23 @@ class FlatParameters(nn.Module):
         """The fitted law of one site as an ordinary distribution with batch shape ``[*batch, *event]``;
         for a site with a constrained support, the law of the unconstrained value.
         """
-        loc, log_scale, *inclusion = self._detached()[name]
-        if inclusion:
-            return SpikeSlab(logits=inclusion[0], loc=loc, scale=log_scale.exp(), validate_args=False)
-        return dist.Normal(loc, log_scale.exp(), validate_args=False)
+        return elementwise_law(*self._detached()[name])
 
     def log_prob(self, draws: dict[str, Tensor]) -> Tensor:
         """``log q`` of draws ``{name: [n, *site]}``, shape ``[n]``."""
         total: Tensor | float = 0.0
-        for name, site in self.sites.items():
-            value = draws[name]
-            if site.is_transformed:
-                transform, constrained = self._transform(site), value
-                value = transform.inv(constrained)
-                total = total - transform.log_abs_det_jacobian(value, constrained).reshape(
-                    len(value), -1
-                ).sum(-1)
-            total = total + self.site_distribution(name).log_prob(value).reshape(len(value), -1).sum(-1)
+        for name in self.sites:
+            total = total + self._log_prob_of_site(name, draws[name])
         return total
+
+    def _log_prob_of_site(self, name: str, value: Tensor) -> Tensor:
+        """``log q`` of one site's draws ``[n, *site]``, shape ``[n]``."""
+        site, jacobian = self.sites[name], 0.0
+        if site.is_transformed:
+            transform, constrained = self._transform(site), value
+            value = transform.inv(constrained)
+            jacobian = _sum_rows(transform.log_abs_det_jacobian(value, constrained))
+        return _sum_rows(self.site_distribution(name).log_prob(value)) - jacobian
 
     def quantiles(self, quantiles: list[float] | Tensor, *args, **kwargs) -> dict[str, Tensor]:
         """Quantiles of every latent site, ``{name: [len(quantiles), *site]}``.
@@ -126,10 +155,13 @@ class FlatParameters(nn.Module):
         levels = torch.as_tensor(quantiles, dtype=self.loc.dtype, device=self.loc.device)
         result = {}
         for name in self.sites:
-            law = self.site_distribution(name)
-            value = law.icdf(levels.reshape(-1, *(1,) * len(law.batch_shape)))
-            result[name] = self._constrain(name, value)
+            result[name] = self._constrain(name, self._quantiles_of_site(name, levels))
         return result
+
+    def _quantiles_of_site(self, name: str, levels: Tensor) -> Tensor:
+        """Unconstrained quantiles at ``levels [k]``, ``[k, *site]``."""
+        law = self.site_distribution(name)
+        return law.icdf(levels.reshape(-1, *(1,) * len(law.batch_shape)))
 
     def median(self, *args, **kwargs) -> dict[str, Tensor]:
         """The median of every latent site, ``{name: [*site]}``."""
@@ -144,20 +176,35 @@ class FlatParameters(nn.Module):
     def set_extra_state(self, state: dict) -> None:
         pass  # taken in _load_from_state_dict, before the parameters
 
+    def _take_layout(self, layout: dict) -> None:
+        """Takes the sites from what :meth:`get_extra_state` saved."""
+        sites = [
+            Site(**{k: tuple(v) if isinstance(v, list) else v for k, v in s.items()}) for s in layout["sites"]
+        ]
+        self.sites = {site.name: site for site in sites}
+        self.observed = list(layout["observed"])
+
     def _load_from_state_dict(self, state_dict, prefix, *args) -> None:
         layout = state_dict.get(prefix + "_extra_state")
         if layout is not None:
-            sites = [
-                Site(**{k: tuple(v) if isinstance(v, list) else v for k, v in s.items()})
-                for s in layout["sites"]
-            ]
-            self.sites = {site.name: site for site in sites}
-            self.observed = list(layout["observed"])
+            self._take_layout(layout)
         for key, value in state_dict.items():
             name = key.removeprefix(prefix)
-            if not key.startswith(prefix) or not isinstance(value, Tensor):
-                continue
+            if not key.startswith(prefix) or "." in name or not isinstance(value, Tensor):
+                continue  # "." : of a submodule
             parameter = self._parameters.get(name)
             if parameter is None or parameter.shape != value.shape:  # else an optimiser may hold it: fill it
                 setattr(self, name, nn.Parameter(torch.empty_like(value)))
         nn.Module._load_from_state_dict(self, state_dict, prefix, *args)
+
+
+def elementwise_law(loc: Tensor, log_scale: Tensor, logits: Tensor | None = None) -> dist.TorchDistribution:
+    """A Gaussian for every element, or with inclusion logits a spike and slab; parameters broadcast."""
+    if logits is None:
+        return dist.Normal(loc, log_scale.exp(), validate_args=False)
+    return SpikeSlab(logits=logits, loc=loc, scale=log_scale.exp(), validate_args=False)
+
+
+def _sum_rows(values: Tensor) -> Tensor:
+    """``[n, ...] -> [n]``."""
+    return values.reshape(len(values), -1).sum(-1)

@@ -46,6 +46,8 @@ class SiteLaw(TorchDistribution):
     arg_constraints: dict = {}
     support = constraints.real
     exact = True
+    #: whether each of several vectorized particles has parameters of its own
+    by_particle = False
 
     def __init__(self, name: str, batch_shape: torch.Size, event_shape: torch.Size):
         self.name = name
@@ -117,7 +119,10 @@ class RandomTensorLaw(SiteLaw):
         with torch.no_grad():
             return self.expand(torch.Size(sample_shape) + self.batch_shape)._draw("sample")
 
-    def multiply(self) -> bool:
+    def multiply(self, weight: RandomTensor | None = None, axis: int = -1) -> bool:
+        if self.uses.recording and weight is not None:
+            self.uses.axis = weight.runs_along(axis)
+            self.uses.is_weight = True
         self.uses.count_product(self)
         return self.by_moments
 
@@ -131,8 +136,13 @@ class RandomTensorLaw(SiteLaw):
         return self._value
 
     def _draw(self, operation: str) -> Tensor:
-        noise = torch.randn(self.leading + self.loc.shape, dtype=self.loc.dtype, device=self.loc.device)
+        noise = torch.randn(self._full_shape, dtype=self.loc.dtype, device=self.loc.device)
         return self.loc + torch.exp(self.log_scale) * noise
+
+    @property
+    def _full_shape(self) -> torch.Size:
+        """``[*leading, *site]``."""
+        return self.leading + self.log_scale.shape
 
     def log_prob(self, value: Tensor) -> Tensor:
         """``E_q[log q]``, ``[*batch]``."""
@@ -150,7 +160,7 @@ class RandomTensorLaw(SiteLaw):
             elementwise = self._normal_cross_entropy(prior)
         else:
             raise NotImplementedError(f"site {self.name!r}: no closed form against {type(prior).__name__}")
-        return -elementwise.expand(self.leading + self.loc.shape)
+        return -elementwise.expand(self._full_shape)
 
     @property
     def kl(self) -> Tensor:
@@ -167,7 +177,7 @@ class RandomTensorLaw(SiteLaw):
         """The prior's parameters as scalars, if it is of this family and each is one number all over the
         site, as ``expand`` leaves it.
         """
-        if not isinstance(self.prior, family) or self.loc.dim() != self.event_dim:
+        if not isinstance(self.prior, family) or self.log_scale.dim() != self.event_dim:
             return None
         scalars = []
         for parameter in (getattr(self.prior, name) for name in names):
@@ -243,6 +253,17 @@ class SpikeSlabLaw(RandomTensorLaw):
         return moments.spike_slab_cross_entropy(
             probs, self.loc, variance, prior.logits, prior.loc, prior.scale
         )
+
+
+class ThesisSpikeSlabLaw(SpikeSlabLaw):
+    """A spike and slab whose layers use the wrong variance ``alpha^2 sigma^2`` of Skaaret-Lund (2022); draws
+    and KL are right.  For reproducing published tables only.
+    """
+
+    @cached_property
+    def moments_and_kl(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        mean, _, kl = super().moments_and_kl
+        return mean, (torch.sigmoid(self.logits) * torch.exp(self.log_scale)).square(), kl
 
 
 class TransformedLaw(SiteLaw):
@@ -324,6 +345,8 @@ class Uses:
     :param wants_grad: whether the execution began with gradients enabled
     :param probe: changes the outputs of layers, to see what depends on them
     :ivar is_over: the run has ended; looking at a value disturbs nothing any more
+    :ivar is_weight: the recording run has seen the site multiply a layer's input
+    :ivar axis: the site's axis that runs over those inputs, or over a convolution's filters
     """
 
     def __init__(self, recording: bool = False, wants_grad: bool = False, probe: RowProbe | None = None):
@@ -331,6 +354,8 @@ class Uses:
         self.wants_grad = wants_grad
         self.probe = probe
         self.is_over = False
+        self.is_weight = False
+        self.axis: int | None = None
         self.products = 0
         self.drawn_by: list[str] = []
 

@@ -15,7 +15,8 @@ class FusedAdam(pyro.optim.PyroOptim):
 
     Pyro's own optimisers keep one torch optimiser per parameter.  Here a parameter joins when it is first
     seen, and gradients are dropped after the step instead of being filled with zeros, which saves one pass
-    over the parameters in the next backward run.
+    over the parameters in the next backward run.  That run may reuse the memory of a gradient that the
+    optimiser has taken: clone it to keep it.
 
     :param lr: learning rate; change it with :meth:`set_lr`
     :param clip_norm: largest norm of the whole gradient, or None
@@ -36,6 +37,9 @@ class FusedAdam(pyro.optim.PyroOptim):
         if self.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(params, self.clip_norm)
         self.adam.step()
+        for parameter in params:
+            if getattr(parameter, "lends_gradient", False):
+                parameter.spent_gradient = parameter.grad  # see guides.fused.GradientBuffer
         self.adam.zero_grad(set_to_none=True)
 
     def adopt(self, params: Iterable[Tensor]) -> None:

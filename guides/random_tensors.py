@@ -40,10 +40,14 @@ class Law(Protocol):
 
     ``mean`` and ``variance`` have the site's own shape ``[*site]``, of which the first ``plate_dims``
     dimensions are plates; ``leading`` are the batch dimensions that plates outside the guide put on its left
-    (vectorized particles); ``draw`` gives numbers ``[*leading, *site]``, the same ones each time.
+    (vectorized particles); ``draw`` gives numbers ``[*leading, *site]``, the same ones each time.  With
+    ``by_particle`` every particle has moments of its own, ``[*leading, *site]``.
     """
 
     leading: torch.Size
+
+    @property
+    def by_particle(self) -> bool: ...
 
     @property
     def plate_dims(self) -> int: ...
@@ -52,8 +56,12 @@ class Law(Protocol):
     def mean(self) -> Tensor: ...
     @property
     def variance(self) -> Tensor: ...
-    def multiply(self) -> bool:
-        """A linear layer asks: may I use the moments (True), or must I use the draw (False)?"""
+    def multiply(self, weight: RandomTensor | None = None, axis: int = -1) -> bool:
+        """A linear layer asks: may I use the moments (True), or must I use the draw (False)?
+
+        :param weight: the view that is multiplied; None for a bias
+        :param axis: axis of the view that runs over the layer's inputs (a convolution: over its filters)
+        """
 
     def output(self, value: Tensor, batch: torch.Size) -> Tensor:
         """Sees every output that was drawn from the moments, ``[*batch, ...]``, and may change it."""
@@ -66,15 +74,15 @@ class RandomTensor(torch.Tensor):
     """A tensor without storage, of shape ``[*leading, *site]``: a view of a :class:`Law`.
 
     :ivar law: the law of the whole site
-    :ivar mean_: ``[*site]``
-    :ivar variance_: ``[*site]``
+    :ivar mean_: ``[*site]``, or ``[*leading, *site]`` with ``law.by_particle``
+    :ivar variance_: likewise
     """
 
     @staticmethod
     def __new__(
         cls, law: Law, mean: Tensor, variance: Tensor, view: Callable[[Tensor], Tensor] | None = None
     ):
-        shape = law.leading + mean.shape
+        shape = mean.shape if law.by_particle else law.leading + mean.shape
         return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=mean.dtype, device=mean.device)
 
     def __init__(
@@ -82,22 +90,42 @@ class RandomTensor(torch.Tensor):
     ):
         self.law, self.mean_, self.variance_, self._view = law, mean, variance, view
 
+    @property
+    def own_shape(self) -> torch.Size:
+        """The shape without the particles' dimensions."""
+        return self.shape[len(self.law.leading) :]
+
     def derive(self, view: Callable[[Tensor], Tensor], factor: Tensor | float | None = None) -> RandomTensor:
         """The random tensor ``view(self)``, for a map that scales elements by ``factor`` or moves them."""
         parent = self._view
         chained = view if parent is None else lambda draw: view(parent(draw))
-        variance = view(self.variance_) if factor is None else self.variance_ * factor**2
-        return RandomTensor(self.law, view(self.mean_), variance, chained)
+        moved = self._over_particles(view) if self.law.by_particle else view
+        variance = moved(self.variance_) if factor is None else self.variance_ * factor**2
+        return RandomTensor(self.law, moved(self.mean_), variance, chained)
+
+    def _over_particles(self, view: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        """A view is written for the site's own dimensions."""
+        for _ in self.law.leading:
+            view = torch.vmap(view)
+        return view
+
+    def runs_along(self, axis: int) -> int | None:
+        """The site's axis along which this view's ``axis`` runs; None if the view mixes the site's axes."""
+        view = self._view or (lambda t: t)
+        shape = self.law.batch_shape[len(self.law.leading) :] + self.law.event_shape
+        for own, size in enumerate(shape):
+            places = torch.arange(1.0, size + 1).reshape(-1, *(1,) * (len(shape) - own - 1)).expand(shape)
+            lines = view(places).movedim(axis, -1).flatten(0, -2) if len(shape) > 1 else view(places)[None]
+            if (lines == lines[:1]).all() and (size == 1 or len(lines[0].unique()) > 1):
+                return own
+        return None
 
     def numbers(self, operation: str) -> Tensor:
         """A draw ``[*leading, *site]``, the same for every view of the site in this execution."""
         draw = self.law.draw(operation)
         if self._view is None:
             return draw
-        view = self._view
-        for _ in self.law.leading:  # the view was written for the site's own dimensions
-            view = torch.vmap(view)
-        return view(draw)
+        return self._over_particles(self._view)(draw)
 
     def expected_log_prob(self, prior: Any) -> Tensor:
         """``E[log prior(w)]``, elementwise ``[*leading, *site]``: how a prior scores a random tensor."""
@@ -179,7 +207,7 @@ def _drawn(value: Any, operation: str) -> Any:
 
 def _sample_output(law: Law, mean: Tensor, variance: Tensor, batch: torch.Size) -> Tensor:
     """A draw of a layer's output ``[*rows, *units]``; ``batch``: its rows, broadcast against particles."""
-    shape = _row_shape(_outer(law), batch) + mean.shape[len(batch) :]
+    shape = mean.shape if law.by_particle else _row_shape(_outer(law), batch) + mean.shape[len(batch) :]
     noise = torch.randn(shape, dtype=mean.dtype, device=mean.device)
     return law.output(GaussianOutput.apply(mean, variance, noise, TINY_VARIANCE), batch)
 
@@ -209,50 +237,61 @@ def _is_global(value: Any) -> bool:
 def _linear(func, input, weight, bias=None):
     if not isinstance(weight, RandomTensor):  # the bias is one
         return F.linear(_drawn(input, "linear"), weight) + _drawn(bias, "linear")
-    if weight.mean_.dim() not in (1, 2) or _is_global(input):
+    if len(weight.own_shape) not in (1, 2) or _is_global(input):
         return NotImplemented
     input = _drawn(input, "linear")
-    if not weight.law.multiply():
-        return _linear_by_draw(input, weight, bias)
-    shared = isinstance(bias, RandomTensor) and bias.mean_.dim() == 1 and bias.law.multiply()
+    if not weight.law.multiply(weight):
+        output = _by_particle(input, weight, weight.numbers("linear"))
+        return output if bias is None else output + _drawn(bias, "linear")
+    shared = _joins_its_layer(bias) and bias.law.multiply()
     plain = bias is not None and not isinstance(bias, RandomTensor) and bias.dim() <= 1
-    mean = F.linear(input, weight.mean_, bias.mean_ if shared else bias if plain else None)
-    variance = F.linear(input * input, weight.variance_, bias.variance_ if shared else None)
+    bias_mean, bias_variance = (bias.mean_, bias.variance_) if shared else (bias if plain else None, None)
+    if weight.law.by_particle:
+        mean = _by_particle(input, weight, weight.mean_)
+        variance = _by_particle(input * input, weight, weight.variance_)
+        mean = mean if bias_mean is None else mean + bias_mean
+        variance = variance if bias_variance is None else variance + bias_variance
+    else:
+        mean = F.linear(input, weight.mean_, bias_mean)
+        variance = F.linear(input * input, weight.variance_, bias_variance)
     output = _sample_output(weight.law, mean, variance, input.shape[:-1])
     return output if bias is None or shared or plain else output + _drawn(bias, "linear")
 
 
-def _linear_by_draw(input: Tensor, weight: RandomTensor, bias) -> Tensor:
-    """``F.linear`` with drawn weights ``[*leading, out, in]``, rows of the input against particles."""
-    drawn, outer = weight.numbers("linear"), _outer(weight.law)
-    vector = weight.mean_.dim() == 1
+def _joins_its_layer(bias) -> bool:
+    """A random bias of one entry for each output, whose moments add to the layer's."""
+    return isinstance(bias, RandomTensor) and len(bias.own_shape) == 1 and not bias.law.by_particle
+
+
+def _by_particle(input: Tensor, weight: RandomTensor, numbers: Tensor) -> Tensor:
+    """``F.linear`` with ``numbers [*leading, out, in]``, rows of the input against particles."""
+    outer = _outer(weight.law)
+    vector = len(weight.own_shape) == 1
     if not outer:
-        output = F.linear(input, drawn)
+        return F.linear(input, numbers)
+    _row_shape(outer, input.shape[:-1])
+    matrix = numbers.unsqueeze(-2) if vector else numbers
+    matrix = matrix.reshape(outer + matrix.shape[-2:])  # [*outer, out, in]
+    if input.dim() > 1:
+        matrix = matrix.squeeze(-3)  # the place of the data plate, where the rows of the input go
+        output = input @ matrix.mT
     else:
-        _row_shape(outer, input.shape[:-1])
-        matrix = drawn.unsqueeze(-2) if vector else drawn
-        matrix = matrix.reshape(outer + matrix.shape[-2:])  # [*outer, out, in]
-        if input.dim() > 1:
-            matrix = matrix.squeeze(-3)  # the place of the data plate, where the rows of the input go
-            output = input @ matrix.mT
-        else:
-            output = (matrix @ input.unsqueeze(-1)).squeeze(-1)
-        output = output.squeeze(-1) if vector else output
-    return output if bias is None else output + _drawn(bias, "linear")
+        output = (matrix @ input.unsqueeze(-1)).squeeze(-1)
+    return output.squeeze(-1) if vector else output
 
 
 def _matmul(func, input, other):
     """Each row of the data is a batch element: ``x @ w``, and ``w @ x`` with the data in columns."""
     if isinstance(other, RandomTensor):
-        if other.mean_.dim() > 2:
+        if len(other.own_shape) > 2:
             return NotImplemented
-        return _linear(func, input, other.mT if other.mean_.dim() == 2 else other)
-    if input.mean_.dim() > 2:
+        return _linear(func, input, other.mT if len(other.own_shape) == 2 else other)
+    if len(input.own_shape) > 2:
         return NotImplemented
     if other.dim() == 1:
         return _linear(func, other, input)
     output = _linear(func, other.mT, input)
-    return output.mT if input.mean_.dim() == 2 else output
+    return output.mT if len(input.own_shape) == 2 else output
 
 
 def _rmatmul(func, input, other):
@@ -264,13 +303,15 @@ def _convolution(func, input, weight, bias=None, *args, **kwargs):
     if not isinstance(weight, RandomTensor) or _is_global(input):
         return NotImplemented
     input = _drawn(input, name)
-    spatial = weight.mean_.dim() - 1  # channels and positions
+    spatial = len(weight.own_shape) - 1  # channels and positions
     leading, batch = weight.law.leading, input.shape[:-spatial]
-    if not weight.law.multiply():
-        if leading:
-            raise ValueError(
-                f"{weight.law}: vectorized particles of drawn filters are not supported in {name}"
-            )
+    by_moments = weight.law.multiply(weight, axis=0)
+    if leading and (weight.law.by_particle or not by_moments):
+        raise ValueError(
+            f"{weight.law}: vectorized particles with filters of their own are not supported in {name}; "
+            "pass vectorize_particles=False"
+        )
+    if not by_moments:
         return func(input, weight.numbers(name), _drawn(bias, name), *args, **kwargs)
     shared = isinstance(bias, RandomTensor) and bias.law.multiply()
     plain = bias is not None and not isinstance(bias, RandomTensor)
@@ -308,8 +349,8 @@ def _keeps_shape(tensor: RandomTensor, other: Any) -> bool:
         return False
     shape = getattr(other, "shape", ())
     return (
-        len(shape) <= tensor.mean_.dim()
-        and torch.broadcast_shapes(shape, tensor.mean_.shape) == tensor.mean_.shape
+        len(shape) <= len(tensor.own_shape)
+        and torch.broadcast_shapes(shape, tensor.own_shape) == tensor.own_shape
     )
 
 

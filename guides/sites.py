@@ -13,6 +13,7 @@ from pyro.ops.tensor_utils import periodic_repeat
 from torch import Tensor
 
 from guides.distributions import SpikeSlab
+from guides.fused import pieces
 from guides.laws import base_prior
 
 
@@ -28,6 +29,7 @@ class Site:
     :ivar batch_shape: plates around the site, at their full size
     :ivar shape: the unconstrained parameters, ``[*batch, *event]``
     :ivar by_moments: whether the site enters exactly one linear layer, so that the LRT is right
+    :ivar multiplied: the axis along which latent multipliers scale the site's means, or None for none
     """
 
     name: str
@@ -35,6 +37,7 @@ class Site:
     batch_shape: tuple[int, ...]
     shape: tuple[int, ...]
     by_moments: bool = False
+    multiplied: int | None = None
 
     @property
     def numel(self) -> int:
@@ -101,6 +104,5 @@ def repeat_to_full(tensor: Tensor, site: Site, frames: Iterable) -> Tensor:
 
 def site_views(sites: Iterable[Site], flat: Tensor) -> list[Tensor]:
     """Cuts a flat vector into one tensor per site."""
-    sites = list(sites)
-    pieces = flat.split([site.numel for site in sites]) if sites else ()
-    return [piece.view(site.shape) for site, piece in zip(sites, pieces, strict=True)]
+    shapes = [torch.Size(site.shape) for site in sites]
+    return list(pieces(flat, shapes)) if shapes else []

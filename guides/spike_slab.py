@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from guides.autoguide import FlatGuide
-from guides.sites import initial_value, site_views
+from guides.laws import SiteLaw, ThesisSpikeSlabLaw
+from guides.sites import Site, initial_value, site_views
 
 INITIAL_LOGITS = {"mild": (-3.0, 3.0), "polarised": (-10.0, 10.0), "dense": (1.5, 2.5)}
 
@@ -32,6 +33,10 @@ class AutoSpikeSlab(FlatGuide):
     :param init_inclusion: start of the inclusion logits: ``"mild"`` U(-3, 3), ``"polarised"`` U(-10, 10),
         ``"dense"`` U(1.5, 2.5), or a pair of bounds.  Adam moves a logit by about the learning rate a step,
         so a network of many weights that must mostly go is better started polarised.
+    :param variance: ``"exact"``, or ``"thesis"`` for the variance ``probs^2 scale^2`` that Skaaret-Lund
+        (2022) prints and uses.  **That one is wrong**: it leaves out the variance of the indicator, nominal
+        90 % intervals of an activation cover 15 % of drawn networks at starting values, and what is trained
+        is not the law that :meth:`draws` draws from.  It reproduces published tables and has no other use.
     :raises PathwiseGradientError: at the first call, when a weight is used in a way that has no gradient
     """
 
@@ -44,11 +49,20 @@ class AutoSpikeSlab(FlatGuide):
         init_loc_fn: Callable[[dict], Tensor] = initial_value,
         init_scale: float = 0.1,
         init_inclusion: str | tuple[float, float] = "dense",
+        variance: str = "exact",
     ):
         super().__init__(model, init_loc_fn=init_loc_fn, init_scale=init_scale)
+        if variance not in ("exact", "thesis"):
+            raise ValueError(f"variance must be 'exact' or 'thesis', got {variance!r}")
+        self.variance = variance
         if isinstance(init_inclusion, str) and init_inclusion not in INITIAL_LOGITS:
             raise ValueError(f"init_inclusion must be one of {', '.join(INITIAL_LOGITS)} or a pair of logits")
         self.init_inclusion = init_inclusion
+
+    def _law(self, site: Site) -> Callable[..., SiteLaw]:
+        if self.variance == "thesis" and self._has_logits(site):
+            return ThesisSpikeSlabLaw
+        return super()._law(site)
 
     def _make_parameters(self, latent) -> None:
         super()._make_parameters(latent)

@@ -38,6 +38,7 @@ from guides import (
 )
 
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
+each_exact_case = pytest.mark.parametrize("case", [c for c in CASES if c.exact_loss_known], ids=str)
 each_guide = pytest.mark.parametrize("make", [AutoMeanField, AutoSpikeSlab])
 
 
@@ -73,7 +74,7 @@ def test_trains_with_pyro_optimisers(make, optimizer):
     assert exact_loss(guide, normal, x, y) < start - 1
 
 
-@each_case
+@each_exact_case
 def test_scale_around_model_and_guide(case):
     x, y = data()
     model, guide = linear_model(case.prior), case.make(linear_model(case.prior))
@@ -86,7 +87,7 @@ def test_scale_around_model_and_guide(case):
         )
 
 
-@each_case
+@each_exact_case
 def test_bound_without_gradients_is_the_same(case):
     x, y = data()
     model, guide = linear_model(case.prior), case.make(linear_model(case.prior))
@@ -402,7 +403,7 @@ def test_starting_values(case):
     guide.setup(x, y)
     torch.testing.assert_close(guide.loc.detach(), value)
     torch.testing.assert_close(guide.log_scale.exp().detach(), torch.full((3,), 0.2))
-    if "logits" not in dict(guide.named_parameters()):
+    if case.exact_loss_known and "logits" not in dict(guide.named_parameters()):
         torch.testing.assert_close(guide.median()["w"], value)
     zero = case.make(model, init_loc_fn=init_to_mean)
     zero.setup(x, y)
