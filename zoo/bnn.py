@@ -122,19 +122,23 @@ class PBPNetwork:
     :param in_features: columns of ``x``
     :param widths: hidden units of each layer
     :param noise_scale: fixes the noise, in the units of ``y``
+    :param bias: without it there is no extra unit, and a layer computes ``W z / sqrt(fan_in)`` (Ott and
+        Williamson 2022)
 
     Sites: ``weight_precision: []`` (lambda), ``noise_precision: []`` (gamma), ``w1: [h, in + 1]``, ...
+    (``w1: [h, in]``, ... without bias); observed ``y: [N]``.
     """
 
     in_features: int
     widths: tuple[int, ...] = (50,)
     noise_scale: float | None = None
+    bias: bool = True
 
     @property
     def layers(self) -> list[tuple[int, int]]:
-        """Shapes ``(out, in + 1)`` of the weight matrices."""
+        """Shapes of the weight matrices: ``(out, in + 1)``, without bias ``(out, in)``."""
         sizes = (self.in_features, *self.widths, 1)
-        return [(out, fan_in + 1) for out, fan_in in zip(sizes[1:], sizes[:-1], strict=True)]
+        return [(out, fan_in + self.bias) for out, fan_in in zip(sizes[1:], sizes[:-1], strict=True)]
 
     def __call__(self, x: Tensor, y: Tensor | None = None, size: int | None = None) -> Tensor:
         """The Pyro model; arguments as for :class:`BNN`, returns the noiseless function ``[N]``."""
@@ -144,7 +148,8 @@ class PBPNetwork:
         for i, shape in enumerate(self.layers, start=1):
             prior = dist.Normal(torch.zeros_like(scale), scale).expand(scale.shape[:-2] + shape)
             weight = pyro.sample(f"w{i}", prior.to_event(2))
-            hidden = F.linear(F.pad(hidden, (0, 1), value=1.0), weight) / math.sqrt(shape[1])
+            inputs = F.pad(hidden, (0, 1), value=1.0) if self.bias else hidden
+            hidden = F.linear(inputs, weight) / math.sqrt(shape[1])
             if i < len(self.layers):
                 hidden = F.relu(hidden)
         output = hidden.squeeze(-1)
@@ -162,7 +167,8 @@ class PBPNetwork:
         hidden = x
         for i, shape in enumerate(self.layers, start=1):
             weight = numpyro.sample(f"w{i}", ndist.Normal(0.0, precision**-0.5).expand(shape).to_event(2))
-            hidden = jnp.pad(hidden, ((0, 0), (0, 1)), constant_values=1.0) @ weight.T / math.sqrt(shape[1])
+            inputs = jnp.pad(hidden, ((0, 0), (0, 1)), constant_values=1.0) if self.bias else hidden
+            hidden = inputs @ weight.T / math.sqrt(shape[1])
             if i < len(self.layers):
                 hidden = jax.nn.relu(hidden)
         return observe_numpyro("normal", hidden.squeeze(-1), y, self.noise_scale)

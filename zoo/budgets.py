@@ -6,13 +6,15 @@ from dataclasses import dataclass
 
 #: Guides that are graded when none are named, where they apply.
 BASELINES = ("mean-field", "spike-slab")
+#: Optimiser steps of ``zoo fit`` when their number is not given.
+STEPS = 10_000
 
 
 @dataclass(frozen=True)
 class Budget:
     """How much work a comparison does.
 
-    :ivar steps: of the optimiser, each guide
+    :ivar steps: of the optimiser, each guide that has one
     :ivar draws: from each fitted guide
     :ivar warmup: NUTS iterations a chain before the draws
     :ivar mcmc_draws: NUTS draws a chain

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from zoo.budgets import BASELINES, BUDGETS
+from zoo.budgets import BASELINES, BUDGETS, STEPS
 from zoo.cli_options import (
     ActivationOption,
     DataArgument,
@@ -32,9 +31,11 @@ from zoo.cli_options import (
     WidthsOption,
     check_at_least,
     check_seed,
+    fit_options,
     model_options,
     split_names,
 )
+from zoo.cli_reproduce import REPRODUCE_HELP, reproduce_command
 from zoo.errors import DivergenceError, UserError
 from zoo.version import __version__
 
@@ -62,13 +63,14 @@ app.add_typer(data_app, name="data")
 FIT_HELP = """Fits one guide to one model and saves it for zoo predict.
 
 The rows of one split are fitted (--split; one row in ten is held out and scored at the end). An interrupted
-fit goes on when the same command is given again. The folder holds fit.safetensors (the fit),
-losses.csv and loss.png (minus the ELBO of every step, in nats) and config.json.
+fit goes on when the same command is given again. The folder holds fit.safetensors (the fit), config.json,
+and for guides that are fitted by an optimiser losses.csv and loss.png (minus the ELBO of every step, in
+nats). --steps, --lr and --batch-size are theirs.
 
 \b
 Examples:
   zoo fit diabetes --guide mean-field --out out/fit
-  zoo fit houses.csv --target price --model pbp-bnn --out out/houses
+  zoo fit houses.csv --target price --model pbp-bnn --guide pbp --out out/houses
   zoo fit boston --guide spike-slab --inclusion 0.1 --split 3 --out out/sparse
 """
 
@@ -91,8 +93,9 @@ bulk ESS above 400; at most 0.1 % divergences; one repetition is allowed). One t
 failed, and nothing is graded against it. A guide that fails is a row that says why; the others stay.
 
 The folder holds scoreboard.csv, .md and .png, standard_errors.csv, draws as netCDF for ArviZ (reference.nc
-and one file a guide), config.json, bands.png (one input) or scatter.png, and inclusion.csv and .png for
-spike-slab-linear. An interrupted call goes on when the same command is given again.
+and one file a guide; beside it a .safetensors where a guide predicts in closed form), config.json, bands.png
+(one input) or scatter.png, and inclusion.csv and .png for spike-slab-linear. An interrupted call goes on when
+the same command is given again.
 
 \b
 Budgets:
@@ -102,6 +105,7 @@ Budgets:
 Examples:
   zoo compare diabetes --out out/diabetes
   zoo compare boston --guides mean-field,spike-slab --budget full --out out/boston
+  zoo compare yacht --model pbp-bnn --guides pbp,sspbp,mean-field --out out/yacht
   zoo compare us_crime --model spike-slab-linear --guides spike-slab --out out/crime
   zoo compare houses.csv --target price --reference none --out out/houses
 """
@@ -186,7 +190,7 @@ def _global(
 @friendly
 def list_command() -> None:
     """Models and guides, and which guide applies to which model."""
-    from zoo.registry import GUIDES, MODELS, applicable
+    from zoo.registry import GUIDES, MODELS, where
 
     models = _table("Models", "model", "what it is")
     for model in MODELS.values():
@@ -199,12 +203,8 @@ def list_command() -> None:
         )
     guides = _table("Guides", "guide", "what it is, where it applies")
     for guide in GUIDES.values():
-        fits = []
-        for model in MODELS.values():
-            with contextlib.suppress(UserError):
-                fitted, _ = applicable(guide, model)
-                fits.append(model.name if fitted is model else f"{model.name} (as {fitted.name})")
-        guides.add_row(guide.name, f"{guide.summary}\nmodels: {', '.join(fits)}", end_section=True)
+        fits = "; ".join(filter(None, (where(guide, model) for model in MODELS.values())))
+        guides.add_row(guide.name, f"{guide.summary}\nmodels: {fits}", end_section=True)
     Console().print(models, guides)
 
 
@@ -272,10 +272,15 @@ def fit_command(
     task: TaskOption = None,
     split: SplitOption = 0,
     seed: SeedOption = 0,
-    steps: Annotated[int, typer.Option("--steps", help="Optimiser steps.")] = 10_000,
+    steps: Annotated[
+        int | None, typer.Option("--steps", help=f"Optimiser steps; {STEPS} by default.")
+    ] = None,
     lr: Annotated[
-        float, typer.Option("--lr", help="First learning rate; it falls to zero along a half cosine.")
-    ] = 0.01,
+        float | None,
+        typer.Option(
+            "--lr", help="First learning rate, 0.01 by default; it falls to zero along a half cosine."
+        ),
+    ] = None,
     batch_size: Annotated[
         int | None,
         typer.Option("--batch-size", help="Rows of a minibatch; by default all up to 2000 rows, else 500."),
@@ -286,19 +291,17 @@ def fit_command(
     inclusion: InclusionOption = None,
 ) -> None:
     """See ``FIT_HELP``."""
-    from zoo.fitting import FitSettings
     from zoo.predict import fit, held_out
     from zoo.problem import load_problem
+    from zoo.registry import find_guide
 
     _use_one_thread()
-    check_at_least(1, steps=steps, **{"batch-size": batch_size})
     check_seed(seed)
-    if not (lr > 0 and math.isfinite(lr)):
-        raise UserError(f"--lr must be a positive number, not {lr:g}")
+    wishes = fit_options(guide, {"steps": steps, "lr": lr, "batch-size": batch_size})
     problem = load_problem(data, split=split, target=target, task=task)
     given = {"widths": widths, "activation": activation, "noise": noise, "inclusion": inclusion}
     options = model_options(problem, model, [guide], given)
-    settings = FitSettings(steps, lr, batch_size, seed)
+    settings = find_guide(guide).method.settings(len(problem.x), seed, **wishes)
     with progress_bar() as progress:
         result = fit(
             data,
@@ -311,9 +314,8 @@ def fit_command(
             progress=progress,
         )
     _print_notes(problem.dataset.oddities)
-    steps_taken = f"{len(result.losses)} steps in {result.seconds:.1f} s"
-    print(f"{steps_taken}, last loss {result.losses[-1]:.1f} nats; saved in {out}")
-    print(held_out(problem, result))
+    print(f"{result.summary}; saved in {out}")
+    print(held_out(problem, result, seed))
 
 
 @app.command("predict", help=PREDICT_HELP)
@@ -324,7 +326,9 @@ def predict_command(
         Path, typer.Option("--input", help="CSV file with the feature columns of the fit, in any order.")
     ],
     out: Annotated[Path, typer.Option("--out", help="CSV file to write, one line a row.")],
-    draws: Annotated[int, typer.Option("--draws", help="Networks drawn from the guide.")] = 1000,
+    draws: Annotated[
+        int, typer.Option("--draws", help="Networks drawn, where the guide has no closed form.")
+    ] = 1000,
     seed: SeedOption = 0,
 ) -> None:
     """See ``PREDICT_HELP``."""
@@ -345,7 +349,11 @@ def compare_command(
     model: ModelOption = "bnn",
     guides: Annotated[
         str | None,
-        typer.Option("--guides", help=f"Guides to grade; left out: {','.join(BASELINES)} if they apply."),
+        typer.Option(
+            "--guides",
+            help=f"Guides to grade; left out: {','.join(BASELINES)} if they apply. pbp and sspbp bring a row "
+            "of one pass with them.",
+        ),
     ] = None,
     reference: Annotated[
         str | None, typer.Option("--reference", help="nuts, exact or none; the model's best by default.")
@@ -394,3 +402,8 @@ def compare_command(
             _complain(f"{row.method} {row.status}{longer}")
     if all(row.status != "ok" for row in rows):
         raise typer.Exit(1)
+
+
+app.command("reproduce", help=REPRODUCE_HELP, short_help="Runs a published experiment beside its numbers.")(
+    friendly(reproduce_command)
+)

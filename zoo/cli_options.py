@@ -63,6 +63,23 @@ def check_seed(seed: int) -> None:
         raise UserError(f"--seed must lie between 0 and 2^32 - 1, not {seed}")
 
 
+def fit_options(guide: str, given: dict[str, float | None]) -> dict[str, Any]:
+    """What ``zoo fit`` was told about the fit itself, as a method's ``settings`` takes it.
+
+    :param given: ``steps``, ``lr`` and ``batch-size``, None where left out
+    :raises UserError: for a value out of range, or an option that changes nothing for this guide
+    """
+    from zoo.registry import check_fit_options, find_guide
+
+    given = {name: value for name, value in given.items() if value is not None}
+    check_fit_options(find_guide(guide), given)
+    lr = given.get("lr", 1.0)
+    if not (lr > 0 and math.isfinite(lr)):
+        raise UserError(f"--lr must be a positive number, not {lr:g}")
+    check_at_least(1, **{name: value for name, value in given.items() if name != "lr"})
+    return {name.replace("-", "_"): value for name, value in given.items()}
+
+
 def model_options(problem: Problem, model: str, guides: Sequence[str], given: dict[str, Any]) -> ModelOptions:
     """The model's options; the noise goes from the target's units to standardised ones.
 

@@ -17,19 +17,26 @@ from zoo.errors import DivergenceError
 from zoo.evaluation.estimates import Estimate
 from zoo.evaluation.pareto import pareto_k
 from zoo.evaluation.scoreboard import Row, write_scoreboard
-from zoo.fitting import Fit, FitSettings, default_batch_size, log_joint
+from zoo.fitting import log_joint
 from zoo.grading import Graded, grade, write_inclusion
+from zoo.methods import ClosedForm, Fitted
 from zoo.output import output_folder, versions
+from zoo.problem import Problem
 from zoo.reference import reference_posterior
-from zoo.registry import ModelEntry, applicable, find_guide
+from zoo.registry import GuideEntry, ModelEntry, find_guide
 from zoo.report import write_plots
+from zoo.sealed import file_checksum
+
+#: What a saved result must still say when it is read again.
+SEALED = ("method", "figures", "inclusion", "settings", "versions", "state")
 
 
 def run(comparison: Comparison, out: str | Path, progress: Progress | None = None) -> list[Row]:
     """Does the work and writes the folder; what an earlier call with the same request left is used.
 
     Writes ``scoreboard.csv``, ``scoreboard.md``, ``standard_errors.csv``, ``reference.nc``, one ``.nc`` a
-    guide, ``config.json``, for variable selection ``inclusion.csv``, and the plots.
+    guide (and a ``.safetensors`` when it predicts in closed form), ``config.json``, for variable selection
+    ``inclusion.csv``, and the plots.
 
     :raises UserError: when the folder cannot be written or belongs to another request
     """
@@ -51,65 +58,71 @@ def run(comparison: Comparison, out: str | Path, progress: Progress | None = Non
 
 def fit_guide(comparison: Comparison, name: str, folder: Path, progress: Progress | None = None) -> Graded:
     """Fits one guide, or reads what an earlier call has fitted; a fit that diverges is a failed result."""
-    guide_entry = find_guide(name)
-    entry, note = applicable(guide_entry, comparison.entry)
-    model = comparison.build(entry)
-    path = folder / f"{name}.nc"
-    known = _load(path, name, model, entry, note)
+    guide = find_guide(name)
+    entry, note = comparison.fitted_model(name)
+    model, path = comparison.build(entry), folder / f"{name}.nc"
+    known = _load(path, guide, model)
     if known is not None:
-        return known
-    problem = comparison.problem
-    settings = FitSettings(
-        steps=comparison.budget.steps, batch_size=default_batch_size(len(problem.x)), seed=comparison.seed
-    )
-    fit = Fit(guide_entry.build(model), model, problem.x, problem.y, settings)
+        return _graded(*known, entry, note)
+    problem, budget = comparison.problem, comparison.budget
+    settings = guide.method.settings(len(problem.x), comparison.seed, steps=budget.steps)
     try:
-        fit.run(progress=progress, label=name)
+        fitted = guide.method.fit(model, problem.x, problem.y, settings, progress=progress, label=name)
     except DivergenceError as error:
         return Graded(name, entry.name, Posterior(model, {}), {}, note, f"failed: {error}")
-    posterior = _posterior(fit, name, comparison.budget.draws)
+    posterior = _posterior(fitted, problem, budget.draws, comparison.seed)
+    posterior.info.update(method=name, settings=asdict(settings), versions=versions())
+    if fitted.closed_form:
+        fitted.closed_form.save(_state(path))
+        posterior.info["state"] = file_checksum(_state(path))
+    posterior.info["sha256"] = _checksum(posterior)
     comparison.save(posterior, path)
-    return _graded(name, entry, posterior, note)
+    return _graded(posterior, fitted.closed_form, entry, note)
 
 
-def _posterior(fit: Fit, name: str, num_draws: int) -> Posterior:
+def _posterior(fitted: Fitted, problem: Problem, num_draws: int, seed: int) -> Posterior:
     """Draws from a fitted guide; its ``info`` holds every figure that they cannot give."""
-    guide, settings = fit.guide, fit.settings
-    draws = guide.draws(num_draws, seed=settings.seed)
-    with torch.no_grad():
-        log_weights = log_joint(fit.model, draws, fit.x, fit.y) - guide.log_prob(draws)
-    figures = {
-        "elbo": fit.elbo(),
-        "pareto_k": pareto_k(log_weights),
-        "num_parameters": sum(p.numel() for p in guide.parameters()),
-        "fit_seconds": fit.seconds,
-    }
-    inclusion = guide.inclusion_probabilities() if hasattr(guide, "inclusion_probabilities") else {}
-    if inclusion:
-        figures["density_mean"], figures["density_half"] = guide.density()
-    info: dict = {
-        "method": name,
-        "figures": figures,
-        "inclusion": {site: probs.tolist() for site, probs in inclusion.items()},
-        "settings": asdict(settings),
-        "versions": versions(),
-    }
-    posterior = Posterior.from_draws(fit.model, draws, info)
-    info["sha256"] = _checksum(posterior)
-    return posterior
+    draws = fitted.draws(num_draws, seed)
+    figures: dict = {"num_parameters": fitted.num_parameters, "fit_seconds": fitted.seconds}
+    if fitted.elbo:
+        figures["elbo"] = fitted.elbo()
+    if fitted.log_prob:
+        with torch.no_grad():
+            log_q = fitted.log_prob(draws)
+            figures["pareto_k"] = pareto_k(log_joint(fitted.model, draws, problem.x, problem.y) - log_q)
+    if fitted.inclusion:
+        probabilities = torch.cat([site.flatten() for site in fitted.inclusion.values()])
+        figures["density_mean"] = probabilities.mean().item()
+        figures["density_half"] = (probabilities > 0.5).double().mean().item()
+    inclusion = {site: probs.tolist() for site, probs in fitted.inclusion.items()}
+    return Posterior.from_draws(fitted.model, draws, {"figures": figures, "inclusion": inclusion})
 
 
-def _graded(name: str, entry: ModelEntry, posterior: Posterior, note: str) -> Graded:
+def _graded(posterior: Posterior, closed_form: ClosedForm | None, entry: ModelEntry, note: str) -> Graded:
     """A guide's result from its posterior's ``info`` alone, so that a saved one reads as a fresh one."""
-    figures = {
-        k: Estimate(*v) if isinstance(v, list | tuple) else v for k, v in posterior.info["figures"].items()
-    }
-    inclusion = {site: torch.tensor(p) for site, p in posterior.info["inclusion"].items()}
+    info = posterior.info
+    figures = {k: Estimate(*v) if isinstance(v, list | tuple) else v for k, v in info["figures"].items()}
+    inclusion = {site: torch.tensor(p) for site, p in info["inclusion"].items()}
     mcse = {site: torch.zeros_like(p) for site, p in inclusion.items()}
-    return Graded(name, entry.name, posterior, figures, note, "ok", inclusion or None, mcse or None)
+    return Graded(
+        info["method"],
+        entry.name,
+        posterior,
+        figures,
+        note,
+        "ok",
+        inclusion or None,
+        mcse or None,
+        closed_form,
+    )
 
 
-def _load(path: Path, name: str, model: Callable, entry: ModelEntry, note: str) -> Graded | None:
+def _state(path: Path) -> Path:
+    """Where a guide that predicts in closed form is kept, beside its draws."""
+    return path.with_suffix(".safetensors")
+
+
+def _load(path: Path, guide: GuideEntry, model: Callable) -> tuple[Posterior, ClosedForm | None] | None:
     """What an earlier call has fitted; None when it is not there, damaged, or of other versions.
 
     Such a file is of no use: the guide is fitted again, and the file replaced whole.
@@ -118,15 +131,21 @@ def _load(path: Path, name: str, model: Callable, entry: ModelEntry, note: str) 
         return None
     try:
         posterior = Posterior.load(path, model)
-        whole = posterior.info["sha256"] == _checksum(posterior) and posterior.info["versions"] == versions()
-        return _graded(name, entry, posterior, note) if whole else None
-    except (ValueError, KeyError, TypeError):
+        info = posterior.info
+        if info["sha256"] != _checksum(posterior) or info["versions"] != versions():
+            return None
+        if "state" not in info:
+            return posterior, None
+        if info["state"] != file_checksum(_state(path)):
+            return None
+        return posterior, guide.method.load(_state(path), model).closed_form
+    except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def _checksum(posterior: Posterior) -> str:
     """Of the draws and the figures: netCDF has none of its own for the latter."""
-    info = {key: posterior.info[key] for key in ("method", "figures", "inclusion", "settings", "versions")}
+    info = {key: value for key, value in posterior.info.items() if key in SEALED}
     digest = hashlib.sha256(json.dumps(info, sort_keys=True).encode())
     for name, value in sorted(posterior.sites.items()):
         digest.update(f"{name} {list(value.shape)}".encode() + value.numpy().tobytes())

@@ -19,6 +19,7 @@ from zoo.registry import (
     find_guide,
     find_model,
     reference_of,
+    with_companions,
 )
 
 #: ArviZ groups with a number for every draw and every row stay out of the .nc files above this size (they
@@ -31,6 +32,7 @@ class Comparison:
     """A checked request: everything that can be refused has been.
 
     :ivar data: the name or the path that the user gave
+    :ivar guides: those that were asked for, and those that stand beside them
     :ivar reference: ``nuts``, ``exact`` or ``none``
     """
 
@@ -57,6 +59,10 @@ class Comparison:
             "budget": asdict(self.budget),
             "seed": self.seed,
         }
+
+    def fitted_model(self, guide: str) -> tuple[ModelEntry, str]:
+        """The model that a guide fits here, and the note in its row."""
+        return applicable(find_guide(guide), self.entry, self.problem.task, self.options)
 
     def build(self, entry: ModelEntry) -> Callable:
         """The Pyro model of an entry for this data set."""
@@ -94,7 +100,7 @@ def plan(
     entry = find_model(model)
     check_task(entry, problem.task, data)
     for name in guides:
-        applicable(find_guide(name), entry)
+        applicable(find_guide(name), entry, problem.task, options)
     twice = sorted({name for name in guides if list(guides).count(name) > 1})
     if twice:
         raise UserError(f"guide {twice[0]!r} is named twice in --guides {','.join(guides)}")
@@ -108,6 +114,7 @@ def plan(
             f"{data} has {problem.dataset.num_features} columns: 2^p models are enumerated for "
             f"p <= {MAX_COLUMNS} only; use --reference none"
         )
-    comparison = Comparison(data, problem, entry, options, tuple(guides), kind, BUDGETS[budget], seed)
+    rows = tuple(with_companions(guides))
+    comparison = Comparison(data, problem, entry, options, rows, kind, BUDGETS[budget], seed)
     comparison.build(entry)  # refuses options that the model cannot have
     return comparison

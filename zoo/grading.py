@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from torch import Tensor
+from torch.distributions import Distribution
 
 from guides.posterior import Posterior
 from guides.storage import write_atomically
@@ -16,6 +17,7 @@ from zoo.evaluation.distances import compare_functions, inclusion_error
 from zoo.evaluation.estimates import Estimate
 from zoo.evaluation.metrics import predictive_figures
 from zoo.evaluation.scoreboard import Row
+from zoo.methods import ClosedForm
 from zoo.problem import Problem
 
 INCLUSION_COLUMNS = ("method", "site", "index", "name", "probability", "mcse")
@@ -29,6 +31,7 @@ class Graded:
     :ivar status: ``ok``, or ``failed: why``
     :ivar inclusion: inclusion probabilities by site, ``{name: [*site]}``
     :ivar inclusion_mcse: their Monte Carlo standard errors
+    :ivar closed_form: the method's own predictive distribution; else it is that of the draws
     """
 
     method: str
@@ -39,6 +42,11 @@ class Graded:
     status: str = "ok"
     inclusion: dict[str, Tensor] | None = None
     inclusion_mcse: dict[str, Tensor] | None = None
+    closed_form: ClosedForm | None = None
+
+    def predictive(self, x: Tensor) -> Distribution:
+        """Predictive distribution of the standardised target at ``x: [N, in]``; batch shape ``[N]``."""
+        return (self.closed_form or self.posterior).predictive(x)
 
 
 def grade(problem: Problem, result: Graded, truth: Graded | None) -> Row:
@@ -70,9 +78,12 @@ def _predictive(problem: Problem, result: Graded) -> dict[str, Estimate]:
     """Figures over the test rows; none for a set that is used whole."""
     if not len(problem.x_test):
         return {}
-    predictive = result.posterior.predictive(problem.x_test)
     return predictive_figures(
-        predictive, problem.y_test, problem.task, target_scale=problem.scale.y_sd, method=result.method
+        result.predictive(problem.x_test),
+        problem.y_test,
+        problem.task,
+        target_scale=problem.scale.y_sd,
+        method=result.method,
     )
 
 

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from rich.progress import Progress
 from torch import Tensor
+from torch.distributions import Distribution
 
 from data_loaders import DataError, Standardizer, load_csv
-from guides.autoguide import FlatGuide
-from guides.posterior import Posterior
 from guides.storage import write_atomically
 from zoo.errors import UserError
 from zoo.evaluation.metrics import class_probabilities, predictive_figures
 from zoo.evaluation.mixtures import mixture_quantiles
 from zoo.evaluation.scoreboard import LEGEND, format_figure
-from zoo.fitting import Fit, FitSettings, default_batch_size, guide_state, read_checkpoint
+from zoo.methods import Fitted, unfinished
 from zoo.output import CONFIG, REMARKS, output_folder, read_config
 from zoo.problem import LARGEST, Problem
-from zoo.registry import ModelOptions, applicable, check_task, find_guide, find_model
+from zoo.registry import GUIDES, ModelOptions, applicable, check_task, find_guide, find_model
 from zoo.report import plot_loss
 
 FIT = "fit.safetensors"
@@ -39,23 +39,22 @@ def fit(
     model: str,
     guide: str,
     options: ModelOptions,
-    settings: FitSettings,
+    settings: Any,
     out: str | Path,
     progress: Progress | None = None,
-) -> Fit:
+) -> Fitted:
     """Fits one guide and saves it; the same call after an interruption goes on from the last checkpoint.
 
-    Writes ``fit.safetensors`` (guide, optimiser, random state, loss trace, and all that a prediction needs),
-    ``losses.csv``, ``loss.png`` and ``config.json``.
+    Writes ``fit.safetensors`` (the guide, and all that it needs to go on), ``config.json``, and where there
+    is a loss of every step ``losses.csv`` and ``loss.png``.
 
+    :param settings: of the guide's method
     :raises UserError: for what cannot be fitted, or a folder that cannot be used
     :raises DivergenceError: with step, site and remedy
     """
-    entry, note = applicable(find_guide(guide), find_model(model))
-    check_task(entry, problem.task, data)
+    check_task(find_model(model), problem.task, data)
+    entry, note = applicable(find_guide(guide), find_model(model), problem.task, options)
     dataset = problem.dataset
-    if settings.batch_size is None:
-        settings = replace(settings, batch_size=default_batch_size(len(problem.x)))
     config = {
         "command": "fit",
         "data": data,
@@ -74,26 +73,33 @@ def fit(
         "seed": settings.seed,
     }
     network = entry.build(dataset.task, dataset.num_features, dataset.num_classes, options)
-    result = Fit(find_guide(guide).build(network), network, problem.x, problem.y, settings)
     with output_folder(out, config) as folder:
         about = {key: value for key, value in config.items() if key not in REMARKS}
-        result.run(checkpoint=folder / FIT, about=about, progress=progress, label=guide)
-        lines = "step,loss\n" + "".join(f"{i},{loss!r}\n" for i, loss in enumerate(result.losses))
-        write_atomically(folder / "losses.csv", lambda path: Path(path).write_text(lines))
-        plot_loss(np.array(result.losses), folder / "loss.png", title=f"{guide} on {dataset.name}")
+        result = find_guide(guide).method.fit(
+            network,
+            problem.x,
+            problem.y,
+            settings,
+            path=folder / FIT,
+            about=about,
+            progress=progress,
+            label=guide,
+        )
+        if result.losses:
+            lines = "step,loss\n" + "".join(f"{i},{loss!r}\n" for i, loss in enumerate(result.losses))
+            write_atomically(folder / "losses.csv", lambda path: Path(path).write_text(lines))
+            plot_loss(np.array(result.losses), folder / "loss.png", title=f"{guide} on {dataset.name}")
     return result
 
 
-def held_out(problem: Problem, result: Fit, draws: int = 1000) -> str:
+def held_out(problem: Problem, result: Fitted, seed: int, draws: int = 1000) -> str:
     """One line: how many rows were fitted, and how well the others are predicted, in original units."""
     counts = f"{len(problem.x)} rows fitted, {len(problem.x_test)} held out"
     if not len(problem.x_test):
         return counts
-    posterior = Posterior.from_draws(result.model, result.guide.draws(draws, seed=result.settings.seed))
     try:
-        figures = predictive_figures(
-            posterior.predictive(problem.x_test), problem.y_test, problem.task, problem.scale.y_sd
-        )
+        predictive = result.predictor(draws, seed)(problem.x_test)
+        figures = predictive_figures(predictive, problem.y_test, problem.task, problem.scale.y_sd)
     except ValueError as error:  # a prediction that is not finite; the fit itself is saved
         return f"{counts}: cannot be scored ({error})"
     shown = [name for name in ("rmse", "accuracy", "log_likelihood") if name in figures]
@@ -101,7 +107,7 @@ def held_out(problem: Problem, result: Fit, draws: int = 1000) -> str:
     return f"{counts}: {', '.join(words)}"
 
 
-def load_fit(folder: str | Path) -> tuple[FlatGuide, dict]:
+def load_fit(folder: str | Path) -> tuple[Fitted, dict]:
     """The fitted guide of a folder and its configuration.
 
     :raises UserError: when the folder holds no finished fit, or a damaged one
@@ -113,24 +119,20 @@ def load_fit(folder: str | Path) -> tuple[FlatGuide, dict]:
             f"{folder} holds no fit but the output of zoo {config['command']}: give the --out of zoo fit"
         )
     path = folder / FIT
-    unfinished = UserError(f"the fit in {folder} is not finished: call zoo fit again with the same arguments")
     if not path.exists():
-        raise unfinished
-    header, tensors = read_checkpoint(path)
-    about = header["about"]
+        raise unfinished(path)
+    altered = f"{folder / CONFIG} was altered"
+    if config.get("guide") not in GUIDES:
+        raise UserError(f"{altered}: it names no guide")
+    method = GUIDES[config["guide"]].method
+    about = method.about(path)
     different = [key for key in about if config.get(key) != about[key]]
     if different:
-        raise UserError(
-            f"{folder / CONFIG} was altered: it lacks {different[0]!r}, or differs there from {path}"
-        )
-    if len(tensors["losses"]) < header["settings"]["steps"]:
-        raise unfinished
+        raise UserError(f"{altered}: it lacks {different[0]!r}, or differs there from {path}")
     model = find_model(about["model"]).build(
         about["task"], len(about["features"]), about["num_classes"], ModelOptions.from_dict(about["options"])
     )
-    guide = find_guide(about["guide"]).build(model)
-    guide.load_state_dict(guide_state(header, tensors))
-    return guide, about
+    return method.load(path, model), about
 
 
 def predict(
@@ -141,27 +143,27 @@ def predict(
     Regression: ``mean,sd,q5,q50,q95`` of the predictive distribution in original units.  Classes:
     ``label,prob_0,prob_1,...`` with probabilities averaged over networks drawn from the guide.
 
+    :param draws: networks drawn from a guide that has no predictive distribution in closed form
     :raises UserError: when the folder holds no finished fit, or ``out`` cannot be written
     :raises DataError: when the table does not have the columns of the fit, or holds what is no number
     """
-    guide, config = load_fit(folder)
+    fitted, config = load_fit(folder)
     scale = Standardizer.from_dict(config["standardisation"])
     rows = load_csv(table, target=config["target"], require_target=False, columns=config["features"])
     if Path(out).exists() and Path(out).samefile(table):
         raise UserError(f"--out {out} is the --input itself: choose another file")
     x = torch.as_tensor(scale.transform_x(rows.x_test), dtype=torch.float32)
     _check_range(x, config["features"], table)
-    posterior = Posterior.from_draws(guide.model, guide.draws(draws, seed=seed))
+    predictor = fitted.predictor(draws, seed)
     columns_of = _regression_columns if config["task"] == "regression" else _class_columns
-    parts = [columns_of(posterior, part, scale) for part in x.split(ROWS)]
+    parts = [columns_of(predictor(part), scale) for part in x.split(ROWS)]
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     _write_csv(columns, Path(out))
     return len(x)
 
 
-def _regression_columns(posterior: Posterior, x: Tensor, scale: Standardizer) -> dict[str, np.ndarray]:
+def _regression_columns(predictive: Distribution, scale: Standardizer) -> dict[str, np.ndarray]:
     """Column -> ``[N]``; float64 from here on, for targets whose mean is large beside their sd."""
-    predictive = posterior.predictive(x)
     quantiles = scale.inverse_mean(mixture_quantiles(predictive, list(QUANTILES.values())).numpy())
     return {
         "mean": scale.inverse_mean(predictive.mean.double().numpy()),
@@ -170,8 +172,8 @@ def _regression_columns(posterior: Posterior, x: Tensor, scale: Standardizer) ->
     }
 
 
-def _class_columns(posterior: Posterior, x: Tensor, scale: Standardizer) -> dict[str, np.ndarray]:
-    probabilities = class_probabilities(posterior.predictive(x)).numpy()
+def _class_columns(predictive: Distribution, scale: Standardizer) -> dict[str, np.ndarray]:
+    probabilities = class_probabilities(predictive).numpy()
     columns = {f"prob_{k}": probabilities[:, k] for k in range(probabilities.shape[1])}
     return {"label": probabilities.argmax(-1), **columns}
 

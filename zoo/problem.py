@@ -79,7 +79,7 @@ def load_problem(data: str, *, split: int = 0, target: str | None = None, task: 
 def prepare(dataset: Dataset) -> Problem:
     """Standardises with the training rows."""
     try:
-        scale = Standardizer.fit(dataset.x_train, dataset.y_train, task=dataset.task)
+        scale = Standardizer.of(dataset)
     except DataError as error:
         raise DataError(f"{dataset.name}: {error}") from error
     kind = torch.float32 if dataset.task != "multiclass" else torch.int64

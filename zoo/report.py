@@ -44,7 +44,7 @@ def _bands(comparison: Comparison, results: Sequence[Graded], path: Path, title:
     grid = np.linspace(low - room, high + room, 200)
     bands = {}
     for result in results:
-        predictive = result.posterior.predictive(problem.inputs(grid[:, None]))
+        predictive = result.predictive(problem.inputs(grid[:, None]))
         lower, upper = scale.inverse_mean(mixture_quantiles(predictive, [0.05, 0.95]).numpy())
         bands[result.method] = (scale.inverse_mean(predictive.mean.double().numpy()), lower, upper)
     labels = (plain(data.feature_names[0]), plain(data.target_name))

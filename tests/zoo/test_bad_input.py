@@ -63,6 +63,10 @@ def test_word_that_makes_no_sense(command, data, options, words, tmp_path):
     [
         (["--guide", "mean-feld"], ["unknown guide 'mean-feld'", "mean-field"]),
         (["--guide", "spike-slab", "--model", "pbp-bnn"], ["'spike-slab' does not apply to model 'pbp-bnn'"]),
+        (["--guide", "pbp", "--activation", "tanh"], ["'pbp' does not apply to model 'bnn'", "tanh"]),
+        (["--guide", "sspbp", "--model", "spike-slab-bnn"], ["'sspbp' does not apply", "Gaussian weights"]),
+        (["--guide", "pbp", "--steps", 5], ["--steps does not apply to guide 'pbp'"]),
+        (["--guide", "pbp-1-epoch", "--lr", 0.1], ["--lr does not apply to guide 'pbp-1-epoch'"]),
         (["--steps", 0], ["--steps must be at least 1, not 0"]),
         (["--batch-size", 0], ["--batch-size must be at least 1, not 0"]),
         (["--lr", 0], ["--lr must be a positive number, not 0"]),
@@ -87,6 +91,9 @@ def test_fit_that_makes_no_sense(options, words, tmp_path):
             ["--guides", "spike-slab", "--model", "pbp-bnn"],
             ["'spike-slab' does not apply to model 'pbp-bnn'"],
         ),
+        (["--guides", "pbp", "--activation", "tanh"], ["'pbp' does not apply to model 'bnn'", "tanh"]),
+        (["--guides", "mean-field,sspbp", "--model", "spike-slab-linear"], ["'sspbp' does not apply"]),
+        (["--guides", "pbp,pbp"], ["'pbp' is named twice"]),
         (["--budget", "fast"], ["unknown budget 'fast'", "quick, full"]),
         (["--reference", "nutz"], ["unknown reference 'nutz'", "nuts"]),
         (["--reference", "exact"], ["'bnn' has no 'exact' reference", "--reference nuts"]),
@@ -96,6 +103,14 @@ def test_fit_that_makes_no_sense(options, words, tmp_path):
 def test_comparison_that_makes_no_sense(options, words, tmp_path):
     line = refused("compare", "diabetes", *options, "--out", tmp_path / "a")
     assert all(word in line for word in words), line
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("data", "likelihood"), [("breast_cancer", "bernoulli"), ("digits", "categorical")])
+def test_no_messages_for_classes(data, likelihood, tmp_path):
+    for command, option in (("fit", "--guide"), ("compare", "--guides")):
+        line = refused(command, data, option, "pbp", "--out", tmp_path / "a")
+        assert f"its likelihood is {likelihood}" in line
     assert list(tmp_path.iterdir()) == []
 
 

@@ -57,6 +57,7 @@ def test_list_fits_eighty_columns_and_cuts_no_name():
     for name in [*MODELS, *GUIDES]:
         assert re.search(rf"│ {name} ", result.stdout), name
     assert "bnn (as spike-slab-bnn)" in result.stdout
+    assert "bnn (regression; relu, leaky-relu)" in result.stdout
 
 
 def test_data_list_fits_eighty_columns_and_cuts_no_name():

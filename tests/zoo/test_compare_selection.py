@@ -20,9 +20,10 @@ from zoo.compare import run
 from zoo.comparison import plan
 from zoo.evaluation.distances import compare_functions
 from zoo.evaluation.scoreboard import read_scoreboard
-from zoo.fitting import Fit, FitSettings, log_joint
+from zoo.fitting import log_joint
 from zoo.grading import grade
 from zoo.latent_binary import SpikeSlabLinear
+from zoo.methods import Variational
 from zoo.problem import prepare
 from zoo.reference import reference_posterior
 from zoo.registry import ModelOptions
@@ -118,16 +119,16 @@ def test_real_sets_of_variable_selection(data, tmp_path, monkeypatch):
     assert rows["exact"].note.startswith("all 2^15 models")
 
 
-def test_pareto_k_is_of_the_models_density_over_the_guides(monkeypatch):
+def test_pareto_k_is_of_the_models_density_over_the_guides(selection, monkeypatch):
     """Importance weights p / q: the logarithms handed to PSIS are log p(y, theta) - log q(theta)."""
-    x = torch.randn(50, 3)
-    model = SpikeSlabLinear(3)
-    fit = Fit(AutoSpikeSlab(model), model, x, x[:, 0] + torch.randn(50), FitSettings(steps=50)).run()
+    problem, model = selection[0].problem, SpikeSlabLinear(6)
+    method = Variational(AutoSpikeSlab)
+    fitted = method.fit(model, problem.x, problem.y, method.settings(60, seed=0, steps=50))
     seen = []
     monkeypatch.setattr(zoo.compare, "pareto_k", lambda weights: seen.append(weights) or 0.5)
-    posterior = zoo.compare._posterior(fit, "spike-slab", 30)
+    posterior = zoo.compare._posterior(fitted, problem, 30, seed=0)
     draws = posterior.draws()
-    expected = log_joint(model, draws, x, fit.y) - fit.guide.log_prob(draws)
+    expected = log_joint(model, draws, problem.x, problem.y) - fitted.log_prob(draws)
     torch.testing.assert_close(seen[0], expected.detach())
     assert posterior.info["figures"]["pareto_k"] == 0.5
 

@@ -35,7 +35,7 @@ def make(guide: str = "mean-field", model: str = "bnn", batch_size: int | None =
     data = torch.tensor(linear_rows(ROWS))
     network = MODELS[model].build("regression", 2, 0, ModelOptions(widths=(4,)))
     settings = {"steps": 40, "seed": 3, "batch_size": batch_size, **settings}
-    return Fit(GUIDES[guide].build(network), network, data[:, :2], data[:, 2], FitSettings(**settings))
+    return Fit(GUIDES[guide].method.build(network), network, data[:, :2], data[:, 2], FitSettings(**settings))
 
 
 def parameters(fit: Fit) -> torch.Tensor:
@@ -277,6 +277,9 @@ def test_zoo_fit_goes_on_after_a_kill(tmp_path, end, code):
     assert result.returncode == code, result.stderr
     assert "Traceback" not in result.stderr
     assert {path.name for path in (tmp_path / "killed").iterdir()} == {"config.json", "fit.safetensors"}
+    early = run_zoo("predict", tmp_path / "killed", "--input", table, "--out", tmp_path / "p.csv")
+    assert early.exit_code == 2
+    assert "is not finished: call zoo fit again" in early.stderr
     assert run_zoo(*command, tmp_path / "killed").exit_code == 0
     assert run_zoo(*command, tmp_path / "whole").exit_code == 0
     (_, killed), (_, whole) = (

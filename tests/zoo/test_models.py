@@ -23,6 +23,8 @@ MODELS = {
     "pbp-bnn": PBPNetwork(3, widths=(5,)),
     "pbp-bnn-deep": PBPNetwork(3, widths=(5, 4)),
     "pbp-bnn-fixed-noise": PBPNetwork(3, widths=(5,), noise_scale=0.3),
+    "pbp-bnn-no-bias": PBPNetwork(3, widths=(5, 4), bias=False),
+    "pbp-bnn-no-bias-fixed-noise": PBPNetwork(3, widths=(5,), noise_scale=0.3, bias=False),
     "spike-slab-bnn": spike_slab_bnn(3, widths=(5,), inclusion=0.3),
     "spike-slab-linear": SpikeSlabLinear(3, inclusion=0.3),
 }
@@ -90,7 +92,9 @@ def test_fixed_noise_has_no_noise_site(inputs):
     assert "noise_precision" not in sites
 
 
-@pytest.mark.parametrize("name", ["bnn", "pbp-bnn", "spike-slab-linear", "bnn-categorical"])
+@pytest.mark.parametrize(
+    "name", ["bnn", "pbp-bnn", "pbp-bnn-no-bias", "spike-slab-linear", "bnn-categorical"]
+)
 def test_log_likelihood_of_minibatches_averages_to_the_whole(name, inputs):
     """All 7 minibatches of one row: the prior counts once, the likelihood is scaled by N / batch."""
     model = MODELS[name]
@@ -106,6 +110,18 @@ def test_log_likelihood_of_minibatches_averages_to_the_whole(name, inputs):
         for i in range(len(y))
     ]
     assert torch.isclose(torch.stack(parts).mean(), whole, rtol=1e-10)
+
+
+def test_network_without_bias_has_no_extra_unit(inputs):
+    """Layers are ``W z / sqrt(fan_in)``, and the function of inputs that are all zero is zero."""
+    trace = poutine.trace(MODELS["pbp-bnn-no-bias"]).get_trace(inputs)
+    w1, w2, w3 = (trace.nodes[name]["value"] for name in ("w1", "w2", "w3"))
+    assert [tuple(w.shape) for w in (w1, w2, w3)] == [(5, 3), (4, 5), (1, 4)]
+    hidden = torch.relu(inputs @ w1.T / 3**0.5)
+    expected = torch.relu(hidden @ w2.T / 5**0.5) @ w3.T / 2
+    torch.testing.assert_close(trace.nodes["_RETURN"]["value"], expected.squeeze(-1))
+    assert (MODELS["pbp-bnn-no-bias"](torch.zeros(2, 3)) == 0).all()
+    assert (MODELS["pbp-bnn-deep"](torch.zeros(2, 3)) != 0).all()
 
 
 def test_unknown_activation_and_wrong_outputs_are_refused():

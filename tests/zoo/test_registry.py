@@ -9,17 +9,21 @@ import torch
 
 from guides import AutoMeanField, AutoSpikeSlab
 from zoo.errors import UserError
+from zoo.message_passing import PassSettings
 from zoo.registry import (
     GUIDES,
     MODELS,
     ModelOptions,
     applicable,
     baselines,
+    check_fit_options,
     check_options,
     check_task,
     find_guide,
     find_model,
     reference_of,
+    where,
+    with_companions,
 )
 
 SMALL = ModelOptions(widths=(3,))
@@ -59,9 +63,86 @@ def test_every_applicable_guide_sets_up_on_every_task(name):
         for guide_name in baselines(model):
             guide_entry = GUIDES[guide_name]
             fitted, _ = applicable(guide_entry, model)
-            guide = guide_entry.build(fitted.build(task, 2, classes, SMALL))
+            guide = guide_entry.method.build(fitted.build(task, 2, classes, SMALL))
             guide.setup(torch.randn(4, 2), y)
             assert all(parameter.isfinite().all() for parameter in guide.parameters())
+
+
+@pytest.mark.parametrize("guide", ["pbp", "pbp-1-epoch", "sspbp", "sspbp-1-epoch"])
+def test_messages_are_passed_where_they_can_be(guide):
+    entry = GUIDES[guide]
+    for model in ("pbp-bnn", "pbp-bnn-no-bias"):
+        assert applicable(entry, MODELS[model])[0].name == model
+    for activation in ("relu", "leaky-relu"):
+        options = ModelOptions(activation=activation)
+        assert applicable(entry, MODELS["bnn"], "regression", options)[0].name == "bnn"
+
+
+@pytest.mark.parametrize(
+    ("model", "task", "activation", "words"),
+    [
+        ("bnn", "regression", "tanh", "'pbp' does not apply to model 'bnn': .*relu.*is tanh"),
+        ("bnn", "binary", "relu", "Gaussian likelihood, and its likelihood is bernoulli"),
+        ("bnn", "multiclass", "relu", "Gaussian likelihood, and its likelihood is categorical"),
+        ("spike-slab-bnn", "regression", "relu", "'pbp' does not apply .*Gaussian weights"),
+        ("spike-slab-linear", "regression", "relu", "'pbp' does not apply .*Gaussian weights"),
+    ],
+)
+def test_messages_are_refused_elsewhere_with_the_reason(model, task, activation, words):
+    with pytest.raises(UserError, match=words):
+        applicable(GUIDES["pbp"], MODELS[model], task, ModelOptions(activation=activation))
+
+
+def test_note_says_how_often_the_data_count():
+    forty = "40 passes over the data count it 40 times: no approximation of the posterior"
+    for name, note in (
+        ("pbp", forty),
+        ("sspbp", forty),
+        ("pbp-1-epoch", "one pass"),
+        ("sspbp-1-epoch", "one pass"),
+    ):
+        assert applicable(GUIDES[name], MODELS["pbp-bnn"])[1] == note
+        assert GUIDES[name].method.settings(50, seed=3, steps=99) == PassSettings(
+            40 if note == forty else 1, 3
+        )
+
+
+@pytest.mark.parametrize(
+    ("guide", "model", "text"),
+    [
+        ("mean-field", "bnn", "bnn"),
+        ("spike-slab", "bnn", "bnn (as spike-slab-bnn)"),
+        ("spike-slab", "pbp-bnn", ""),
+        ("pbp", "bnn", "bnn (regression; relu, leaky-relu)"),
+        ("sspbp", "pbp-bnn-no-bias", "pbp-bnn-no-bias"),
+        ("pbp", "spike-slab-bnn", ""),
+    ],
+)
+def test_where_a_guide_applies_is_told_with_its_limits(guide, model, text):
+    assert where(GUIDES[guide], MODELS[model]) == text
+
+
+def test_one_pass_stands_beside_forty():
+    assert with_companions(["pbp", "mean-field"]) == ["pbp", "pbp-1-epoch", "mean-field"]
+    assert with_companions(["pbp-1-epoch"]) == ["pbp-1-epoch"]
+    assert with_companions(["sspbp-1-epoch", "sspbp", "pbp"]) == [
+        "sspbp-1-epoch", "sspbp", "pbp", "pbp-1-epoch",
+    ]  # fmt: skip
+    with pytest.raises(UserError, match="unknown guide 'pbq'; nearest: pbp"):
+        with_companions(["pbq"])
+
+
+def test_companions_are_guides():
+    assert {other for guide in GUIDES.values() for other in guide.beside} <= set(GUIDES)
+
+
+def test_options_of_a_fit_are_those_of_its_method():
+    check_fit_options(GUIDES["mean-field"], ["steps", "lr", "batch-size"])
+    check_fit_options(GUIDES["pbp"], [])
+    with pytest.raises(UserError, match="--lr does not apply to guide 'pbp', which takes none of these"):
+        check_fit_options(GUIDES["pbp"], ["lr"])
+    with pytest.raises(UserError, match="--epochs .*which takes --steps, --lr, --batch-size"):
+        check_fit_options(GUIDES["mean-field"], ["epochs"])
 
 
 def test_baselines_leave_out_what_does_not_apply():
@@ -73,6 +154,7 @@ def test_best_reference_is_the_default():
     assert {name: reference_of(model, None) for name, model in MODELS.items()} == {
         "bnn": "nuts",
         "pbp-bnn": "nuts",
+        "pbp-bnn-no-bias": "nuts",
         "spike-slab-bnn": "none",
         "spike-slab-linear": "exact",
     }
@@ -144,5 +226,5 @@ def test_options_survive_json():
 
 def test_guides_build_what_they_are_named_after():
     model = MODELS["spike-slab-bnn"].build("regression", 2, 0, SMALL)
-    assert type(GUIDES["mean-field"].build(model)) is AutoMeanField
-    assert type(GUIDES["spike-slab"].build(model)) is AutoSpikeSlab
+    assert type(GUIDES["mean-field"].method.build(model)) is AutoMeanField
+    assert type(GUIDES["spike-slab"].method.build(model)) is AutoSpikeSlab

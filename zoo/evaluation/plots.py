@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from guides.storage import write_atomically
 from zoo.evaluation.estimates import Estimate
@@ -115,8 +115,9 @@ def _score_panel(axis: Axes, rows: Sequence[Row], name: str, palette: Mapping[st
         0.5, 1.015, arrow, transform=axis.transAxes, ha="center", va="bottom", fontsize=7.5, color="0.4"
     )
     counts = name in ("num_parameters", "fit_seconds")
-    if counts and _spans_decades([getattr(row, name) for row in rows]):
-        axis.set_xscale("log")
+    values = [getattr(row, name) for row in rows]
+    if counts and _spans_decades(values):
+        _log_axis(axis, values)
     else:
         axis.xaxis.set_major_locator(MaxNLocator(4, integer=name == "num_parameters"))
     axis.margins(x=0.12)
@@ -142,6 +143,16 @@ def _mark_right_values(axis: Axes, name: str, floor: float | None) -> None:
         axis.axvspan(0, floor or 0, color="0.88", linewidth=0, zorder=0.4)
     if name == "pareto_k":
         axis.axvline(0.7, color=FAINT, linewidth=1.2, zorder=1)
+
+
+def _log_axis(axis: Axes, values: Sequence[float | None]) -> None:
+    """A logarithmic axis with few ticks: 1, 2, 5 over a decade or so, powers of ten over more."""
+    known = [value for value in values if value]
+    wide = max(known) > 30 * min(known)
+    axis.set_xscale("log")
+    axis.xaxis.set_major_locator(LogLocator(subs=(1,) if wide else (1, 2, 5)))
+    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.xaxis.set_minor_locator(NullLocator())
 
 
 def _spans_decades(values: Sequence[float | None]) -> bool:

@@ -276,11 +276,11 @@ def markdown(rows: Sequence[Row]) -> str:
 
 def rich_table(rows: Sequence[Row], title: str | None = None) -> Table:
     """The same for a terminal, a column a method (there are more figures than methods); failed methods in
-    red.
+    red, notes below.
     """
     headings, lines = _table(rows)
-    table = Table(title=title, header_style="bold")
-    table.add_column("")
+    table = Table(title=title, header_style="bold", caption=_notes(rows), caption_justify="left")
+    table.add_column("", overflow="fold")
     for row in rows:
         failed = row.status != "ok"
         table.add_column(
@@ -288,7 +288,7 @@ def rich_table(rows: Sequence[Row], title: str | None = None) -> Table:
         )
     figures = dict(zip([h for h in headings if h not in TEXT_COLUMNS], _existing(rows), strict=True))
     for i, heading in enumerate(headings):
-        if heading == "method":
+        if heading in ("method", "note"):
             continue
         better = LEGEND[figures[heading]].better if heading in figures else ""
         sign = {"lower": " [dim]↓[/dim]", "higher": " [dim]↑[/dim]"}.get(
@@ -297,9 +297,18 @@ def rich_table(rows: Sequence[Row], title: str | None = None) -> Table:
         table.add_row(
             heading + sign,
             *(_plain(line[i]) for line in lines),
-            end_section=i + 1 == len(headings) - len(figures),
+            end_section=heading == "status",
         )
     return table
+
+
+def _notes(rows: Sequence[Row]) -> str | None:
+    """A line for every note, with the methods that have it."""
+    methods: dict[str, list[str]] = {}
+    for row in rows:
+        if row.note:
+            methods.setdefault(row.note, []).append(row.method)
+    return "\n".join(_plain(f"{', '.join(names)}: {note}") for note, names in methods.items()) or None
 
 
 def _plain(text: str) -> str:

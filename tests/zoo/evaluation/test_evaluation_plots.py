@@ -41,6 +41,26 @@ def texts(figure: Figure) -> str:
     return "\n".join(t.get_text() for t in figure.findobj(matplotlib.text.Text))
 
 
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [((5.4, 8.0, 55.6), {"5", "10", "20", "50"}), ((0.05, 0.06, 256.0), {"0.1", "1", "10", "100"})],
+)
+def test_ticks_of_a_logarithmic_axis_are_few_and_do_not_overlap(seconds, expected, drawn, tmp_path):
+    rows = [Row.from_figures(f"m{i}", "bnn", {"fit_seconds": s}) for i, s in enumerate(seconds)]
+    plots.plot_scoreboard(rows, tmp_path / "s.png")
+    axis, figure = drawn[0].axes[0], drawn[0]
+    low, high = axis.get_xlim()
+    labels = [
+        label
+        for place, label in zip(axis.get_xticks(), axis.get_xticklabels(), strict=True)
+        if low <= place <= high
+    ]
+    assert {label.get_text() for label in labels} >= expected
+    assert not [label for label in axis.get_xticklabels(minor=True) if label.get_text()]
+    boxes = [label.get_window_extent(figure.canvas.get_renderer()) for label in labels]
+    assert all(left.x1 < right.x0 for left, right in zip(boxes, boxes[1:], strict=False))
+
+
 def test_scoreboard_has_a_panel_per_figure_and_every_method(drawn, tmp_path):
     figures = {"rmse": Estimate(3.0, 0.2), "ref_w1": Estimate(0.4, 0.01, 0.07), "fit_seconds": 3.0}
     rows = [

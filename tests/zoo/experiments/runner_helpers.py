@@ -1,0 +1,57 @@
+"""Reading what a run has written, and a real `zoo reproduce` in a process of its own."""
+
+from __future__ import annotations
+
+import csv
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+HERE = Path(__file__).parent
+MAIN = """
+import zoo.experiments.catalogue
+zoo.experiments.catalogue.MODULES = ("toy_experiments",)
+from zoo.cli import main
+main()
+"""
+
+
+def rows(folder: Path, name: str = "results.csv") -> list[dict[str, str]]:
+    with (folder / name).open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def without_seconds(folder: Path) -> list[dict[str, str]]:
+    """`results.csv` but for the times, which differ from run to run."""
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows(folder)]
+
+
+def start_zoo(*arguments: object, seconds: float = 0.0) -> subprocess.Popen[str]:
+    """A call on the toys; a cell of `toy/slow` takes that many seconds."""
+    path = os.pathsep.join([str(HERE), str(HERE.parent)])
+    return subprocess.Popen(
+        [sys.executable, "-c", MAIN, "reproduce", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path, "TOY_SECONDS": str(seconds)},
+        start_new_session=True,  # so that a test can send Ctrl-C to the whole group
+    )
+
+
+def results(folder: Path) -> list[Path]:
+    return sorted(folder.glob("cells/*/*/*/*/result.json"))
+
+
+def running(folder: Path) -> list[Path]:
+    return list(folder.glob("cells/.running-*"))
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it has not happened"
+        time.sleep(0.02)

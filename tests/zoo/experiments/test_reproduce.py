@@ -1,0 +1,263 @@
+"""``zoo reproduce`` as a user meets it: help, list, messages, exit codes, Ctrl-C and kill -9."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+
+import pytest
+from cli_helpers import fresh_process, run_zoo
+from runner_helpers import results, rows, running, start_zoo, wait_for, without_seconds
+from toy_experiments import CELLS
+
+import zoo.experiments.catalogue
+from zoo.experiments.catalogue import experiments
+
+pytestmark = pytest.mark.usefixtures("calls")
+
+
+def refused(*arguments: object) -> str:
+    """The one line that a call prints to stderr before it ends with 2."""
+    result = run_zoo("reproduce", *arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stderr.startswith("zoo: ")
+    return result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["toy/mesure"], ["unknown experiment 'toy/mesure'", "nearest: toy/measure"]),
+        (["toy/measure", "--datasets", "a,c"], ["unknown data set of toy/measure 'c'", "known: a, b"]),
+        (["toy/measure", "--methods", "mm"], ["unknown method of toy/measure 'mm'", "nearest: m"]),
+        (["toy/measure", "--settings", "5x"], ["unknown setting of toy/measure '5x'", "5x5"]),
+        (["toy/measure", "--methods", "m,m"], ["method 'm' is named twice"]),
+        (["toy/measure", "--datasets", ","], ["--datasets names nothing", "known: a, b"]),
+        (["toy/measure", "--datasets", ""], ["--datasets names nothing"]),
+        (["toy/measure", "--trials", 0], ["--trials must be at least 1, not 0"]),
+        (["toy/measure", "--trials", -1], ["--trials must be at least 1, not -1"]),
+        (["toy/measure", "--jobs", 0], ["--jobs must be at least 1, or -1 for one a core, not 0"]),
+        (["toy/measure", "--jobs", -2], ["--jobs must be at least 1", "not -2"]),
+        (["toy/measure", "--seed", -1], ["--seed", "not -1"]),
+        (["toy/measure", "--budget", "ful"], ["unknown budget 'ful'", "nearest: full"]),
+        ([], ["which experiment?", "--list"]),
+    ],
+)
+def test_request_that_makes_no_sense(arguments, words, tmp_path):
+    line = refused(*arguments, "--out", tmp_path / "a" / "b")
+    assert all(word in line for word in words), line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_out_is_asked_for():
+    assert "give --out, as in: zoo reproduce toy/measure --out" in refused("toy/measure")
+
+
+def test_out_that_cannot_be_one(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("x")
+    assert "is a file, not a folder" in refused("toy/measure", "--out", file)
+    assert "cannot write to" in refused("toy/measure", "--out", file / "below")
+    assert "holds no config.json" in refused("toy/measure", "--out", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_out_of_something_else(tmp_path):
+    run_zoo("reproduce", "toy/measure", "--trials", 1, "--out", tmp_path)
+    assert "belongs to another run (seed differ)" in refused("toy/measure", "--seed", 1, "--out", tmp_path)
+    assert "(option epochs differ)" in refused("toy/measure", "--budget", "quick", "--out", tmp_path)
+    (tmp_path / "config.json").write_text('{"command": "compare"}')
+    assert "belongs to another run (command," in refused("toy/measure", "--out", tmp_path)
+
+
+def test_missing_data_is_one_line(tmp_path):
+    line = refused("toy/refused", "--datasets", "b", "--out", tmp_path / "out")
+    assert "b m 5x5 trial 0: the file of b is missing" in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_run_prints_the_table_and_where_it_is(tmp_path):
+    result = run_zoo("reproduce", "toy/measure", "--out", tmp_path)
+    assert (result.exit_code, result.stderr) == (0, "")
+    lines = result.stdout.splitlines()
+    assert re.split(r"\s{2,}", lines[0].strip()) == [
+        "data set", "method", "setting", "metric", "ours", "n", "published",
+    ]  # fmt: skip
+    assert "1.500 ± 0.010" in result.stdout
+    assert "24 cells, 0 of them from earlier calls" in result.stdout
+    assert str(tmp_path / "table.md") in result.stdout.replace("\n", "")
+    assert max(map(len, lines[:-1])) <= 80
+
+
+def test_second_run_computes_nothing_and_says_what_the_folder_has(calls, tmp_path):
+    run_zoo("reproduce", "toy/measure", "--out", tmp_path)
+    calls.clear()
+    result = run_zoo("reproduce", "toy/measure", "--datasets", "a, b", "--trials", 2, "--out", tmp_path)
+    assert "16 cells, 16 of them from earlier calls; the folder has 8 more" in result.stdout
+    assert calls == []
+
+
+def test_options_choose_the_cells(calls, tmp_path):
+    options = ["--datasets", "b", "--methods", "n", "--settings", "5,5x5", "--trials", 2, "--seed", 7]
+    assert (
+        run_zoo("reproduce", "toy/measure", *options, "--budget", "quick", "--out", tmp_path).exit_code == 0
+    )
+    assert {(*cell.combination, cell.trial) for cell in calls} == {
+        ("b", "n", setting, trial) for setting in ("5", "5x5") for trial in (0, 1)
+    }
+    assert {(cell.base_seed, *cell.options.items()) for cell in calls} == {(7, ("epochs", 1))}
+
+
+def test_failures_are_told_and_end_with_one_only_if_nothing_else_is_there(calls, monkeypatch, tmp_path):
+    result = run_zoo("reproduce", "toy/troubled", "--out", tmp_path)
+    assert result.exit_code == 0
+    assert len(result.stderr.splitlines()) == 1
+    assert "zoo: 5 of 24 cells failed (--retry-failed" in result.stderr
+    assert "b m 5 trial 0 failed: error is nan" in result.stderr
+    only = ["--datasets", "b", "--methods", "m", "--settings", "5", "--out", tmp_path]
+    assert run_zoo("reproduce", "toy/troubled", *only).exit_code == 1
+    monkeypatch.setenv("TOY_MENDED", "1")
+    calls.clear()
+    result = run_zoo("reproduce", "toy/troubled", *only, "--retry-failed")
+    assert (result.exit_code, result.stderr, len(calls)) == (0, "", 3)
+
+
+# ----------------------------------------------------------------------------------------- help and list
+
+
+def test_list_says_what_there_is(calls, tmp_path):
+    result = run_zoo("reproduce", "--list")
+    assert result.exit_code == 0
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    assert calls == []
+    text = " ".join(result.stdout.replace("│", " ").split())
+    for name in experiments():
+        assert f" {name} A toy. published: Nobody 1999, Table 1, page 7 data sets: a, b" in text
+    assert "settings: 5x5, 5 quick: no time (1 trial) full: no time either (3 trials)" in text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_list_of_one():
+    assert "toy/slow" not in run_zoo("reproduce", "toy/measure", "--list").stdout
+    assert "unknown experiment" in refused("toy/mesure", "--list")
+
+
+def test_list_of_the_real_experiments_fits_a_terminal_and_cuts_no_name(monkeypatch):
+    monkeypatch.undo()
+    assert "toy_experiments" not in zoo.experiments.catalogue.MODULES
+    text = run_zoo("reproduce", "--list").stdout
+    assert max(map(len, text.splitlines())) <= 80
+    for name in experiments():
+        assert re.search(rf"│ {name} ", text), name
+
+
+def test_list_does_not_wait_for_torch():
+    code = """
+import sys
+from zoo.cli import app
+app(["reproduce", "--list"], standalone_mode=False)
+sys.exit(", ".join({"torch", "jax", "pyro", "matplotlib", "guides"} & set(sys.modules)) or 0)
+"""
+    result = fresh_process(code)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_help_teaches():
+    text = run_zoo("reproduce", "--help").stdout
+    for words in (
+        "zoo reproduce --list",
+        "--out out/dice",
+        "--jobs -1",
+        "--retry-failed",
+        "table.md",
+        "full",
+    ):
+        assert words in text
+    assert "reproduce" in run_zoo("--help").stdout
+
+
+def test_examples_of_the_help_name_experiments_that_exist(monkeypatch):
+    monkeypatch.undo()
+    text = run_zoo("reproduce", "--help").stdout
+    names = set(re.findall(r"zoo reproduce (\w+/\S+)", text))
+    assert "example/dice" in names
+    assert names <= set(experiments())
+
+
+def test_example_works_as_shown(monkeypatch, tmp_path):
+    monkeypatch.undo()
+    result = run_zoo("reproduce", "example/dice", "--budget", "quick", "--out", tmp_path)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert len(rows(tmp_path)) == 24
+    assert len(list(tmp_path.glob("cells/*/*/*/*/throws.npy"))) == 24
+
+
+# -------------------------------------------------------------------------------------- killed and stopped
+
+
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_kill_loses_the_running_cells_alone(jobs, calls, tmp_path):
+    out = tmp_path / "killed"
+    process = start_zoo("toy/slow", "--jobs", jobs, "--out", out, seconds=0.2)
+    wait_for(lambda: len(results(out)) >= 5)
+    wait_for(lambda: running(out))
+    process.kill()
+    process.communicate()
+    if jobs > 1:  # the others follow
+        workers = {int(path.name.split("-")[-2]) for path in running(out)}
+        wait_for(lambda: not any(map(alive, workers)), seconds=10)
+    finished = len(results(out))
+    assert 5 <= finished < CELLS
+    result = run_zoo("reproduce", "toy/slow", "--out", out)
+    assert result.exit_code == 0
+    assert len(calls) == CELLS - finished
+    assert running(out) == []
+    run_zoo("reproduce", "toy/slow", "--out", tmp_path / "whole")
+    assert without_seconds(out) == without_seconds(tmp_path / "whole")
+    assert (out / "table.csv").read_bytes() == (tmp_path / "whole" / "table.csv").read_bytes()
+
+
+def alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_ctrl_c_is_one_line_and_writes_the_tables(jobs, calls, tmp_path):
+    out = tmp_path / "stopped"
+    process = start_zoo("toy/slow", "--jobs", jobs, "--out", out, seconds=0.2)
+    wait_for(lambda: len(results(out)) >= 3)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    stdout, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert stderr == "zoo: interrupted; the same command goes on from what is finished\n"
+    assert stdout == ""
+    finished = len(results(out))
+    assert 3 <= finished < CELLS
+    assert len({row["seed"] for row in rows(out)}) == finished
+    assert f"**Partial: {finished} of {CELLS} cells.**" in (out / "table.md").read_text()
+    assert running(out) == []
+    run_zoo("reproduce", "toy/slow", "--out", out)
+    assert len(calls) == CELLS - finished
+    assert "Complete" in (out / "table.md").read_text()
+
+
+@pytest.mark.slow
+def test_two_calls_in_one_folder_at_once(tmp_path):
+    out = tmp_path / "shared"
+    processes = [start_zoo("toy/slow", "--out", out, seconds=0.05) for _ in range(2)]
+    for process in processes:
+        stdout, stderr = process.communicate(timeout=100)
+        assert (process.returncode, stderr) == (0, "")
+        assert "24 cells" in stdout
+    assert running(out) == []
+    shutil.rmtree(out / "cells" / "a" / "m" / "5" / "0")
+    run_zoo("reproduce", "toy/slow", "--out", out)
+    run_zoo("reproduce", "toy/slow", "--out", tmp_path / "whole")
+    assert without_seconds(out) == without_seconds(tmp_path / "whole")
