@@ -116,7 +116,7 @@ class RandomTensor(torch.Tensor):
         for own, size in enumerate(shape):
             places = torch.arange(1.0, size + 1).reshape(-1, *(1,) * (len(shape) - own - 1)).expand(shape)
             lines = view(places).movedim(axis, -1).flatten(0, -2) if len(shape) > 1 else view(places)[None]
-            if (lines == lines[:1]).all() and (size == 1 or len(lines[0].unique()) > 1):
+            if (lines == lines[:1]).all() and len(lines[0].unique()) == len(lines[0]):
                 return own
         return None
 

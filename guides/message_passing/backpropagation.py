@@ -45,6 +45,9 @@ class ProbabilisticBackpropagation:
     an approximation of what NUTS samples.  ``epochs=1`` counts every row once: this is ADF, an approximation
     of the posterior, which depends on the order of the rows.
 
+    **The start is part of the prior.**  Hidden units have to be told apart, so the weights of a network start
+    at random means, which the first row takes for those of the prior.  Linear models start at the prior.
+
     :param model: a Pyro model ``model(x, y)``; ``model(x)`` predicts (a ``y`` without default gets zeros).
         ``x``: ``[N, ...]`` as the model takes it, ``y: [N]``.  Latent sites: Normal weights with a fixed
         scale or a scale ``factor / sqrt(precision)``, and Gamma precisions of one number each.  One Normal
@@ -73,7 +76,7 @@ class ProbabilisticBackpropagation:
         self.model, self.messages, self.dtype = model, messages, dtype
         self._fitted: Fitted | None = None
 
-    # ------------------------------------------------------------------------------------------------- fittin
+    # ------------------------------------------------------------------------------------------------ fitting
 
     def fit(
         self,
@@ -133,7 +136,7 @@ class ProbabilisticBackpropagation:
         job.run([self], refine=False)
         return self
 
-    # ---------------------------------------------------------------------------------------------- predictio
+    # -------------------------------------------------------------------------------------------- predictions
 
     def predictive(self, x: Tensor, noise: bool = True) -> Distribution:
         """The posterior predictive of every row, batch shape ``[N]``, in float64.
@@ -183,7 +186,7 @@ class ProbabilisticBackpropagation:
             family = Forward(recording.program, self.messages).family
             return recording.program, all_messages(recording.program, family, fitted.moments(), rows)
 
-    # ----------------------------------------------------------------------------------------- what was learn
+    # --------------------------------------------------------------------------------------- what was learned
 
     @property
     def sites(self) -> dict[str, SiteMoments]:
@@ -234,7 +237,7 @@ class ProbabilisticBackpropagation:
             raise RuntimeError("not fitted yet: call fit(x, y) or load(path, model)")
         return self._fitted
 
-    # ------------------------------------------------------------------------------------------------ as draw
+    # ----------------------------------------------------------------------------------------------- as draws
 
     def draws(self, n: int, seed: int = 0) -> dict[str, Tensor]:
         """``{site: [n, *site]}`` of every latent site, independent, in the dtype of the model's site."""
@@ -285,7 +288,7 @@ class ProbabilisticBackpropagation:
             return posterior.to_arviz()
         return posterior.to_arviz(x, observed_data={self._fit().structure.observed: y})
 
-    # ------------------------------------------------------------------------------------------------- on dis
+    # ------------------------------------------------------------------------------------------------ on disk
 
     def save(self, path: str | Path) -> None:
         """One safetensors file, without pickle; the file is complete or not there at all."""

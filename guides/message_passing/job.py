@@ -44,7 +44,13 @@ class Job:
         means = start_means(recording, rng, init_means)
         order = orders(len(x), epochs, rng, order, batch_size)
         state, links = _initial_state(recording, means, guide.dtype)
-        facts = {"epochs": 0, "rows_seen": 0, "seconds": 0.0, "seed": seed, "batch_size": batch_size}
+        facts = {
+            "epochs": 0,
+            "rows_seen": 0,
+            "seconds": 0.0,
+            "seed": int(seed),
+            "batch_size": int(batch_size),
+        }
         job = cls(
             Forward(recording.program, guide.messages),
             links,

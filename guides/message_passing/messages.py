@@ -136,6 +136,10 @@ class SpikeSlab:
 
         The braces are a variance too (of the mean given which ``z_i`` are 0), so ``var_j`` is at least its
         first term; that bound catches rounding.
+
+        The ``z_i`` count as independent even where they share a spike, as they do after another linear layer
+        or its ReLU; and a unit counts all of them, those too for which its weight is known to be 0.  The
+        spike is then too small; the mean of the whole is right all the same.
         """
         ops = operations(m.mean)
         log_rho = ops.broadcast_to(m.log_slab, m.mean.shape)

@@ -134,7 +134,7 @@ def _broadcast_tensors(func, *tensors):
     return tuple(t.expand(shape) for t in tensors)
 
 
-# ------------------------------------------------------------------------------------------- linear operation
+# ------------------------------------------------------------------------------------------ linear operations
 
 
 def _linear(func, input, weight, bias=None):
@@ -244,7 +244,7 @@ def _sum(func, view, dim=None, keepdim=False, *, dtype=None):
     return result if keepdim else result.squeeze(tuple(over)) if over else result
 
 
-# --------------------------------------------------------------------------------------- elementwise operatio
+# ------------------------------------------------------------------------------------- elementwise operations
 
 
 def _add(func, first, second, *, alpha=1):

@@ -211,18 +211,29 @@ def record(
     :param gammas: values of Gamma sites, 1 unless given
     :raises UnsupportedSiteError: naming the site and the operation that message passing cannot do
     """
-    size, dims = max(len(x), 2), set()
+    size, dims, shapes, first_error = max(len(x), 2), set(), {}, None
     while True:
         # Rows can be told from units only if no weight has a dimension of this size: if one has, repeat a
         # row.
         index = torch.arange(size).clamp_max(len(x) - 1)
-        recording, error, found = _record_rows(model, x[index], None if y is None else y[index], gammas or {})
-        if size not in found or found <= dims:
-            break
+        before = shapes
+        recording, error, shapes = _record_rows(
+            model, x[index], None if y is None else y[index], gammas or {}
+        )
+        if grown := [name for name in shapes if shapes[name] != before.get(name, shapes[name])]:
+            raise UnsupportedSiteError(
+                f"site {grown[0]!r}: its shape depends on the number of rows, which is not supported by "
+                "message passing: draw weights outside the plate of the data"
+            )
+        found = {d for shape in shapes.values() for d in shape}
+        if size not in found:
+            if recording is not None or first_error is not None:
+                break
+            first_error = error  # weights that are joined or reshaped may have this size: one more attempt
         dims |= found
         size = next(n for n in range(size + 1, size + len(dims) + 2) if n not in dims)
     if recording is None:
-        raise error
+        raise first_error
     return replace(
         recording,
         rows={name: value[: len(x)] for name, value in recording.rows.items()},
@@ -232,8 +243,8 @@ def record(
 
 def _record_rows(
     model: Callable, x: Tensor, y: Tensor | None, gammas: Mapping[str, float]
-) -> tuple[Recording | None, Exception | None, set[int]]:
-    """``(recording or None, error or None, sizes of the weights that the model has)``"""
+) -> tuple[Recording | None, Exception | None, dict[str, tuple[int, ...]]]:
+    """``(recording or None, error or None, shapes of the weights that the model has)``"""
     tape = Tape(len(x))
     recorder = _Recorder(tape, gammas, y is not None)
     recording = error = None
@@ -249,7 +260,7 @@ def _record_rows(
         recording = _finish(tape, recorder)
     except Exception as failure:  # perhaps only because a weight has as many elements as there are rows
         error = failure
-    return recording, error, {d for shape in tape.shapes.values() for d in shape}
+    return recording, error, tape.shapes
 
 
 def predicting(model: Callable) -> Callable:
@@ -304,7 +315,7 @@ def _finish(tape: Tape, recorder: _Recorder) -> Recording:
     )
 
 
-# ------------------------------------------------------------------------------------------- what precisions
+# ----------------------------------------------------------------------------------------- what precisions do
 
 
 def analyse(model: Callable, x: Tensor, y: Tensor) -> Recording:

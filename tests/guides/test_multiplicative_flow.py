@@ -495,3 +495,16 @@ def test_starts_as_mean_field_would():
         likelihood = -0.5 * len(y) * math.log(2 * math.pi * NOISE**2) - 0.5 * errors / NOISE**2
         plain = torch.distributions.kl_divergence(law, dist.Normal(0.0, 1.0)).sum() - likelihood
     assert cost.item() == pytest.approx(plain.item(), abs=1.5)
+
+
+@pytest.mark.parametrize("layer", [F.linear, lambda x, w: x @ w.T])
+def test_a_layer_of_one_unit_has_a_multiplier_for_every_input(layer):
+    def model(x, y):
+        w = pyro.sample("w", dist.Normal(torch.zeros(1, 4), 1.0).to_event(2))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(layer(x, w).squeeze(-1), 1.0), obs=y)
+
+    guide = AutoMNF(model)
+    guide.setup(torch.randn(9, 4), torch.randn(9))
+    assert guide.sites["w"].multiplied == 1
+    assert guide.multipliers[0].base.shape == (2, 4)

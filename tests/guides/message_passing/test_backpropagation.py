@@ -111,7 +111,7 @@ def test_intercept_alone():
     close(guide.predictive(x, noise=False).mean, np.full(40, float(guide.sites["mu"].mean)))
 
 
-# --------------------------------------------------------------------------------- one data point, by quadrat
+# ------------------------------------------------------------------------------ one data point, by quadrature
 
 
 def tilted_moments(evidence, mean, variance, step=2e-4):
@@ -692,6 +692,12 @@ def test_files_that_are_none_of_ours(tmp_path):
         ProbabilisticBackpropagation.load(path, NETWORKS["pbp"])
 
 
+def test_seeds_from_numpy_can_be_saved(tmp_path):
+    guide = ProbabilisticBackpropagation(line()).fit(X[:, 0], Y, epochs=1, seed=np.int64(3))
+    guide.save(tmp_path / "g")
+    assert ProbabilisticBackpropagation.load(tmp_path / "g", line()).posterior(1).info["seed"] == 3
+
+
 def test_another_model_does_not_fit_a_saved_fit(tmp_path):
     fitted().save(tmp_path / "guide.safetensors")
     loaded = ProbabilisticBackpropagation.load(tmp_path / "guide.safetensors", pbp((5,)))
@@ -887,3 +893,15 @@ def test_a_weight_precision_that_is_no_gamma_is_stood_in_for():
     np.testing.assert_allclose(ours - ours[0], expected - expected[0], rtol=1e-10)
     assert guide.draws(3)["lam"].gt(0).all()
     assert guide.log_prob(guide.draws(3)).isfinite().all()
+
+
+def test_the_stand_in_is_in_units_of_the_prior():
+    """``w = loc + factor u``, and only the weights of this precision count."""
+    guide = ProbabilisticBackpropagation(NETWORKS["two_precisions"]).fit(*data(), epochs=1)
+    kept = guide._fitted
+    precisions = kept.state.precisions | {"b": compiled.Precision(-3.0, 2.0)}
+    guide._fitted = replace(kept, state=kept.state._replace(precisions=precisions))
+    mean, variance = guide.sites["v"]
+    squares = (((mean - 0.1).square() + variance) / 0.25).sum().item()
+    close(guide.precisions["b"], (7.0 + 4 / 2, 3.0 + squares / 2))
+    assert guide.precisions["a"] == tuple(map(float, kept.state.precisions["a"]))

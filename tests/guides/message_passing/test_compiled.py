@@ -246,6 +246,16 @@ def test_groups_of_weights_have_their_own_precision():
     assert float(both.precisions["second"].rate) != 3.0
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_weights_that_the_data_have_not_met_are_not_refined(dtype):
+    """The cavity is exactly nothing, though the start variance was rounded to float32."""
+    means, factor = {"w": np.linspace(-1, 1, 4)}, 0.3
+    state, links = compiled.initial_state(
+        means, {}, 1.0, {"lambda": (101.0, 1.0)}, {"w": ("lambda", 0.1, factor)}, dtype
+    )
+    assert_same(compiled.refine(links, state), state, rtol=0, atol=0)
+
+
 def test_refused_updates_are_counted_and_change_nothing():
     means, x, y = problem()
     y[4] = 1e200  # squares to infinity
@@ -257,6 +267,42 @@ def test_refused_updates_are_counted_and_change_nothing():
     batch = compiled.run_minibatches(Network("gaussian", 2), state, {"x": x}, y, np.array([[4, -1]]))
     assert_same(batch._replace(refused=state.refused), state, rtol=0, atol=0)
     assert int(batch.refused.noise) == 1
+    assert int(batch.refused.weights) == sum(m.size for m in means)
+
+
+def test_an_empty_place_of_a_minibatch_refuses_nothing():
+    """It is filled with the first row, whatever that is."""
+    means, x, y = problem()
+    y[0] = 1e200
+    state, _ = start(means)
+    network = Network("gaussian", 2)
+    single = compiled.run_epoch(network, state, {"x": x}, y, np.array([4]))
+    assert [int(n) for n in single.refused] == [0, 0, 0]
+    assert_same(single, compiled.run_minibatches(network, state, {"x": x}, y, np.array([[4, -1]])))
+
+
+def test_a_minibatch_whose_sum_is_no_gamma_leaves_the_noise_alone():
+    """Each row alone widens the Gamma and leaves it proper; all together would not."""
+    rows, x = 50, np.ones((50, 1))
+    state, _ = compiled.initial_state({"w0": np.zeros((1, 1))}, {"w0": np.full((1, 1), 0.5)}, (6.0, 6.0))
+    run = lambda order: compiled.run_minibatches(  # noqa: E731
+        Network("gaussian", 1), state, {"x": x}, np.full(rows, 10.0), order
+    )
+    alone, together = run(np.array([[0]])), run(np.arange(rows)[None])
+    assert int(alone.refused.noise) == 0
+    assert rows * (float(alone.noise.concentration) - 6) < -5
+    assert int(together.refused.noise) == rows
+    assert_same(together.noise, state.noise, rtol=0, atol=0)
+
+
+def test_a_prior_factor_that_is_not_finite_is_refused_and_counted():
+    state, links = start([np.zeros((1, 2))])
+    far = compiled.Moments(np.array([[1e160, 0.5]]), np.full((1, 2), 0.1))  # squares to infinity
+    state = state._replace(weights={"w0": far})
+    after = compiled.refine(links, state)
+    assert int(after.refused.prior) == 1
+    assert (np.asarray(after.weights["w0"].mean) != far.mean).tolist() == [[False, True]]
+    assert all(np.isfinite(a).all() for a in leaves(after))
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])

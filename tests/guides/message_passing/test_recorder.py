@@ -481,6 +481,12 @@ def y_as_column(x, y=None):
     pyro.sample("y", dist.Normal(x @ weights("w", INPUTS), 0.5).to_event(1), obs=y[:, None])
 
 
+def latent_of_every_row(x, y=None):
+    with pyro.plate("data", len(x)):
+        z = pyro.sample("z", dist.Normal(number(0.0), number(1.0)))
+        pyro.sample("y", dist.Normal(x[:, 0] + z, 0.5), obs=y)
+
+
 def nothing_observed(x, y=None):
     weights("w", INPUTS)
 
@@ -513,6 +519,7 @@ MODELS = {
     column_output: ["'y'", "shape"],
     column_output_in_plate: ["'y'", "shape"],
     y_as_column: ["'y'", "shape"],
+    latent_of_every_row: ["'z'", "number of rows", "outside the plate"],
     nothing_observed: ["no likelihood"],
 }
 
@@ -522,6 +529,23 @@ def test_unsupported_models_are_named(model, words):
     with pytest.raises(UnsupportedSiteError) as error:
         analyse(model, *data(9))
     assert_one_line(error, words)
+
+
+def joined_weights(x, y=None):
+    """No site has a dimension of eight, but what is multiplied has."""
+    hidden = torch.cat([F.relu(x @ weights("a", INPUTS, 3)), F.relu(x @ weights("b", INPUTS, 5))], 1)
+    observe(hidden @ torch.cat([weights("u", 3), weights("v", 5)]), y)
+
+
+def reshaped_weights(x, y=None):
+    hidden = F.relu(x @ weights("a", INPUTS, 2, 4).reshape(INPUTS, 8))
+    observe(hidden @ (weights("v", 2, 4).reshape(8) / 3), y)
+
+
+@pytest.mark.parametrize("model", [joined_weights, reshaped_weights])
+def test_as_many_rows_as_units_that_no_site_has(model):
+    programs = [analyse(model, *data(rows)).program for rows in (7, 8, 9)]
+    assert programs[0] == programs[1] == programs[2]
 
 
 def test_errors_of_the_model_itself_come_through():
