@@ -42,6 +42,8 @@ format: $(READY) ## put style and format right
 bench: $(READY) ## speed, as ratios measured side by side
 	$(BIN)/python benchmarks/svi_step.py
 	$(BIN)/python benchmarks/reference.py
+	$(BIN)/python benchmarks/message_passing.py
+	$(BIN)/python benchmarks/message_passing_robustness.py
 
 tutorials: $(READY) ## render tutorials/*.py to notebooks in out/tutorials
 	mkdir -p $(OUT)/tutorials

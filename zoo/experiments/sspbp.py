@@ -190,7 +190,7 @@ EXPERIMENTS = (
         datasets=tuple(PAIRS),
         methods=("pbp", "sspbp", "same"),
         quick=Effort(trials=1, cost="20 seconds", options={"draws": 1000}),
-        full=Effort(trials=5, cost="2 minutes on 2 cores", options={"draws": 10_000}),
+        full=Effort(trials=5, cost="1 minute on 2 cores", options={"draws": 10_000}),
         published={
             ("X0-W0", "pbp", "default", "mmd2"): (0.066, None),
             ("X0-W0", "sspbp", "default", "mmd2"): (0.020, None),
@@ -228,8 +228,8 @@ EXPERIMENTS = (
         datasets=("boston",),
         methods=("sspbp",),
         settings=("5", "50", "5x5", "50x50", "5x5x5", "50x50x50"),
-        quick=Effort(trials=2, cost="1 minute on 2 cores", options={"epochs": 4}),
-        full=Effort(trials=30, cost="8 minutes on 2 cores", options={"epochs": EPOCHS}),
+        quick=Effort(trials=2, cost="30 seconds on 2 cores", options={"epochs": 4}),
+        full=Effort(trials=30, cost="1 minute on 2 cores", options={"epochs": EPOCHS}),
         published={
             ("boston", "sspbp", "5", "slab_layer_2"): (0.976, 0.007),
             ("boston", "sspbp", "5x5", "slab_layer_2"): (0.962, 0.007),
