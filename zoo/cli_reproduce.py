@@ -35,6 +35,7 @@ Examples:
   zoo reproduce example/dice --datasets fair --trials 50 --out out/dice
   zoo reproduce sspbp/table-3.3 --jobs -1 --out out/table-3.3
   zoo reproduce sspbp/table-3.3 --budget quick --methods pbp --out out/quick
+  zoo reproduce sspbp/table-3.3 --datasets yacht --set epochs=10 --out out/ten
 """
 
 
@@ -62,6 +63,10 @@ def reproduce_command(
     budget: Annotated[
         str, typer.Option("--budget", help="quick (for a look) or full (as published).")
     ] = "full",
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="An option of the budget in another value, NAME=VALUE; may be repeated."),
+    ] = None,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Compute failed cells again.")] = False,
 ) -> None:
     """See ``REPRODUCE_HELP``."""
@@ -78,7 +83,8 @@ def reproduce_command(
     jobs = number_of_jobs(jobs)
     parts = {"datasets": datasets, "methods": methods, "settings": settings}
     chosen = {axis: None if text is None else split_names(text) for axis, text in parts.items()}
-    request = plan(experiment, **chosen, trials=trials, seed=seed, budget=budget)
+    options = _changes(changes or [])
+    request = plan(experiment, **chosen, trials=trials, seed=seed, budget=budget, options=options)
     from zoo.experiments.progress import show_progress
     from zoo.experiments.runner import reproduce
     from zoo.experiments.tables import rich_table
@@ -89,6 +95,15 @@ def reproduce_command(
     _tell(outcome, out)
     if len(outcome.failed) == len(outcome.asked):
         raise typer.Exit(1)
+
+
+def _changes(texts: list[str]) -> dict[str, str]:
+    """``["epochs=4"]`` -> ``{"epochs": "4"}``"""
+    pairs = [text.partition("=") for text in texts]
+    for text, (name, sign, value) in zip(texts, pairs, strict=True):
+        if not (name and sign and value):
+            raise UserError(f"--set takes NAME=VALUE as in --set epochs=4, not {text!r}")
+    return {name: value for name, _, value in pairs}
 
 
 def _tell(outcome: Outcome, out: Path) -> None:
@@ -121,6 +136,7 @@ def print_list(name: str | None = None) -> None:
                 lines.append(f"{WORDS[axis]}s: {', '.join(names)}")
         for budget, effort in experiment.efforts.items():
             trials = "1 trial" if effort.trials == 1 else f"{effort.trials} trials"
-            lines.append(f"{budget}: {effort.cost} ({trials})")
+            options = "".join(f", {name}={value}" for name, value in effort.options.items())
+            lines.append(f"{budget}: {effort.cost} ({trials}{options})")
         table.add_row(experiment.name, escape("\n".join(lines)))
     Console().print(table)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from zoo.errors import UserError, unknown
@@ -20,6 +20,7 @@ class Request:
 
     :ivar chosen: dataset, method, setting -> names; an axis that is left out is taken whole
     :ivar trials: of every combination; the budget's if None was given
+    :ivar changed: options of the budget that have another value in this call
     """
 
     experiment: Experiment
@@ -27,10 +28,12 @@ class Request:
     chosen: dict[str, tuple[str, ...]]
     trials: int
     seed: int
+    changed: dict[str, object] = field(default_factory=dict)
 
     @property
     def effort(self) -> Effort:
-        return self.experiment.efforts[self.budget]
+        effort = self.experiment.efforts[self.budget]
+        return replace(effort, options={**effort.options, **self.changed})
 
     def cells(self) -> list[Cell]:
         """In the order of work: a first trial of everything comes first, so that mistakes show early."""
@@ -64,6 +67,8 @@ class Request:
             words += ["--trials", str(self.trials)]
         if self.seed:
             words += ["--seed", str(self.seed)]
+        for name, value in self.changed.items():
+            words += ["--set", f"{name}={value}"]
         return shlex.join([*words, "--budget", self.budget, "--out", str(out)])
 
 
@@ -76,11 +81,14 @@ def plan(
     trials: int | None = None,
     seed: int = 0,
     budget: str = "full",
+    options: Mapping[str, str] | None = None,
 ) -> Request:
     """A checked request.
 
     :param datasets: part of the axis, in any order; None for all of it; so are ``methods`` and ``settings``
-    :raises UserError: for a name that the experiment does not know, or a choice that is empty
+    :param options: values, as text, for some of the budget's options
+    :raises UserError: for a name that the experiment does not know, a value that is none for its option, or a
+        choice that is empty
     """
     found = find_experiment(experiment) if isinstance(experiment, str) else experiment
     if budget not in found.efforts:
@@ -92,10 +100,28 @@ def plan(
         if names is not None:
             chosen[axis] = _choose(found, axis, names)
     effort = found.efforts[budget]
-    request = Request(found, budget, chosen, effort.trials if trials is None else trials, seed)
+    changed = {name: _option(found, effort, name, text) for name, text in (options or {}).items()}
+    changed = {name: value for name, value in changed.items() if value != effort.options[name]}
+    request = Request(found, budget, chosen, effort.trials if trials is None else trials, seed, changed)
     if not request.cells():
         raise UserError(f"{found.name} has no cell with this combination of names: nothing to do")
     return request
+
+
+def _option(experiment: Experiment, effort: Effort, name: str, text: str) -> object:
+    """The value that a text stands for, of the type that the budget's own value has."""
+    if name not in effort.options:
+        if not effort.options:
+            raise UserError(f"{experiment.name} has no options to set")
+        raise unknown(f"option of {experiment.name}", name, effort.options)
+    kind = type(effort.options[name])
+    try:
+        return {"true": True, "false": False}[text.lower()] if kind is bool else kind(text)
+    except (KeyError, ValueError):
+        raise UserError(
+            f"option {name} of {experiment.name} is of type {kind.__name__} (its value is "
+            f"{effort.options[name]}), not {text!r}"
+        ) from None
 
 
 def number_of_jobs(jobs: int) -> int:

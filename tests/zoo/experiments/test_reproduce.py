@@ -43,6 +43,9 @@ def refused(*arguments: object) -> str:
         (["toy/measure", "--jobs", -2], ["--jobs must be at least 1", "not -2"]),
         (["toy/measure", "--seed", -1], ["--seed", "not -1"]),
         (["toy/measure", "--budget", "ful"], ["unknown budget 'ful'", "nearest: full"]),
+        (["toy/measure", "--set", "epoch=2"], ["unknown option of toy/measure 'epoch'", "nearest: epochs"]),
+        (["toy/measure", "--set", "epochs=two"], ["option epochs of toy/measure is of type int", "'two'"]),
+        (["toy/measure", "--set", "epochs"], ["--set takes NAME=VALUE", "'epochs'"]),
         ([], ["which experiment?", "--list"]),
     ],
 )
@@ -111,6 +114,19 @@ def test_options_choose_the_cells(calls, tmp_path):
     assert {(cell.base_seed, *cell.options.items()) for cell in calls} == {(7, ("epochs", 1))}
 
 
+def test_an_option_in_another_value_reaches_the_cells_the_page_and_the_command(calls, tmp_path):
+    arguments = ["toy/measure", "--datasets", "b", "--trials", 1, "--set", "epochs=9", "--out", tmp_path]
+    assert run_zoo("reproduce", *arguments).exit_code == 0
+    assert {cell.options["epochs"] for cell in calls} == {9}
+    page = (tmp_path / "table.md").read_text()
+    assert "epochs 9" in page
+    assert "--set epochs=9" in page
+    calls.clear()
+    assert run_zoo("reproduce", *arguments).exit_code == 0
+    assert calls == []
+    assert "option epochs differ" in refused(*arguments[:5], "--out", tmp_path)
+
+
 def test_failures_are_told_and_end_with_one_only_if_nothing_else_is_there(calls, monkeypatch, tmp_path):
     result = run_zoo("reproduce", "toy/troubled", "--out", tmp_path)
     assert result.exit_code == 0
@@ -136,7 +152,10 @@ def test_list_says_what_there_is(calls, tmp_path):
     text = " ".join(result.stdout.replace("│", " ").split())
     for name in experiments():
         assert f" {name} A toy. published: Nobody 1999, Table 1, page 7 data sets: a, b" in text
-    assert "settings: 5x5, 5 quick: no time (1 trial) full: no time either (3 trials)" in text
+    assert (
+        "settings: 5x5, 5 quick: no time (1 trial, epochs=1) full: no time either (3 trials, epochs=4)"
+        in text
+    )
     assert list(tmp_path.iterdir()) == []
 
 
