@@ -69,6 +69,11 @@ class VariationalFit:
         """Var[w] [p], spikes included."""
         return _variance(self.alpha, self.mu, self.s)
 
+    @property
+    def bias_law(self) -> tuple[float, np.ndarray, float]:
+        """``(m, k [p], sd)``: b given w is N(m - k . w, sd^2)."""
+        return self._law.bias_mean, self._law.bias_slope, math.sqrt(self._law.bias_variance)
+
 
 class VARBVS:
     """Fit with :meth:`fit`, then read the averages over the grid of hyper-parameters.

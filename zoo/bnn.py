@@ -21,24 +21,33 @@ ACTIVATIONS = {"relu": F.relu, "leaky-relu": F.leaky_relu, "tanh": torch.tanh}
 
 
 class WeightPrior(Protocol):
-    """The law of one weight matrix ``[out, in]``, in both languages."""
+    """The law of one weight matrix ``[out, in]`` or bank of filters ``[out, in, height, width]``, in both
+    languages.
+    """
 
-    def pyro(self, shape: tuple[int, int], like: Tensor) -> dist.TorchDistribution: ...
-    def numpyro(self, shape: tuple[int, int]): ...
+    def pyro(self, shape: tuple[int, ...], like: Tensor) -> dist.TorchDistribution: ...
+    def numpyro(self, shape: tuple[int, ...]): ...
+
+
+def fan_in_scale(shape: tuple[int, ...]) -> float:
+    """``1/sqrt(inputs of one output)``."""
+    return math.prod(shape[1:]) ** -0.5
 
 
 @dataclass(frozen=True)
 class GaussianWeights:
-    """``N(0, 1/fan_in)`` for every weight."""
+    """``N(0, 1/fan_in)`` for every weight, or ``N(0, scale^2)``."""
 
-    def pyro(self, shape: tuple[int, int], like: Tensor) -> dist.TorchDistribution:
-        scale = like.new_tensor(shape[1] ** -0.5)
-        return dist.Normal(torch.zeros_like(scale), scale).expand(shape).to_event(2)
+    scale: float | None = None
 
-    def numpyro(self, shape: tuple[int, int]):
+    def pyro(self, shape: tuple[int, ...], like: Tensor) -> dist.TorchDistribution:
+        scale = like.new_tensor(self.scale or fan_in_scale(shape))
+        return dist.Normal(torch.zeros_like(scale), scale).expand(shape).to_event(len(shape))
+
+    def numpyro(self, shape: tuple[int, ...]):
         import numpyro.distributions as ndist
 
-        return ndist.Normal(0.0, shape[1] ** -0.5).expand(shape).to_event(2)
+        return ndist.Normal(0.0, self.scale or fan_in_scale(shape)).expand(shape).to_event(len(shape))
 
 
 @dataclass(frozen=True)

@@ -94,8 +94,11 @@ failed, and nothing is graded against it. A guide that fails is a row that says 
 
 The folder holds scoreboard.csv, .md and .png, standard_errors.csv, draws as netCDF for ArviZ (reference.nc
 and one file a guide; beside it a .safetensors where a guide predicts in closed form), config.json, bands.png
-(one input) or scatter.png, and inclusion.csv and .png for spike-slab-linear. An interrupted call goes on when
-the same command is given again.
+(one input) or scatter.png, and inclusion.csv and .png for variable selection. An interrupted call goes on
+when the same command is given again.
+
+References: nuts; for variable selection exact (all models of up to 20 columns) and, for classes, gibbs. NUTS
+runs by itself for models of at most 2000 numbers.
 
 \b
 Budgets:
@@ -107,6 +110,7 @@ Examples:
   zoo compare boston --guides mean-field,spike-slab --budget full --out out/boston
   zoo compare yacht --model pbp-bnn --guides pbp,sspbp,mean-field --out out/yacht
   zoo compare us_crime --model spike-slab-linear --guides spike-slab --out out/crime
+  zoo compare breast_cancer --model spike-slab-logistic --guides spike-slab,varbvs --out out/cancer
   zoo compare houses.csv --target price --reference none --out out/houses
 """
 
@@ -202,9 +206,11 @@ def list_command() -> None:
             end_section=True,
         )
     guides = _table("Guides", "guide", "what it is, where it applies")
+    told: dict[str, str] = {"; ".join(MODELS): "all"}
     for guide in GUIDES.values():
         fits = "; ".join(filter(None, (where(guide, model) for model in MODELS.values())))
-        guides.add_row(guide.name, f"{guide.summary}\nmodels: {fits}", end_section=True)
+        guides.add_row(guide.name, f"{guide.summary}\nmodels: {told.get(fits, fits)}", end_section=True)
+        told.setdefault(fits, f"those of {guide.name}")
     Console().print(models, guides)
 
 
@@ -356,7 +362,7 @@ def compare_command(
         ),
     ] = None,
     reference: Annotated[
-        str | None, typer.Option("--reference", help="nuts, exact or none; the model's best by default.")
+        str | None, typer.Option("--reference", help="nuts, exact, gibbs or none; the best one by default.")
     ] = None,
     budget: Annotated[str, typer.Option("--budget", help=f"{' or '.join(BUDGETS)}, see above.")] = "quick",
     target: TargetOption = None,
@@ -393,7 +399,7 @@ def compare_command(
     )
     with progress_bar() as progress:
         rows = run(comparison, out, progress)
-    _print_notes(problem.dataset.oddities)
+    _print_notes(problem.dataset.oddities + ((comparison.remark,) if comparison.remark else ()))
     Console().print(rich_table(rows, title=escape(f"{model} on {data}")))
     print(f"written to {out}")
     for row in rows:

@@ -47,7 +47,9 @@ ActivationOption = Annotated[
 InclusionOption = Annotated[
     float | None,
     typer.Option(
-        "--inclusion", help="Prior inclusion probability of spike-and-slab weights; 0.5 by default."
+        "--inclusion",
+        help="Prior inclusion probability of spike-and-slab weights; 0.5 by default, 0.25 for "
+        "spike-slab-logistic.",
     ),
 ]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -19,16 +17,17 @@ from zoo.evaluation.pareto import pareto_k
 from zoo.evaluation.scoreboard import Row, write_scoreboard
 from zoo.fitting import log_joint
 from zoo.grading import Graded, grade, write_inclusion
+from zoo.kept import load_kept, seal_posterior
 from zoo.methods import ClosedForm, Fitted
-from zoo.output import output_folder, versions
+from zoo.output import output_folder
 from zoo.problem import Problem
 from zoo.reference import reference_posterior
 from zoo.registry import GuideEntry, ModelEntry, find_guide
 from zoo.report import write_plots
 from zoo.sealed import file_checksum
 
-#: What a saved result must still say when it is read again.
-SEALED = ("method", "figures", "inclusion", "settings", "versions", "state")
+#: Numbers in the draws of one guide (160 MB); a large network gets fewer of them.
+MOST_NUMBERS, FEWEST_DRAWS = 40_000_000, 50
 
 
 def run(comparison: Comparison, out: str | Path, progress: Progress | None = None) -> list[Row]:
@@ -49,7 +48,7 @@ def run(comparison: Comparison, out: str | Path, progress: Progress | None = Non
         trusted = truth if truth and truth.status == "ok" else None
         rows = [grade(problem, result, trusted) for result in results]
         sound = [result for result, row in zip(results, rows, strict=True) if row.status == "ok"]
-        if comparison.entry.name == "spike-slab-linear":
+        if comparison.entry.selects:
             write_inclusion(sound, problem.dataset.feature_names, folder)
         write_plots(comparison, sound, rows, folder)
         write_scoreboard(rows, folder)  # last: where it stands, so does everything else
@@ -71,25 +70,28 @@ def fit_guide(comparison: Comparison, name: str, folder: Path, progress: Progres
     except DivergenceError as error:
         return Graded(name, entry.name, Posterior(model, {}), {}, note, f"failed: {error}")
     posterior = _posterior(fitted, problem, budget.draws, comparison.seed)
-    posterior.info.update(method=name, settings=asdict(settings), versions=versions())
+    posterior.info.update(method=name, settings=asdict(settings))
     if fitted.closed_form:
         fitted.closed_form.save(_state(path))
         posterior.info["state"] = file_checksum(_state(path))
-    posterior.info["sha256"] = _checksum(posterior)
+    seal_posterior(posterior)
     comparison.save(posterior, path)
     return _graded(posterior, fitted.closed_form, entry, note)
 
 
 def _posterior(fitted: Fitted, problem: Problem, num_draws: int, seed: int) -> Posterior:
     """Draws from a fitted guide; its ``info`` holds every figure that they cannot give."""
-    draws = fitted.draws(num_draws, seed)
+    size = sum(value.numel() for value in fitted.draws(1, seed).values())
+    num_draws = min(num_draws, max(FEWEST_DRAWS, MOST_NUMBERS // size))
     figures: dict = {"num_parameters": fitted.num_parameters, "fit_seconds": fitted.seconds}
     if fitted.elbo:
         figures["elbo"] = fitted.elbo()
-    if fitted.log_prob:
+    if fitted.draws_with_log_prob:
         with torch.no_grad():
-            log_q = fitted.log_prob(draws)
+            draws, log_q = fitted.draws_with_log_prob(num_draws, seed)
             figures["pareto_k"] = pareto_k(log_joint(fitted.model, draws, problem.x, problem.y) - log_q)
+    else:
+        draws = fitted.draws(num_draws, seed)
     if fitted.inclusion:
         probabilities = torch.cat([site.flatten() for site in fitted.inclusion.values()])
         figures["density_mean"] = probabilities.mean().item()
@@ -123,30 +125,13 @@ def _state(path: Path) -> Path:
 
 
 def _load(path: Path, guide: GuideEntry, model: Callable) -> tuple[Posterior, ClosedForm | None] | None:
-    """What an earlier call has fitted; None when it is not there, damaged, or of other versions.
-
-    Such a file is of no use: the guide is fitted again, and the file replaced whole.
-    """
-    if not path.exists():
-        return None
+    """What an earlier call has fitted, if it can be used."""
+    posterior = load_kept(path, model)
+    if posterior is None or "state" not in posterior.info:
+        return None if posterior is None else (posterior, None)
     try:
-        posterior = Posterior.load(path, model)
-        info = posterior.info
-        if info["sha256"] != _checksum(posterior) or info["versions"] != versions():
-            return None
-        if "state" not in info:
-            return posterior, None
-        if info["state"] != file_checksum(_state(path)):
+        if posterior.info["state"] != file_checksum(_state(path)):
             return None
         return posterior, guide.method.load(_state(path), model).closed_form
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _checksum(posterior: Posterior) -> str:
-    """Of the draws and the figures: netCDF has none of its own for the latter."""
-    info = {key: value for key, value in posterior.info.items() if key in SEALED}
-    digest = hashlib.sha256(json.dumps(info, sort_keys=True).encode())
-    for name, value in sorted(posterior.sites.items()):
-        digest.update(f"{name} {list(value.shape)}".encode() + value.numpy().tobytes())
-    return digest.hexdigest()

@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from guides.exact import MAX_COLUMNS
+import torch
+from pyro import poutine
+
 from guides.posterior import Posterior
 from zoo.budgets import BUDGETS, Budget
 from zoo.errors import UserError, unknown
@@ -15,7 +17,7 @@ from zoo.registry import (
     ModelEntry,
     ModelOptions,
     applicable,
-    check_task,
+    check_data,
     find_guide,
     find_model,
     reference_of,
@@ -25,6 +27,8 @@ from zoo.registry import (
 #: ArviZ groups with a number for every draw and every row stay out of the .nc files above this size (they
 #: can be computed again)
 LARGEST_GROUP = 5_000_000
+#: Latent numbers of a model for which NUTS runs without being asked for.
+MOST_LATENT = 2000
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,8 @@ class Comparison:
 
     :ivar data: the name or the path that the user gave
     :ivar guides: those that were asked for, and those that stand beside them
-    :ivar reference: ``nuts``, ``exact`` or ``none``
+    :ivar reference: ``nuts``, ``exact``, ``gibbs`` or ``none``
+    :ivar remark: what the user should know about the request
     """
 
     data: str
@@ -44,6 +49,7 @@ class Comparison:
     reference: str
     budget: Budget
     seed: int
+    remark: str = ""
 
     def config(self) -> dict:
         """What the output folder belongs to, JSON-safe."""
@@ -94,11 +100,11 @@ def plan(
 ) -> Comparison:
     """Checks a request before anything is written.
 
-    :param reference: ``nuts``, ``exact``, ``none``, or None for the best that the model has
+    :param reference: ``nuts``, ``exact``, ``gibbs``, ``none``, or None for the best that can be had
     :raises UserError: for an unknown name, or a guide, model, reference and data that do not go together
     """
     entry = find_model(model)
-    check_task(entry, problem.task, data)
+    check_data(entry, problem.dataset, data)
     for name in guides:
         applicable(find_guide(name), entry, problem.task, options)
     twice = sorted({name for name in guides if list(guides).count(name) > 1})
@@ -106,15 +112,28 @@ def plan(
         raise UserError(f"guide {twice[0]!r} is named twice in --guides {','.join(guides)}")
     if budget not in BUDGETS:
         raise unknown("budget", budget, BUDGETS)
-    kind = reference_of(entry, reference)
+    kind, remark = reference_of(entry, reference, problem.dataset.num_features), ""
+    if kind == "nuts" and reference is None:
+        kind, remark = _nuts_or_none(entry, problem, options)
     if not guides and kind == "none":
         raise UserError("nothing to do: name a guide (--guides) or a reference (--reference)")
-    if kind == "exact" and problem.dataset.num_features > MAX_COLUMNS:
-        raise UserError(
-            f"{data} has {problem.dataset.num_features} columns: 2^p models are enumerated for "
-            f"p <= {MAX_COLUMNS} only; use --reference none"
-        )
     rows = tuple(with_companions(guides))
-    comparison = Comparison(data, problem, entry, options, rows, kind, BUDGETS[budget], seed)
+    comparison = Comparison(data, problem, entry, options, rows, kind, BUDGETS[budget], seed, remark)
     comparison.build(entry)  # refuses options that the model cannot have
     return comparison
+
+
+def _nuts_or_none(entry: ModelEntry, problem: Problem, options: ModelOptions) -> tuple[str, str]:
+    """NUTS where nobody has asked for it, unless it would take hours; then none, and a remark."""
+    dataset = problem.dataset
+    model = entry.build(dataset.task, dataset.num_features, dataset.num_classes, options)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        nodes = poutine.trace(model).get_trace(problem.x[:1]).nodes.values()
+    latent = [node for node in nodes if node["type"] == "sample" and not node["is_observed"]]
+    count = sum(node["value"].numel() for node in latent if node["name"] not in ("y", "data"))
+    if count <= MOST_LATENT:
+        return "nuts", ""
+    return "none", (
+        f"no reference: NUTS over {count} numbers (more than {MOST_LATENT}) would take hours; "
+        "--reference nuts insists"
+    )

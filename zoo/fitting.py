@@ -26,6 +26,9 @@ from guides.storage import write_atomically
 from zoo.errors import DivergenceError, UserError
 
 SECONDS_BETWEEN_CHECKPOINTS = 10.0
+#: The ELBO of a fit: networks drawn for it, fewer (not below the least) where rows times parameters times
+#: networks would exceed the work.
+ELBO_DRAWS, FEWEST_ELBO_DRAWS, ELBO_WORK = 1000, 25, 2 * 10**10
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,10 @@ class FitSettings:
     def learning_rate(self, step: int) -> float:
         return self.lr * 0.5 * (1 + math.cos(math.pi * step / self.steps))
 
+    def progress(self, step: int) -> float:
+        """From 0 at the first step to 1 at the last, for schedules of the guide's own."""
+        return step / max(1, self.steps - 1)
+
 
 def default_batch_size(rows: int) -> int | None:
     """All rows where they are few; else minibatches, whose cost no longer grows with the data."""
@@ -65,6 +72,9 @@ class Fit:
         self.svi = SVI(model, guide, self.optimizer, guide.elbo())
         self.losses: list[float] = []
         self.seconds = 0.0
+        # A guide with a schedule of its own is told before every step how far the fit is, nothing else: so
+        # it needs no place in a checkpoint.
+        self._anneal: Callable[[float], object] | None = getattr(guide, "anneal", None)
 
     def run(
         self,
@@ -92,7 +102,7 @@ class Fit:
                 if progress
                 else None
             )
-            with _unwatched():
+            with unwatched():
                 last_saved = time.monotonic()
                 while len(self.losses) < self.settings.steps:
                     self._step()
@@ -106,9 +116,14 @@ class Fit:
                 self._save(checkpoint, about)
         return self
 
-    def elbo(self, num_samples: int = 1000) -> tuple[float, float]:
-        """The evidence lower bound in nats and its standard error, over networks drawn from the guide."""
-        with torch.random.fork_rng(devices=[]), _unwatched():
+    def elbo(self, num_samples: int | None = None) -> tuple[float, float]:
+        """The evidence lower bound in nats and its standard error, over networks drawn from the guide; their
+        number is chosen by the size of the problem if it is not given.
+        """
+        if num_samples is None:
+            work = len(self.x) * sum(parameter.numel() for parameter in self.guide.parameters())
+            num_samples = max(FEWEST_ELBO_DRAWS, min(ELBO_DRAWS, ELBO_WORK // max(1, work)))
+        with torch.random.fork_rng(devices=[]), unwatched():
             torch.manual_seed(self.settings.seed + 1)
             values = torch.tensor([-self.svi.evaluate_loss(self.x, self.y) for _ in range(num_samples)])
         return values.mean().item(), (values.std() / math.sqrt(num_samples)).item()
@@ -117,9 +132,11 @@ class Fit:
     # Steps
 
     def _set_up(self) -> None:
-        """Makes the guide's parameters, those that exist stay; Adam counts them in this order."""
+        """Makes the guide's parameters, those that exist stay; Adam counts them in the order of their names,
+        which a guide that was loaded shares with one that was made.
+        """
         self.guide.setup(*self._batch())
-        self.optimizer.adopt(self.guide.parameters())
+        self.optimizer.adopt(parameter for _, parameter in sorted(self.guide.named_parameters()))
 
     def _batch(self) -> tuple:
         rows, size = len(self.x), self.settings.batch_size
@@ -131,6 +148,8 @@ class Fit:
     def _step(self) -> None:
         step = len(self.losses)
         self.optimizer.set_lr(self.settings.learning_rate(step))
+        if self._anneal is not None:
+            self._anneal(self.settings.progress(step))
         start = time.perf_counter()
         loss = self.svi.step(*self._batch())
         self.seconds += time.perf_counter() - start
@@ -201,7 +220,7 @@ class Fit:
 
 
 @contextmanager
-def _unwatched() -> Iterator[None]:
+def unwatched() -> Iterator[None]:
     """Without Pyro's validation: a fifth faster, and a number that is not finite reaches the loss, where the
     step is known, instead of an error inside a distribution.  The set-up run before it is validated.
     """

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
@@ -98,7 +99,8 @@ def _distances(problem: Problem, result: Graded, truth: Graded) -> tuple[dict[st
     if truth.inclusion:
         ours, mcse = inclusion_of(result)
         site = next(iter(truth.inclusion))
-        figures["ref_pip_rmse"] = inclusion_error(ours[site], truth.inclusion[site], mcse[site])
+        noise = torch.hypot(mcse[site].double(), truth.inclusion_mcse[site].double())
+        figures["ref_pip_rmse"] = inclusion_error(ours[site], truth.inclusion[site], noise)
     return figures, distances.left_out
 
 

@@ -1,4 +1,4 @@
-"""Models whose weights have inclusion indicators: spike-and-slab networks and linear regression.
+"""Models whose weights have inclusion indicators: spike-and-slab networks, linear and logistic regression.
 
 Latent binary Bayesian networks (Hubin and Storvik 2019): ``w = gamma b``, ``gamma ~ Bernoulli(pi)``.
 """
@@ -14,7 +14,7 @@ from pyro import distributions as dist
 from torch import Tensor
 
 from guides import SpikeSlab
-from zoo.bnn import BNN
+from zoo.bnn import BNN, fan_in_scale, observe, observe_numpyro
 
 
 @functools.cache
@@ -54,20 +54,19 @@ def numpyro_spike_slab():
 
 @dataclass(frozen=True)
 class SpikeSlabWeights:
-    """Slab ``N(0, 1/fan_in)``, included with probability ``inclusion``."""
+    """Slab ``N(0, 1/fan_in)``, or ``N(0, scale^2)``, included with probability ``inclusion``."""
 
     inclusion: float = 0.5
+    scale: float | None = None
 
-    def pyro(self, shape: tuple[int, int], like: Tensor) -> dist.TorchDistribution:
-        scale = like.new_tensor(shape[1] ** -0.5)
-        return (
-            SpikeSlab(like.new_tensor(self.inclusion), torch.zeros_like(scale), scale)
-            .expand(shape)
-            .to_event(2)
-        )
+    def pyro(self, shape: tuple[int, ...], like: Tensor) -> dist.TorchDistribution:
+        scale = like.new_tensor(self.scale or fan_in_scale(shape))
+        prior = SpikeSlab(like.new_tensor(self.inclusion), torch.zeros_like(scale), scale)
+        return prior.expand(shape).to_event(len(shape))
 
-    def numpyro(self, shape: tuple[int, int]):
-        return numpyro_spike_slab()(self.inclusion, 0.0, shape[1] ** -0.5).expand(shape).to_event(2)
+    def numpyro(self, shape: tuple[int, ...]):
+        prior = numpyro_spike_slab()(self.inclusion, 0.0, self.scale or fan_in_scale(shape))
+        return prior.expand(shape).to_event(len(shape))
 
 
 def spike_slab_bnn(in_features: int, *, inclusion: float = 0.5, **options) -> BNN:
@@ -118,3 +117,43 @@ class SpikeSlabLinear:
         with numpyro.plate("data", x.shape[0]):
             numpyro.sample("y", ndist.Normal(output, scale), obs=y)
         return output
+
+
+@dataclass(frozen=True)
+class SpikeSlabLogistic:
+    """Logistic regression on standardised columns.
+
+    ``w_j = 0`` with probability ``1 - inclusion``, else ``N(0, 1)``; ``b ~ N(0, 1)``;
+    ``y ~ Bernoulli(sigmoid(b + x w))``.  All ``2^p`` models can be counted
+    (:func:`guides.exact_logistic.enumerate_spike_slab_logistic`), more columns are for the Gibbs sampler of
+    :mod:`guides.polya_gamma`.
+
+    Sites: ``w: [in]``, ``b: []``; observed ``y: [N]``.
+    """
+
+    in_features: int
+    inclusion: float = 0.25
+
+    def __call__(self, x: Tensor, y: Tensor | None = None, size: int | None = None) -> Tensor:
+        """The Pyro model; ``size``: rows of the whole data set if ``x`` is a minibatch.  Returns log-odds
+        ``[N]``.
+        """
+        zero = x.new_zeros(())
+        prior = SpikeSlab(x.new_tensor(self.inclusion), zero, zero + 1).expand([self.in_features])
+        weighted = x @ pyro.sample("w", prior.to_event(1))
+        output = weighted + pyro.sample("b", dist.Normal(zero, 1.0))[..., None]
+        observe("bernoulli", output, y, len(x), size, None)
+        return output
+
+    def twin(self, x, y=None):
+        """The same model in NumPyro; its indicators are discrete, so it serves the density and not NUTS."""
+        import numpyro
+        import numpyro.distributions as ndist
+
+        prior = numpyro_spike_slab()(self.inclusion, 0.0, 1.0).expand((self.in_features,)).to_event(1)
+        output = x @ numpyro.sample("w", prior) + numpyro.sample("b", ndist.Normal(0.0, 1.0))
+        return observe_numpyro("bernoulli", output, y, None)
+
+
+#: Models in which every weight belongs to a column of the data.
+VariableSelection = SpikeSlabLinear | SpikeSlabLogistic

@@ -104,9 +104,15 @@ def _fitted(guide: ProbabilisticBackpropagation, model: Callable) -> Fitted:
         num_parameters=2 * weights + 2 * len(guide.precisions),  # mean, variance; concentration, rate
         seconds=guide.seconds,
         summary=f"{passes} in {guide.seconds:.1f} s, {sum(guide.refused.values())} updates refused",
-        log_prob=guide.log_prob,
+        draws_with_log_prob=lambda n, seed: _weighed(guide, guide.draws(n, seed=seed)),
         closed_form=guide,
     )
+
+
+def _weighed(
+    guide: ProbabilisticBackpropagation, draws: dict[str, Tensor]
+) -> tuple[dict[str, Tensor], Tensor]:
+    return draws, guide.log_prob(draws)
 
 
 def _check(guide: ProbabilisticBackpropagation) -> None:

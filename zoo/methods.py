@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from rich.progress import Progress
 from torch import Tensor
 from torch.distributions import Distribution
@@ -41,7 +42,8 @@ class Fitted:
     :ivar num_parameters: numbers that were fitted
     :ivar seconds: that the fit took
     :ivar summary: what was done, for the terminal
-    :ivar log_prob: ``{site: [n, *site]} -> [n]``, log density of draws under the approximation, nats
+    :ivar draws_with_log_prob: ``(n, seed) -> (draws, [n])``: the same draws, and for each of them what to
+        divide by in an importance ratio, a log density in nats
     :ivar elbo: ``() -> (value, standard error)``, nats
     :ivar inclusion: inclusion probabilities, ``{site: [*site]}``
     :ivar losses: minus the ELBO of every step
@@ -53,7 +55,7 @@ class Fitted:
     num_parameters: int
     seconds: float
     summary: str
-    log_prob: Callable[[Mapping[str, Tensor]], Tensor] | None = None
+    draws_with_log_prob: Callable[[int, int], tuple[dict[str, Tensor], Tensor]] | None = None
     elbo: Callable[[], tuple[float, float]] | None = None
     inclusion: Mapping[str, Tensor] = field(default_factory=dict)
     losses: Sequence[float] = ()
@@ -110,15 +112,31 @@ class Method(Protocol):
         ...
 
 
+def itself(model: Callable) -> Callable:
+    return model
+
+
+def as_drawn(draws: dict[str, Tensor]) -> dict[str, Tensor]:
+    return draws
+
+
 @dataclass(frozen=True)
 class Variational:
     """Stochastic variational inference.
 
     :ivar build: ``model -> guide``
+    :ivar bounds: whether minus the guide's loss bounds the evidence of the model
+    :ivar has_density: whether its draws have a density to compare with the model's
+    :ivar replace: the model that is fitted in place of the one asked for, with a prior of its own say
+    :ivar translate: draws of the sites of that model -> draws of the sites of the model asked for
     """
 
     build: Callable[[Callable], FlatGuide]
     takes: Sequence[str] = ("steps", "lr", "batch-size")
+    bounds: bool = True
+    has_density: bool = True
+    replace: Callable[[Callable], Callable] = itself
+    translate: Callable[[dict[str, Tensor]], dict[str, Tensor]] = as_drawn
 
     def settings(
         self,
@@ -144,9 +162,10 @@ class Variational:
         label: str = "fit",
     ) -> Fitted:
         """An interrupted fit goes on from the last checkpoint in ``path``."""
-        run = Fit(self.build(model), model, x, y, settings)
+        fitted_model = self.replace(model)
+        run = Fit(self.build(fitted_model), fitted_model, x, y, settings)
         run.run(checkpoint=path, about=about, progress=progress, label=label)
-        return fitted_guide(run.guide, model, run.losses, run.seconds, run.elbo)
+        return self._fitted(run.guide, model, run.losses, run.seconds, run.elbo if self.bounds else None)
 
     def about(self, path: Path) -> dict:
         header, tensors = read_checkpoint(path)
@@ -156,31 +175,46 @@ class Variational:
 
     def load(self, path: Path, model: Callable) -> Fitted:
         header, tensors = read_checkpoint(path)
-        guide = self.build(model)
+        guide = self.build(self.replace(model))
         guide.load_state_dict(guide_state(header, tensors))
-        return fitted_guide(guide, model, tensors["losses"].tolist(), header["seconds"])
+        if any(site.family == "transformed" for site in guide.sites.values()):
+            _show_supports(guide, model.in_features)
+        return self._fitted(guide, model, tensors["losses"].tolist(), header["seconds"])
+
+    def _fitted(
+        self,
+        guide: FlatGuide,
+        model: Callable,
+        losses: Sequence[float],
+        seconds: float,
+        elbo: Callable[[], tuple[float, float]] | None = None,
+    ) -> Fitted:
+        """What a fitted guide answers."""
+
+        def draws(n: int, seed: int) -> dict[str, Tensor]:
+            return self.translate(guide.draws(n, seed=seed))
+
+        def draws_with_log_prob(n: int, seed: int) -> tuple[dict[str, Tensor], Tensor]:
+            return guide.draws_with_log_prob(n, seed=seed)
+
+        inclusion = guide.inclusion_probabilities() if hasattr(guide, "inclusion_probabilities") else {}
+        return Fitted(
+            model,
+            draws=draws,
+            num_parameters=sum(parameter.numel() for parameter in guide.parameters()),
+            seconds=seconds,
+            summary=f"{len(losses)} steps in {seconds:.1f} s, last loss {losses[-1]:.1f} nats",
+            draws_with_log_prob=draws_with_log_prob if self.has_density else None,
+            elbo=elbo,
+            inclusion=inclusion,
+            losses=losses,
+        )
 
 
-def fitted_guide(
-    guide: FlatGuide,
-    model: Callable,
-    losses: Sequence[float],
-    seconds: float,
-    elbo: Callable[[], tuple[float, float]] | None = None,
-) -> Fitted:
-    """What a fitted variational guide answers."""
-    inclusion = guide.inclusion_probabilities() if hasattr(guide, "inclusion_probabilities") else {}
-    return Fitted(
-        model,
-        draws=lambda n, seed: guide.draws(n, seed=seed),
-        num_parameters=sum(parameter.numel() for parameter in guide.parameters()),
-        seconds=seconds,
-        summary=f"{len(losses)} steps in {seconds:.1f} s, last loss {losses[-1]:.1f} nats",
-        log_prob=guide.log_prob,
-        elbo=elbo,
-        inclusion=inclusion,
-        losses=losses,
-    )
+def _show_supports(guide: FlatGuide, columns: int) -> None:
+    """Lets a guide that was loaded see the supports of its sites, which no file holds, on made-up rows."""
+    with torch.random.fork_rng(devices=[]):
+        guide.setup(torch.zeros(2, columns), torch.zeros(2))
 
 
 def unfinished(path: Path) -> UserError:

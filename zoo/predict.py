@@ -23,7 +23,7 @@ from zoo.evaluation.scoreboard import LEGEND, format_figure
 from zoo.methods import Fitted, unfinished
 from zoo.output import CONFIG, REMARKS, output_folder, read_config
 from zoo.problem import LARGEST, Problem
-from zoo.registry import GUIDES, ModelOptions, applicable, check_task, find_guide, find_model
+from zoo.registry import GUIDES, ModelOptions, applicable, check_data, find_guide, find_model
 from zoo.report import plot_loss
 
 FIT = "fit.safetensors"
@@ -52,7 +52,7 @@ def fit(
     :raises UserError: for what cannot be fitted, or a folder that cannot be used
     :raises DivergenceError: with step, site and remedy
     """
-    check_task(find_model(model), problem.task, data)
+    check_data(find_model(model), problem.dataset, data)
     entry, note = applicable(find_guide(guide), find_model(model), problem.task, options)
     dataset = problem.dataset
     config = {

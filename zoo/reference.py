@@ -1,9 +1,10 @@
-"""The ground truth of a comparison: NUTS behind its gates, or an enumeration."""
+"""The ground truth of a comparison: NUTS behind its gates; for variable selection see
+:mod:`zoo.selection_reference`.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,12 +13,11 @@ import torch
 from rich.progress import Progress
 from torch import Tensor
 
-from guides.exact import enumerate_spike_slab
 from guides.mcmc import MCMCResult, nuts
 from guides.posterior import Posterior, function_values, observed_laws
 from zoo.comparison import Comparison
-from zoo.evaluation.estimates import Estimate
 from zoo.grading import Graded
+from zoo.selection_reference import exact_reference, gibbs_reference
 
 FILE = "reference.nc"
 #: The gates look at the function at this many points at most.
@@ -34,7 +34,9 @@ def reference_posterior(
     if comparison.reference == "nuts":
         return _nuts_reference(comparison, folder, progress)
     if comparison.reference == "exact":
-        return _exact_reference(comparison, folder)
+        return exact_reference(comparison, folder / FILE)
+    if comparison.reference == "gibbs":
+        return gibbs_reference(comparison, folder / FILE)
     return None
 
 
@@ -78,31 +80,6 @@ def _run_nuts(comparison: Comparison, model, cache: Path) -> MCMCResult:
         seed=comparison.seed,
         cache=cache,
     )
-
-
-def _exact_reference(comparison: Comparison, folder: Path) -> Graded:
-    problem = comparison.problem
-    start = time.perf_counter()
-    exact = enumerate_spike_slab(
-        problem.x.double().numpy(), problem.y.double().numpy(), inclusion_prob=comparison.options.inclusion
-    )
-    # independent draws cost nothing here: enough that their noise does not matter beside the guides'
-    draws = exact.sample(4 * comparison.budget.draws, seed=comparison.seed)
-    seconds = time.perf_counter() - start
-    sites = {name: torch.as_tensor(value, dtype=torch.float32) for name, value in draws.items()}
-    info = {"method": "exact", "log_evidence": exact.log_evidence, "seed": comparison.seed}
-    posterior = Posterior.from_draws(comparison.build(comparison.entry), sites, info)
-    comparison.save(posterior, folder / FILE)
-    inclusion = {"w": torch.as_tensor(exact.inclusion)}
-    figures = {
-        "elbo": Estimate(exact.log_evidence, 0.0),
-        "density_mean": exact.inclusion.mean().item(),
-        "density_half": (exact.inclusion > 0.5).mean().item(),
-        "fit_seconds": seconds,
-    }
-    note = f"all 2^{problem.dataset.num_features} models; its ELBO is the log evidence"
-    zero = {"w": torch.zeros_like(inclusion["w"])}
-    return Graded("exact", comparison.entry.name, posterior, figures, note, "ok", inclusion, zero)
 
 
 def _evenly(x: Tensor, most: int) -> Tensor:

@@ -1,225 +1,40 @@
-"""The models and guides by name, and which guide applies to which model."""
+"""Which guide applies to which model, which ground truth a model has, and what may be chosen about them."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
 
-from guides import AutoMeanField, AutoSpikeSlab
-from zoo.bnn import ACTIVATIONS, BNN, PBPNetwork
+from data_loaders import Dataset
+from guides.exact import MAX_COLUMNS
+from zoo.bnn import ACTIVATIONS
 from zoo.budgets import BASELINES
+from zoo.entries import GuideEntry, ModelEntry, ModelOptions
 from zoo.errors import UserError, unknown
-from zoo.latent_binary import SpikeSlabLinear, spike_slab_bnn
-from zoo.message_passing import MessagePassing, refuses_messages
-from zoo.methods import Method, Variational
+from zoo.guide_entries import GUIDES
+from zoo.model_entries import MODELS
 
-LIKELIHOODS = {"regression": "normal", "binary": "bernoulli", "multiclass": "categorical"}
+__all__ = [
+    "GUIDES",
+    "MODELS",
+    "GuideEntry",
+    "ModelEntry",
+    "ModelOptions",
+    "applicable",
+    "baselines",
+    "check_data",
+    "check_fit_options",
+    "check_options",
+    "check_task",
+    "find_guide",
+    "find_model",
+    "reference_of",
+    "where",
+    "with_companions",
+]
 
-
-@dataclass(frozen=True)
-class ModelOptions:
-    """What a user may choose about a model.
-
-    :ivar widths: hidden units of each layer
-    :ivar activation: ``relu``, ``leaky-relu`` or ``tanh``
-    :ivar noise_scale: known noise on the standardised target, or None to infer it
-    :ivar inclusion: prior inclusion probability of a spike-and-slab weight
-    """
-
-    widths: tuple[int, ...] = (50,)
-    activation: str = "relu"
-    noise_scale: float | None = None
-    inclusion: float = 0.5
-
-    def to_dict(self) -> dict:
-        """JSON-safe."""
-        return {**asdict(self), "widths": list(self.widths)}
-
-    @classmethod
-    def from_dict(cls, saved: dict) -> ModelOptions:
-        """The inverse of :meth:`to_dict`."""
-        return cls(**{**saved, "widths": tuple(saved["widths"])})
-
-
-@dataclass(frozen=True)
-class ModelEntry:
-    """One model.
-
-    :ivar build: ``(task, in_features, num_classes, options) -> model``
-    :ivar references: the ground truths it has, the best first
-    :ivar options: names of the command line's options that it takes
-    :ivar substitutes: prior family a guide may need -> name of the model that has it in this one's place
-    """
-
-    name: str
-    summary: str
-    build: Callable[[str, int, int, ModelOptions], Callable]
-    tasks: tuple[str, ...]
-    references: tuple[str, ...]
-    priors: frozenset[str]
-    options: tuple[str, ...]
-    substitutes: dict[str, str] = field(default_factory=dict)
-
-
-def _takes_all(model: Callable) -> str:
-    return ""
-
-
-@dataclass(frozen=True)
-class GuideEntry:
-    """One guide.
-
-    :ivar method: how it is fitted
-    :ivar needs: the family of priors without which the guide makes no sense, or None
-    :ivar refuses: ``model -> why it cannot be fitted``, empty when it can
-    :ivar note: what a reader of its figures must know
-    :ivar beside: guides that are graded whenever this one is
-    """
-
-    name: str
-    summary: str
-    method: Method
-    needs: str | None = None
-    refuses: Callable[[Callable], str] = _takes_all
-    note: str = ""
-    beside: tuple[str, ...] = ()
-
-
-def _network(maker: Callable) -> Callable:
-    def build(task: str, in_features: int, num_classes: int, options: ModelOptions) -> BNN:
-        return maker(
-            in_features,
-            widths=options.widths,
-            activation=options.activation,
-            noise_scale=options.noise_scale,
-            likelihood=LIKELIHOODS[task],
-            outputs=num_classes if task == "multiclass" else 1,
-        )
-
-    return build
-
-
-def _spike_slab_network(task: str, in_features: int, num_classes: int, options: ModelOptions) -> BNN:
-    def maker(*args, **kwargs) -> BNN:
-        return spike_slab_bnn(*args, inclusion=options.inclusion, **kwargs)
-
-    return _network(maker)(task, in_features, num_classes, options)
-
-
-def _pbp_network(bias: bool) -> Callable:
-    def build(task: str, in_features: int, num_classes: int, options: ModelOptions) -> PBPNetwork:
-        return PBPNetwork(in_features, widths=options.widths, noise_scale=options.noise_scale, bias=bias)
-
-    return build
-
-
-def _spike_slab_linear(
-    task: str, in_features: int, num_classes: int, options: ModelOptions
-) -> SpikeSlabLinear:
-    return SpikeSlabLinear(in_features, inclusion=options.inclusion)
-
-
-MODELS = {
-    entry.name: entry
-    for entry in (
-        ModelEntry(
-            "bnn",
-            "fully connected network, weights N(0, 1/fan_in), biases N(0, 1), noise precision Gamma(6, 6)",
-            _network(BNN),
-            ("regression", "binary", "multiclass"),
-            ("nuts",),
-            frozenset({"normal"}),
-            ("widths", "activation", "noise"),
-            {"spike_slab": "spike-slab-bnn"},
-        ),
-        ModelEntry(
-            "pbp-bnn",
-            "probabilistic backpropagation: weight precision Gamma(6, 6), layers / sqrt(fan_in + 1)",
-            _pbp_network(bias=True),
-            ("regression",),
-            ("nuts",),
-            frozenset({"normal"}),
-            ("widths", "noise"),
-        ),
-        ModelEntry(
-            "pbp-bnn-no-bias",
-            "pbp-bnn without bias weights, layers / sqrt(fan_in): spike-and-slab messages differ here",
-            _pbp_network(bias=False),
-            ("regression",),
-            ("nuts",),
-            frozenset({"normal"}),
-            ("widths", "noise"),
-        ),
-        ModelEntry(
-            "spike-slab-bnn",
-            "bnn with a spike and slab on every weight",
-            _spike_slab_network,
-            ("regression", "binary", "multiclass"),
-            (),
-            frozenset({"normal", "spike_slab"}),
-            ("widths", "activation", "noise", "inclusion"),
-        ),
-        ModelEntry(
-            "spike-slab-linear",
-            "linear regression with a spike and slab on every column, noise precision Gamma(1, 1)",
-            _spike_slab_linear,
-            ("regression",),
-            ("exact",),
-            frozenset({"spike_slab"}),
-            ("inclusion",),
-        ),
-    )
-}
-
-EPOCHS = 40
-
-
-def _message_passing(name: str, summary: str, messages: str) -> tuple[GuideEntry, GuideEntry]:
-    """The published schedule, and the one pass that approximates the posterior."""
-    short = f"{name}-1-epoch"
-    return (
-        GuideEntry(
-            name,
-            f"{summary}; {EPOCHS} passes, and beside it in a comparison {short}",
-            MessagePassing(messages, EPOCHS),
-            refuses=refuses_messages,
-            note=f"{EPOCHS} passes over the data count it {EPOCHS} times: no approximation of the posterior",
-            beside=(short,),
-        ),
-        GuideEntry(
-            short,
-            f"{name} in one pass",
-            MessagePassing(messages, 1),
-            refuses=refuses_messages,
-            note="one pass",
-        ),
-    )
-
-
-GUIDES = {
-    entry.name: entry
-    for entry in (
-        GuideEntry(
-            "mean-field",
-            "independent Gaussians, Bayes by backprop with local reparameterization",
-            Variational(AutoMeanField),
-        ),
-        GuideEntry(
-            "spike-slab",
-            "independent spikes and slabs (LBBNN-LRT)",
-            Variational(AutoSpikeSlab),
-            needs="spike_slab",
-        ),
-        *_message_passing("pbp", "probabilistic backpropagation (Gaussian messages)", "gaussian"),
-        *_message_passing(
-            "sspbp",
-            "the same with spike-and-slab messages: other than pbp only without bias (pbp-bnn-no-bias)",
-            "spike-slab",
-        ),
-    )
-}
+REFERENCES = ("nuts", "exact", "gibbs")
 
 
 def find_model(name: str) -> ModelEntry:
@@ -242,7 +57,7 @@ def applicable(
     :raises UserError: when the guide cannot be used there
     """
     entry, remark = _with_prior(guide, model)
-    reason = guide.refuses(entry.build(task, 1, 2, options or ModelOptions()))
+    reason = guide.refuses(entry.example(task, options or ModelOptions()))
     if reason:
         raise UserError(f"guide {guide.name!r} does not apply to model {model.name!r}: {reason}")
     return entry, "; ".join(filter(None, (remark, guide.note)))
@@ -305,6 +120,13 @@ def check_task(model: ModelEntry, task: str, data: str) -> None:
         raise UserError(f"model {model.name!r} is for {', '.join(model.tasks)}; {data} is {task}")
 
 
+def check_data(model: ModelEntry, dataset: Dataset, data: str) -> None:
+    """:raises UserError: when a model has no likelihood for the task of a data set, or sees images only"""
+    check_task(model, dataset.task, data)
+    if model.sees_images and dataset.image_shape is None:
+        raise UserError(f"model {model.name!r} is for images, and {data} has none: its rows are no pictures")
+
+
 def check_options(model: ModelEntry, guides: Iterable[GuideEntry], given: Iterable[str]) -> None:
     """:raises UserError: for an option that neither the model nor one that a guide fits in its place takes"""
     taken = {*model.options, *(option for guide in guides for option in _with_prior(guide, model)[0].options)}
@@ -322,20 +144,33 @@ def check_fit_options(guide: GuideEntry, given: Iterable[str]) -> None:
             raise UserError(f"--{option} does not apply to guide {guide.name!r}, which takes {has}")
 
 
-def reference_of(model: ModelEntry, wanted: str | None) -> str:
-    """The reference to compute: ``wanted``, or the best that the model has, or ``none``.
+def reference_of(model: ModelEntry, wanted: str | None, columns: int = 1) -> str:
+    """The reference to compute: ``wanted``, or the best that the model has for data of so many columns, or
+    ``none``.
 
-    :raises UserError: for one that the model does not have
+    :raises UserError: for one that the model does not have, or not for so many columns
     """
-    if wanted in (None, "none"):
-        return wanted or (model.references[0] if model.references else "none")
-    if wanted in model.references:
+    if wanted == "none":
         return wanted
-    if wanted == "nuts":
-        why = "its inclusion indicators are discrete"
-    elif wanted == "exact":
-        why = "it has no closed form"
-    else:
-        raise unknown("reference", wanted, ("nuts", "exact", "none"))
-    has = f"use --reference {model.references[0]}" if model.references else "use --reference none"
-    raise UserError(f"model {model.name!r} has no {wanted!r} reference ({why}); {has}")
+    possible = [kind for kind in model.references if kind != "exact" or columns <= MAX_COLUMNS]
+    instead = f"use --reference {possible[0] if possible else 'none'}"
+    if wanted is not None and wanted not in model.references:
+        if wanted not in REFERENCES:
+            raise unknown("reference", wanted, (*REFERENCES, "none"))
+        raise UserError(f"model {model.name!r} has no {wanted!r} reference ({_why_not(wanted)}); {instead}")
+    if wanted in possible or (wanted is None and possible):
+        return wanted or possible[0]
+    if not model.references:
+        return "none"
+    raise UserError(
+        f"the data have {columns} columns: 2^p models are enumerated for p <= {MAX_COLUMNS} only; {instead}"
+    )
+
+
+def _why_not(reference: str) -> str:
+    """Of a reference that a model does not have."""
+    return {
+        "nuts": "its inclusion indicators are discrete, or it has no NumPyro twin",
+        "exact": "it has no closed form",
+        "gibbs": "it is no logistic regression with spikes and slabs",
+    }[reference]

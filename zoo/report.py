@@ -32,7 +32,7 @@ def write_plots(comparison: Comparison, results: Sequence[Graded], rows: Sequenc
         _bands(comparison, results, folder / "bands.png", title)
     else:
         _scatter(comparison, results, folder / "scatter.png", title)
-    if comparison.entry.name == "spike-slab-linear":
+    if comparison.entry.selects:
         _inclusion(comparison, results, folder / "inclusion.png", title)
 
 

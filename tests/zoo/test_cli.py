@@ -60,6 +60,23 @@ def test_list_fits_eighty_columns_and_cuts_no_name():
     assert "bnn (regression; relu, leaky-relu)" in result.stdout
 
 
+def test_list_tells_where_a_guide_applies_once():
+    """Guides that go where an earlier one goes name it; the models themselves are told in full once."""
+    text = run_zoo("list").stdout
+    words = {line.split("│")[1].strip(): "" for line in text.splitlines() if line.startswith("│")}
+    name = ""
+    for line in text.splitlines():
+        if line.startswith("│"):
+            first, rest = (cell.strip() for cell in line.split("│")[1:3])
+            name = first or name
+            words[name] = f"{words.get(name, '')} {rest}".strip()
+    assert words["mean-field"].endswith("models: all")
+    assert words["mnf"].endswith("models: those of spike-slab")
+    assert words["deep-ensemble"].endswith("models: those of horseshoe")
+    assert words["sspbp-1-epoch"].endswith("models: those of pbp")
+    assert words["varbvs"].endswith("models: spike-slab-linear; spike-slab-logistic")
+
+
 def test_data_list_fits_eighty_columns_and_cuts_no_name():
     lines = run_zoo("data", "list").stdout.splitlines()
     assert max(map(len, lines)) <= 90  # the last line explains

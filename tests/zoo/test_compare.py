@@ -30,6 +30,7 @@ from cli_helpers import (
 
 import guides.mcmc
 import zoo.compare
+import zoo.kept
 import zoo.reference
 from guides.mcmc import Gates, nuts
 from guides.posterior import Posterior
@@ -174,7 +175,7 @@ def test_damaged_result_is_made_again_and_the_others_kept(graded, damage, tmp_pa
         for name in ("scoreboard.csv", "scoreboard.png", "scatter.png"):
             (out / name).unlink()
     elif damage == "other versions":
-        monkeypatch.setattr(zoo.compare, "versions", lambda: {"torch": "0"})
+        monkeypatch.setattr(zoo.kept, "versions", lambda: {"torch": "0"})
         kept.pop("spike-slab.nc")
     else:
         altered = re.sub(rb'"fit_seconds": \d', b'"fit_seconds": 9', whole)

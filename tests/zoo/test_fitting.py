@@ -27,6 +27,16 @@ CASES = [
     ("spike-slab", "spike-slab-bnn", 16),
     ("spike-slab", "spike-slab-linear", None),
     ("mean-field", "pbp-bnn", 16),
+    ("mnf", "spike-slab-bnn", 16),
+    ("mnf-iaf", "spike-slab-linear", None),
+    ("gaussian-mnf", "bnn", None),
+    ("concrete", "spike-slab-bnn", 16),
+    ("mvn", "spike-slab-bnn", None),
+    ("mvn", "spike-slab-linear", 16),
+    ("horseshoe", "bnn", None),
+    ("group-normal-jeffreys", "bnn", 16),
+    ("mc-dropout", "bnn", None),
+    ("concrete-dropout", "bnn", 16),
 ]
 
 
@@ -35,11 +45,13 @@ def make(guide: str = "mean-field", model: str = "bnn", batch_size: int | None =
     data = torch.tensor(linear_rows(ROWS))
     network = MODELS[model].build("regression", 2, 0, ModelOptions(widths=(4,)))
     settings = {"steps": 40, "seed": 3, "batch_size": batch_size, **settings}
-    return Fit(GUIDES[guide].method.build(network), network, data[:, :2], data[:, 2], FitSettings(**settings))
+    method = GUIDES[guide].method
+    network = method.replace(network)
+    return Fit(method.build(network), network, data[:, :2], data[:, 2], FitSettings(**settings))
 
 
 def parameters(fit: Fit) -> torch.Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in fit.guide.parameters()])
+    return torch.cat([p.detach().flatten() for _, p in sorted(fit.guide.named_parameters())])
 
 
 class Killed(BaseException):
@@ -70,6 +82,52 @@ def test_resumed_fit_is_the_uninterrupted_one_bit_for_bit(guide, model, batch_si
     resumed.run(checkpoint=tmp_path / "c")
     assert resumed.losses == whole.losses
     assert torch.equal(parameters(resumed), parameters(whole))
+
+
+def test_adam_of_a_resumed_fit_belongs_to_its_parameters(tmp_path, monkeypatch):
+    """A loaded guide may hold its parameters in another order than a fresh one."""
+    run_killed(make("mvn", "spike-slab-bnn"), 17, tmp_path / "c", monkeypatch)
+    killed, resumed = make("mvn", "spike-slab-bnn", steps=40), make("mvn", "spike-slab-bnn", steps=40)
+    monkeypatch.setattr(resumed, "_step", lambda: pytest.fail("took a step"))
+    with pytest.raises(pytest.fail.Exception):
+        resumed.run(checkpoint=tmp_path / "c")
+    run_killed(killed, 17, tmp_path / "d", monkeypatch)
+    for (name, before), (again, after) in zip(
+        sorted(killed.guide.named_parameters()), sorted(resumed.guide.named_parameters()), strict=True
+    ):
+        assert name == again
+        states = killed.optimizer.adam.state[before], resumed.optimizer.adam.state[after]
+        assert torch.equal(states[0]["exp_avg"], states[1]["exp_avg"]), name
+
+
+def test_temperature_of_relaxed_indicators_falls_with_the_steps(tmp_path, monkeypatch):
+    fit, seen = make("concrete", "spike-slab-bnn", steps=21), []
+    step = fit.svi.step
+    monkeypatch.setattr(fit.svi, "step", lambda *args: (seen.append(fit.guide.temperature), step(*args))[1])
+    fit.run()
+    first, last = fit.guide.schedule
+    assert seen == pytest.approx([first * (last / first) ** (i / 20) for i in range(21)])
+    assert FitSettings(steps=1).progress(0) == 0
+    # killed before the last step: the temperature of the next one, not of the checkpoint
+    run_killed(make("concrete", "spike-slab-bnn", steps=21), 20, tmp_path / "c", monkeypatch)
+    resumed, seen_again = make("concrete", "spike-slab-bnn", steps=21), []
+    step_again = resumed.svi.step
+    monkeypatch.setattr(
+        resumed.svi, "step", lambda *a: (seen_again.append(resumed.guide.temperature), step_again(*a))[1]
+    )
+    resumed.run(checkpoint=tmp_path / "c")
+    assert seen_again == pytest.approx([last])
+
+
+def test_networks_drawn_for_an_elbo_are_fewer_for_large_problems(monkeypatch):
+    fit, seen = make(steps=1).run(), []
+    monkeypatch.setattr(fit.svi, "evaluate_loss", lambda *args: seen.append(args) or float(len(seen) % 2))
+    work = ROWS * parameters(fit).numel()
+    for limit, expected in ((10**12, 1000), (300 * work, 300), (work, 25)):
+        seen.clear()
+        monkeypatch.setattr(zoo.fitting, "ELBO_WORK", limit)
+        fit.elbo()
+        assert len(seen) == expected
 
 
 def test_finished_fit_is_read_and_not_fitted_again(tmp_path, monkeypatch):

@@ -10,8 +10,9 @@ import torch
 from numpyro.infer.util import log_density
 from pyro import poutine
 
-from zoo.bnn import BNN, PBPNetwork
-from zoo.latent_binary import SpikeSlabLinear, spike_slab_bnn
+from zoo.bnn import BNN, GaussianWeights, PBPNetwork
+from zoo.latent_binary import SpikeSlabLinear, SpikeSlabLogistic, SpikeSlabWeights, spike_slab_bnn
+from zoo.lenet import LeNet
 
 MODELS = {
     "bnn": BNN(3, widths=(5,)),
@@ -26,7 +27,10 @@ MODELS = {
     "pbp-bnn-no-bias": PBPNetwork(3, widths=(5, 4), bias=False),
     "pbp-bnn-no-bias-fixed-noise": PBPNetwork(3, widths=(5,), noise_scale=0.3, bias=False),
     "spike-slab-bnn": spike_slab_bnn(3, widths=(5,), inclusion=0.3),
+    "bnn-scaled": BNN(3, widths=(5,), weights=GaussianWeights(scale=0.7)),
+    "spike-slab-bnn-scaled": BNN(3, widths=(5,), weights=SpikeSlabWeights(0.3, scale=0.7)),
     "spike-slab-linear": SpikeSlabLinear(3, inclusion=0.3),
+    "spike-slab-logistic": SpikeSlabLogistic(3, inclusion=0.3),
 }
 
 
@@ -93,7 +97,8 @@ def test_fixed_noise_has_no_noise_site(inputs):
 
 
 @pytest.mark.parametrize(
-    "name", ["bnn", "pbp-bnn", "pbp-bnn-no-bias", "spike-slab-linear", "bnn-categorical"]
+    "name",
+    ["bnn", "pbp-bnn", "pbp-bnn-no-bias", "spike-slab-linear", "spike-slab-logistic", "bnn-categorical"],
 )
 def test_log_likelihood_of_minibatches_averages_to_the_whole(name, inputs):
     """All 7 minibatches of one row: the prior counts once, the likelihood is scaled by N / batch."""
@@ -129,3 +134,68 @@ def test_unknown_activation_and_wrong_outputs_are_refused():
         BNN(3, activation="relo")
     with pytest.raises(ValueError, match="one output, not 3"):
         BNN(3, outputs=3)
+
+
+def test_logistic_regression_is_what_it_says(inputs):
+    trace = poutine.trace(SpikeSlabLogistic(3)).get_trace(inputs)
+    w, b = trace.nodes["w"]["value"], trace.nodes["b"]["value"]
+    prior = trace.nodes["w"]["fn"].base_dist
+    assert (w.shape, b.shape) == ((3,), ())
+    assert torch.equal(prior.probs.double(), torch.full((3,), 0.25, dtype=torch.float64))
+    assert torch.equal(prior.scale, torch.ones(3, dtype=prior.scale.dtype))
+    torch.testing.assert_close(trace.nodes["_RETURN"]["value"], inputs @ w + b)
+    torch.testing.assert_close(trace.nodes["y"]["fn"].logits, inputs @ w + b)
+
+
+# ------------------------------------------------------------------------------------------------ LeNet
+
+
+@pytest.mark.parametrize(("pixels", "flat"), [(784, 768), (64, 192)])
+def test_lenet_has_the_published_layers(pixels, flat):
+    """28 x 28: 24, 12, 8, 4; 8 x 8 in a frame of two: 8, 4, 4, 2."""
+    model = LeNet(pixels)
+    shapes = [(32, 1, 5, 5), (48, 32, 5, 5), (256, flat), (84, 256), (10, 84)]
+    assert model.layers == shapes
+    trace = poutine.trace(model).get_trace(torch.rand(3, pixels))
+    assert [tuple(trace.nodes[f"w{i}"]["value"].shape) for i in range(1, 6)] == shapes
+    assert [len(trace.nodes[f"b{i}"]["value"]) for i in range(1, 6)] == [32, 48, 256, 84, 10]
+    assert trace.nodes["_RETURN"]["value"].shape == (3, 10)
+
+
+@pytest.mark.parametrize("pixels", [784, 64])
+def test_lenet_computes_what_torch_layers_compute(pixels):
+    side, pad = round(pixels**0.5), 0 if pixels == 784 else 2
+    x = torch.rand(2, pixels)
+    trace = poutine.trace(LeNet(pixels)).get_trace(x)
+    w, b = ([trace.nodes[f"{kind}{i}"]["value"] for i in range(1, 6)] for kind in "wb")
+    layers = []
+    for i in range(2):
+        layer = torch.nn.Conv2d(*w[i].shape[1::-1], 5, padding=pad)
+        layer.weight.data, layer.bias.data = w[i], b[i]
+        layers += [layer, torch.nn.ReLU(), torch.nn.AvgPool2d(2)]
+    layers.append(torch.nn.Flatten())
+    for i in range(2, 5):
+        layer = torch.nn.Linear(*w[i].shape[::-1])
+        layer.weight.data, layer.bias.data = w[i], b[i]
+        layers += [layer, torch.nn.ReLU()]
+    expected = torch.nn.Sequential(*layers[:-1])(x.view(2, 1, side, side))
+    torch.testing.assert_close(trace.nodes["_RETURN"]["value"], expected)
+    torch.testing.assert_close(trace.nodes["y"]["fn"].logits, expected.log_softmax(-1))
+
+
+@pytest.mark.parametrize("weights", [GaussianWeights(), SpikeSlabWeights(0.3)])
+def test_filters_have_the_scale_of_their_inputs(weights):
+    trace = poutine.trace(LeNet(64, weights=weights)).get_trace(torch.rand(2, 64))
+    for name, inputs in (("w1", 25), ("w2", 800), ("w3", 192), ("w4", 256), ("w5", 84)):
+        law = trace.nodes[name]["fn"]
+        assert law.base_dist.scale.unique().item() == pytest.approx(inputs**-0.5)
+        assert law.batch_shape == ()
+    zeros = (trace.nodes["w3"]["value"] == 0).double().mean().item()
+    assert zeros == pytest.approx(0.7, abs=0.02) if isinstance(weights, SpikeSlabWeights) else zeros == 0
+
+
+def test_images_that_lenet_cannot_see_are_refused():
+    with pytest.raises(ValueError, match="60 pixels are no square"):
+        LeNet(60)
+    with pytest.raises(ValueError, match="3 x 3 pixels is too small"):
+        LeNet(9)

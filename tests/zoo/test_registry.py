@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+import guides
 from guides import AutoMeanField, AutoSpikeSlab
 from zoo.errors import UserError
 from zoo.message_passing import PassSettings
+from zoo.methods import Variational
 from zoo.registry import (
     GUIDES,
     MODELS,
     ModelOptions,
     applicable,
     baselines,
+    check_data,
     check_fit_options,
     check_options,
     check_task,
@@ -38,19 +42,82 @@ SMALL = ModelOptions(widths=(3,))
         ("spike-slab", "bnn", "spike-slab-bnn"),
         ("spike-slab", "spike-slab-bnn", "spike-slab-bnn"),
         ("spike-slab", "spike-slab-linear", "spike-slab-linear"),
+        ("mnf", "bnn", "spike-slab-bnn"),
+        ("mnf-iaf", "lenet", "spike-slab-lenet"),
+        ("gaussian-mnf", "bnn", "bnn"),
+        ("gaussian-mnf", "pbp-bnn", "pbp-bnn"),
+        ("concrete", "spike-slab-lenet", "spike-slab-lenet"),
+        ("mvn", "bnn", "spike-slab-bnn"),
+        ("varbvs", "spike-slab-linear", "spike-slab-linear"),
+        ("varbvs", "spike-slab-logistic", "spike-slab-logistic"),
+        ("horseshoe", "lenet", "lenet"),
+        ("deep-ensemble", "bnn", "bnn"),
     ],
 )
 def test_guide_fits_the_model_that_has_its_prior(guide, model, fitted):
-    entry, note = applicable(GUIDES[guide], MODELS[model])
+    task = MODELS[model].tasks[0]
+    entry, note = applicable(GUIDES[guide], MODELS[model], task)
     assert entry.name == fitted
-    assert bool(note) == (fitted != model)
-    if note:
-        assert fitted in note
+    assert (f"fits {fitted}" in note) == (fitted != model)
+    assert note.endswith(GUIDES[guide].note)
 
 
 def test_guide_that_needs_another_prior_is_refused_with_the_models_that_have_it():
     with pytest.raises(UserError, match="'spike-slab' does not apply to model 'pbp-bnn'.*spike-slab-bnn"):
         applicable(GUIDES["spike-slab"], MODELS["pbp-bnn"])
+
+
+GAUSSIAN_ONLY = [
+    "horseshoe",
+    "group-normal-jeffreys",
+    "mc-dropout",
+    "concrete-dropout",
+    "map",
+    "deep-ensemble",
+]
+
+
+@pytest.mark.parametrize("guide", GAUSSIAN_ONLY)
+def test_guides_of_gaussian_weights_refuse_others(guide):
+    for name, model in MODELS.items():
+        if name in ("bnn", "lenet"):
+            assert applicable(GUIDES[guide], model, "multiclass")[0] is model
+            continue
+        reason = "prior sd is known" if name.startswith("pbp") else "these have a spike and slab"
+        with pytest.raises(UserError, match=f"'{guide}' does not apply to model '{name}': .*{reason}"):
+            applicable(GUIDES[guide], model, model.tasks[0])
+
+
+@pytest.mark.parametrize(
+    ("guide", "model", "words"),
+    [
+        ("varbvs", "bnn", "linear and logistic regression"),
+        ("varbvs", "spike-slab-lenet", "linear and logistic regression"),
+        ("varbvs", "pbp-bnn", "needs spike-and-slab weights"),
+        ("gaussian-mnf", "spike-slab-bnn", "Gaussian weights, and these have a spike and slab"),
+        ("gaussian-mnf", "spike-slab-logistic", "Gaussian weights, and these have a spike and slab"),
+        ("mnf", "pbp-bnn", "models that have them: spike-slab-bnn, spike-slab-linear, spike-slab-logistic"),
+        ("pbp", "lenet", "linear layers"),
+        ("pbp", "spike-slab-logistic", "linear layers"),
+    ],
+)
+def test_guide_that_cannot_fit_a_model_says_why(guide, model, words):
+    with pytest.raises(UserError, match=f"'{guide}' does not apply to model '{model}': .*{words}"):
+        applicable(GUIDES[guide], MODELS[model], MODELS[model].tasks[0])
+
+
+def test_model_of_images_refuses_other_data():
+    images, table = (
+        SimpleNamespace(task="multiclass", image_shape=(8, 8)),
+        SimpleNamespace(task="multiclass", image_shape=None),
+    )
+    for name in ("lenet", "spike-slab-lenet"):
+        check_data(MODELS[name], images, "digits")
+        with pytest.raises(UserError, match=f"model '{name}' is for images, and wine has none"):
+            check_data(MODELS[name], table, "wine")
+    check_data(MODELS["bnn"], table, "wine")
+    with pytest.raises(UserError, match="is for binary; digits is multiclass"):
+        check_data(MODELS["spike-slab-logistic"], images, "digits")
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -60,11 +127,17 @@ def test_every_applicable_guide_sets_up_on_every_task(name):
     for task in model.tasks:
         classes = {"regression": 0, "binary": 2, "multiclass": 3}[task]
         y = torch.tensor([0, 1, 2, 0]) if task == "multiclass" else torch.tensor([0.0, 1.0, 1.0, 0.0])
-        for guide_name in baselines(model):
-            guide_entry = GUIDES[guide_name]
-            fitted, _ = applicable(guide_entry, model)
-            guide = guide_entry.method.build(fitted.build(task, 2, classes, SMALL))
-            guide.setup(torch.randn(4, 2), y)
+        for guide_entry in GUIDES.values():
+            if not isinstance(guide_entry.method, Variational):
+                continue
+            try:
+                fitted, _ = applicable(guide_entry, model, task)
+            except UserError:
+                continue
+            columns = 64 if model.sees_images else 2
+            method = guide_entry.method
+            guide = method.build(method.replace(fitted.build(task, columns, classes, SMALL)))
+            guide.setup(torch.randn(4, columns), y)
             assert all(parameter.isfinite().all() for parameter in guide.parameters())
 
 
@@ -116,6 +189,9 @@ def test_note_says_how_often_the_data_count():
         ("pbp", "bnn", "bnn (regression; relu, leaky-relu)"),
         ("sspbp", "pbp-bnn-no-bias", "pbp-bnn-no-bias"),
         ("pbp", "spike-slab-bnn", ""),
+        ("mnf", "lenet", "lenet (as spike-slab-lenet)"),
+        ("mnf", "spike-slab-logistic", "spike-slab-logistic"),
+        ("map", "bnn", "bnn"),
     ],
 )
 def test_where_a_guide_applies_is_told_with_its_limits(guide, model, text):
@@ -148,6 +224,7 @@ def test_options_of_a_fit_are_those_of_its_method():
 def test_baselines_leave_out_what_does_not_apply():
     assert baselines(MODELS["bnn"]) == ["mean-field", "spike-slab"]
     assert baselines(MODELS["pbp-bnn"]) == ["mean-field"]
+    assert baselines(MODELS["spike-slab-logistic"]) == ["mean-field", "spike-slab"]
 
 
 def test_best_reference_is_the_default():
@@ -157,8 +234,25 @@ def test_best_reference_is_the_default():
         "pbp-bnn-no-bias": "nuts",
         "spike-slab-bnn": "none",
         "spike-slab-linear": "exact",
+        "spike-slab-logistic": "exact",
+        "lenet": "none",
+        "spike-slab-lenet": "none",
     }
     assert all(reference_of(model, "none") == "none" for model in MODELS.values())
+
+
+def test_more_columns_than_can_be_enumerated():
+    """Twenty can, of more there is the Gibbs sampler, for classes."""
+    linear, logistic = MODELS["spike-slab-linear"], MODELS["spike-slab-logistic"]
+    assert reference_of(logistic, None, 20) == reference_of(logistic, "exact", 20) == "exact"
+    assert reference_of(logistic, None, 21) == "gibbs"
+    assert reference_of(logistic, "gibbs", 5) == "gibbs"
+    with pytest.raises(UserError, match="21 columns: 2.p models .*p <= 20.*use --reference gibbs"):
+        reference_of(logistic, "exact", 21)
+    for wanted in ("exact", None):
+        with pytest.raises(UserError, match="21 columns: .*use --reference none"):
+            reference_of(linear, wanted, 21)
+    assert reference_of(MODELS["bnn"], None, 21) == "nuts"
 
 
 @pytest.mark.parametrize(
@@ -166,6 +260,10 @@ def test_best_reference_is_the_default():
     [
         ("bnn", "exact", "no closed form"),
         ("spike-slab-linear", "nuts", "discrete"),
+        ("spike-slab-linear", "gibbs", "no logistic regression.*use --reference exact"),
+        ("spike-slab-logistic", "nuts", "discrete.*use --reference exact"),
+        ("lenet", "nuts", "no NumPyro twin.*use --reference none"),
+        ("bnn", "gibbs", "no logistic regression.*use --reference nuts"),
         ("spike-slab-bnn", "nuts", "use --reference none"),
         ("bnn", "nutz", "unknown reference 'nutz'; nearest: nuts"),
     ],
@@ -202,8 +300,8 @@ OPTION_VALUES = {
 def test_a_model_takes_exactly_the_options_that_change_it(name, option):
     """An option that is accepted has an effect; one that has none is refused."""
     model = MODELS[name]
-    usual = model.build("regression", 2, 0, ModelOptions())
-    changed = model.build("regression", 2, 0, dataclasses.replace(ModelOptions(), **OPTION_VALUES[option]))
+    changes = dataclasses.replace(ModelOptions(), **OPTION_VALUES[option])
+    usual, changed = (model.example(model.tasks[0], options) for options in (ModelOptions(), changes))
     if option in model.options:
         check_options(model, [], [option])
         assert changed != usual
@@ -219,6 +317,16 @@ def test_option_of_the_model_that_a_guide_fits_instead_is_taken():
         check_options(MODELS["bnn"], [GUIDES["mean-field"]], ["inclusion"])
 
 
+def test_inclusion_is_the_models_own_where_none_is_chosen():
+    found = {
+        name: getattr(getattr(network, "weights", network), "inclusion", None)
+        for name, network in ((name, m.example(m.tasks[0], ModelOptions())) for name, m in MODELS.items())
+    }
+    assert {name: value for name, value in found.items() if value is not None} == {
+        "spike-slab-bnn": 0.5, "spike-slab-linear": 0.5, "spike-slab-logistic": 0.25, "spike-slab-lenet": 0.5,
+    }  # fmt: skip
+
+
 def test_options_survive_json():
     options = ModelOptions((3, 4), "tanh", 0.5, 0.1)
     assert ModelOptions.from_dict(options.to_dict()) == options
@@ -228,3 +336,16 @@ def test_guides_build_what_they_are_named_after():
     model = MODELS["spike-slab-bnn"].build("regression", 2, 0, SMALL)
     assert type(GUIDES["mean-field"].method.build(model)) is AutoMeanField
     assert type(GUIDES["spike-slab"].method.build(model)) is AutoSpikeSlab
+    for name, kind in (
+        ("mnf", guides.AutoMNF),
+        ("concrete", guides.AutoConcrete),
+        ("mvn", guides.AutoSpikeSlabMVN),
+    ):
+        assert type(GUIDES[name].method.build(model)) is kind
+    for name, flow in (("mnf", "rnvp"), ("mnf-iaf", "iaf"), ("gaussian-mnf", "rnvp")):
+        assert GUIDES[name].method.build(model).get_extra_state()["multipliers"]["flow"] == flow
+    dropout, concrete = (GUIDES[name].method.build(model) for name in ("mc-dropout", "concrete-dropout"))
+    assert type(dropout) is guides.AutoDropout
+    assert type(concrete) is guides.AutoConcreteDropout
+    assert type(GUIDES["group-normal-jeffreys"].method.build(model)) is guides.AutoGroupNormalJeffreys
+    assert (GUIDES["map"].method.members, GUIDES["deep-ensemble"].method.members) == (1, 5)

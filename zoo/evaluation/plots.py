@@ -25,7 +25,7 @@ from zoo.evaluation.scoreboard import LEGEND, Row
 #: Okabe & Ito (2008): told apart with every common kind of colour blindness.  The reference is black.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#F0E442")
 REFERENCE_COLOUR, FAINT = "black", "0.65"
-REFERENCES = ("nuts", "exact")
+REFERENCES = ("nuts", "exact", "gibbs")
 DPI = 160
 #: Where a figure would be for a method that is right.
 RIGHT_VALUES = {"coverage_90": 0.9, "ref_sd_ratio": 1.0}
@@ -45,9 +45,9 @@ def colours(methods: Sequence[str], reference: str | None = None) -> dict[str, s
 def plot_scoreboard(rows: Sequence[Row], path: str | Path, title: str = "") -> None:
     """One panel a figure that exists: a dot with ± 2 standard errors per method, the reference marked.
 
-    Methods named "nuts" or "exact" are the reference: a black diamond and a line through their panels.
-    Failed methods keep their line, marked as failed.  Panels of distances carry the noise floor as a grey
-    band where it is known.
+    Methods named "nuts", "exact" or "gibbs" are the reference: a black diamond and a line through their
+    panels.  Failed methods keep their line, marked as failed.  Panels of distances carry the noise floor as
+    a grey band where it is known.
 
     :raises ValueError: when no row has a figure
     """

@@ -8,7 +8,7 @@ from zoo.errors import unknown
 from zoo.experiments.declaration import Experiment
 
 #: Modules that declare ``EXPERIMENTS``, one a paper, in the order of the list.
-MODULES = ("zoo.experiments.example", "zoo.experiments.sspbp")
+MODULES = ("zoo.experiments.example", "zoo.experiments.sspbp", "zoo.experiments.lbbnn")
 
 
 def experiments() -> dict[str, Experiment]:

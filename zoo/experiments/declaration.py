@@ -120,6 +120,7 @@ class Experiment:
     :param exists: whether a combination is part of the grid; all are by default
     :param finish: makes pictures and the like from the finished cells, after the tables: called with the
         output folder and the records; reads results only, and may meet a partial grid
+    :param extremes: whether ``table.md`` also has the smallest, median and largest value over the trials
     :param revision: to be raised when the same cell gives other numbers than before
     :raises ValueError: for a name that cannot be one, or a published number or note outside the grid
     """
@@ -139,6 +140,7 @@ class Experiment:
     notes: Mapping[tuple[str, str, str, str], str] = field(default_factory=dict)
     exists: Callable[[str, str, str], bool] | None = None
     finish: Callable[[Path, Sequence[Record]], None] | None = None
+    extremes: bool = False
     revision: int = 1
 
     def __post_init__(self) -> None:

@@ -181,6 +181,7 @@ def markdown(request: Request, folder: Path, records: Sequence[Record], lines: S
         *_failures(folder, records),
         *(_cross_table(experiment, metric, lines) for metric in experiment.metrics),
         _whole_table(lines),
+        _extremes(experiment, records),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
@@ -279,6 +280,24 @@ def _cross_table(experiment: Experiment, metric: str, lines: Sequence[Line]) -> 
 def _whole_table(lines: Sequence[Line]) -> str:
     rows = [[*line.cells, line.note] for line in lines]
     return "## All numbers\n\n" + _markdown_table([*HEADINGS, "note"], rows, "llllrrrl")
+
+
+def _extremes(experiment: Experiment, records: Sequence[Record]) -> str:
+    """Smallest, median and largest value over the trials of every combination that has several."""
+    if not experiment.extremes:
+        return ""
+    rows = []
+    for combination in experiment.combinations():
+        group = [record for record in records if record.cell.combination == combination]
+        for metric in experiment.metrics:
+            values = [record.metrics[metric] for record in group if metric in record.metrics]
+            if len(values) > 1:
+                three = min(values), statistics.median(values), max(values)
+                rows.append([*combination, metric, *(f"{value:.4g}" for value in three), str(len(values))])
+    if not rows:
+        return ""
+    headings = (*HEADINGS[:4], "smallest", "median", "largest", "n")
+    return "## Over the trials\n\n" + _markdown_table(headings, rows, "llllrrrr")
 
 
 def rich_table(lines: Sequence[Line]) -> Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -39,6 +40,8 @@ def start_zoo(*arguments: object, seconds: float = 0.0) -> subprocess.Popen[str]
         text=True,
         env={**os.environ, "PYTHONPATH": path, "TOY_SECONDS": str(seconds)},
         start_new_session=True,  # so that a test can send Ctrl-C to the whole group
+        # what runs in the background of a shell ignores Ctrl-C, and would hand that down
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 

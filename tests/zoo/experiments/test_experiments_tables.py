@@ -222,3 +222,13 @@ def test_file_of_csv_reads_back_exactly(tmp_path):
     records = read_all(tmp_path, request.experiment, 0, request.effort.options)
     values = [value for record in records for value in record.metrics.values()]
     assert [float(row["value"]) for row in rows(tmp_path)] == values
+
+
+def test_smallest_median_and_largest_over_the_trials(tmp_path):
+    run(tmp_path / "with", extremes=True)
+    text = page(tmp_path / "with")
+    assert "| a | m | 5 | error | 1 | 2 | 4 | 3 |" in text.split("## Over the trials")[1]
+    run(tmp_path / "without")
+    assert "Over the trials" not in page(tmp_path / "without")
+    run(tmp_path / "one", axes={"trials": 1}, extremes=True)
+    assert "Over the trials" not in page(tmp_path / "one")
