@@ -42,7 +42,8 @@ def results_of(work: Sequence[tuple], jobs: int) -> Iterator[Record]:
     threads = None if "OMP_NUM_THREADS" in os.environ else 1
     with parallel_config("loky", inner_max_num_threads=threads):
         parallel = Parallel(jobs, return_as="generator_unordered", batch_size=1)
-    records = parallel(delayed(_run_in_worker)(os.getpid(), *arguments) for arguments in work)
+    flags = os.environ.get("XLA_FLAGS", "")
+    records = parallel(delayed(_run_in_worker)(os.getpid(), flags, *arguments) for arguments in work)
     try:
         for record in records:  # noqa: UP028 (a delegated end would not be quiet below)
             yield record
@@ -79,7 +80,8 @@ def one_thread() -> Iterator[None]:
             os.environ["XLA_FLAGS"] = flags
 
 
-def _run_in_worker(parent: int, *arguments) -> Record:
+def _run_in_worker(parent: int, flags: str, *arguments) -> Record:
+    os.environ["XLA_FLAGS"] = flags  # joblib may hand over a process that was started before they were set
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent ends the others
     _end_with(parent)
     return run_cell(*arguments)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -12,7 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 HERE = Path(__file__).parent
+# What runs in the background of a shell ignores Ctrl-C and hands that down, so it is switched on again.
 MAIN = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
 import zoo.experiments.catalogue
 zoo.experiments.catalogue.MODULES = ("toy_experiments",)
 from zoo.cli import main
@@ -40,8 +42,6 @@ def start_zoo(*arguments: object, seconds: float = 0.0) -> subprocess.Popen[str]
         text=True,
         env={**os.environ, "PYTHONPATH": path, "TOY_SECONDS": str(seconds)},
         start_new_session=True,  # so that a test can send Ctrl-C to the whole group
-        # what runs in the background of a shell ignores Ctrl-C, and would hand that down
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
