@@ -81,7 +81,7 @@ def product_weights(draws: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _message_passing(name: str, summary: str, messages: str) -> tuple[GuideEntry, GuideEntry]:
-    """The published schedule, and the one pass that approximates the posterior."""
+    """The published schedule, and the one pass that counts every row once."""
     short = f"{name}-1-epoch"
     return (
         GuideEntry(

@@ -12,9 +12,9 @@ from rich.progress import Progress
 from torch import Tensor
 
 from zoo.bnn import BNN, GaussianWeights, PBPNetwork
-from zoo.errors import DivergenceError, UserError
+from zoo.errors import DivergenceError
 from zoo.methods import Fitted, unfinished
-from zoo.sealed import read_seal, seal_of, write_seal
+from zoo.sealed import is_finished, read_seal, seal_of, write_seal
 
 if TYPE_CHECKING:  # slow to import
     from guides.message_passing import ProbabilisticBackpropagation
@@ -53,9 +53,7 @@ class MessagePassing:
     ) -> Fitted:
         """A fit takes seconds: an interrupted one begins again, a finished one is read."""
         about = json.loads(json.dumps(about or {}))
-        if path is not None and seal_of(path).exists():
-            if read_seal(path) != about:
-                raise UserError(f"{path} belongs to another fit: choose another --out, or delete it")
+        if is_finished(path, about):
             return self.load(path, model)
         guide = self._guide_class()(model, messages=self.messages)
         advance = _bar(progress, label, settings.epochs)

@@ -13,9 +13,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from guides.storage import write_atomically
-from zoo.errors import UserError
 from zoo.methods import Fitted, unfinished
-from zoo.sealed import read_seal, seal_of, write_seal
+from zoo.sealed import is_finished, read_seal, seal_of, write_seal
 
 Tensors = dict[str, Tensor]
 
@@ -49,9 +48,7 @@ class Stored:
         label: str = "fit",
     ) -> Fitted:
         about = json.loads(json.dumps(about or {}))
-        if path is not None and seal_of(path).exists():
-            if read_seal(path) != about:
-                raise UserError(f"{path} belongs to another fit: choose another --out, or delete it")
+        if is_finished(path, about):
             return self.load(path, model)
         tensors, facts = self.run(model, x, y, settings, progress, label)
         if path is not None:
