@@ -91,7 +91,7 @@ def train(
         # What is not finite reaches the loss, where the step is known.
         warnings.filterwarnings("ignore", message="Encountered (NaN|\\+/-inf)", category=UserWarning)
         torch.manual_seed(training.seed)
-        guide.setup(x[:batch], y[:batch], size)
+        set_up(guide, x, y, training)
         optimizer = guide.optimizer(training.lr)
         svi = SVI(model, guide, optimizer, guide.elbo())
         if each_epoch is not None:
@@ -116,6 +116,12 @@ def train(
     if not all(parameter.isfinite().all() for parameter in guide.parameters()):
         raise DivergenceError(f"the last step is not finite; lower the learning rate (now {training.lr:g})")
     return history
+
+
+def set_up(guide: FlatGuide, x: Tensor, y: Tensor, training: Training) -> None:
+    """Makes a guide ready for the data ``x: [N, ...]``, ``y: [N]``; one with parameters keeps them."""
+    rows = slice(training.batch_size)
+    guide.setup(x[rows], y[rows], len(x))
 
 
 # ------------------------------------------------------------------------------------------------ predictions

@@ -1,14 +1,15 @@
 """The networks of the latent binary experiments on images: data, priors, starts, and one shared way to fit.
 
 A fit is a function of data set, method, setting, trial and options alone: experiments that look at the same
-networks fit them again with the same seed, and get the same ones.
+networks fit them again with the same seed, and get the same ones, or find them where
+:mod:`zoo.experiments.kept_networks` has kept them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -30,11 +31,13 @@ from guides.sites import initial_value
 from guides.sparse_networks import mean_weights, median_probability_model
 from zoo.bnn import BNN, GaussianWeights
 from zoo.errors import UserError
+from zoo.experiments import kept_networks
 from zoo.experiments.declaration import Cell, stable_seed
 from zoo.image_networks import (
     History,
     Training,
     averaged_probabilities,
+    set_up,
     single_network,
     stacked,
     train,
@@ -159,13 +162,21 @@ def fit(
     seed = stable_seed("lbbnn", cell.base_seed, cell.dataset, method, cell.setting, convolutional, cell.trial)
     model = make_model(cell.method, cell.setting, data, () if convolutional else widths_of(cell))
     histories, fitted = [], Fitted(model, [], data, History(), seed)
+    made_by = {"model": repr(model), "method": method, "setting": cell.setting, "dataset": cell.dataset}
     for member in range(ENSEMBLE if cell.method == "deep-ensemble" else 1):
         training = training_of(cell, len(data.x), seed + member)
         torch.manual_seed(training.seed)
         guide = make_guide(cell.method, model, cell.setting)
         fitted.guides.append(guide)
-        call = None if each_epoch is None else lambda epoch: each_epoch(fitted, epoch)
-        histories.append(train(guide.model, guide, data.x, data.y, training, each_epoch=call))
+        path = kept_networks.place(**made_by, rows=len(data.x), **asdict(training), device=str(data.x.device))
+        history = kept_networks.find(path, guide) if each_epoch is None else None
+        if history is None:
+            call = None if each_epoch is None else lambda epoch: each_epoch(fitted, epoch)
+            history = train(guide.model, guide, data.x, data.y, training, each_epoch=call)
+            kept_networks.keep(path, guide, history)
+        else:
+            set_up(guide, data.x, data.y, training)
+        histories.append(history)
     for history in histories:
         fitted.history.seconds.extend(history.seconds)
     fitted.history.losses, fitted.history.figures = histories[-1].losses, histories[-1].figures

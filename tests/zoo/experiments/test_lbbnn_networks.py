@@ -12,7 +12,7 @@ from pyro import poutine
 from guides import AutoConcrete, AutoMeanField, AutoMNF, AutoSpikeSlab
 from zoo.bnn import BNN
 from zoo.errors import DivergenceError, UserError
-from zoo.experiments import Cell, lbbnn_networks
+from zoo.experiments import Cell, kept_networks, lbbnn_networks
 from zoo.experiments.lbbnn import METHODS
 from zoo.experiments.lbbnn_networks import fit, images, make_guide, make_model, outside
 from zoo.image_networks import (
@@ -297,3 +297,95 @@ def test_images_are_scaled_and_the_outside_is_another_set(digits):
     strange = outside("digits")
     assert not torch.equal(strange, digits.x_test)
     assert torch.equal(strange.sort(1).values, digits.x_test.sort(1).values)
+
+
+# ------------------------------------------------------------------------------------------ kept networks
+
+
+@pytest.fixture
+def networks(tmp_path, monkeypatch):
+    monkeypatch.setenv(kept_networks.VARIABLE, str(tmp_path))
+    return tmp_path
+
+
+def no_training(*args, **kwargs):
+    raise AssertionError("this network was there")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_kept_network_is_the_one_that_was_fitted(method, networks, monkeypatch):
+    fitted = fit(cell(method))
+    monkeypatch.setattr(lbbnn_networks, "train", no_training)
+    found = fit(cell(method, experiment="y"))
+    assert len(found.guides) == len(fitted.guides)
+    assert found.history.seconds == fitted.history.seconds
+    x = fitted.data.x_test
+    torch.testing.assert_close(found.ensemble(x, 4), fitted.ensemble(x, 4), rtol=0, atol=0)
+    mean, kept = fitted.mean_network(x), found.mean_network(x)
+    if mean is not None:
+        torch.testing.assert_close(kept, mean, rtol=0, atol=0)
+
+
+def test_a_network_looked_at_in_every_epoch_is_the_same_one(networks, monkeypatch):
+    """And is kept for the others."""
+    plain = fit(cell())
+
+    def look(fitted, epoch):
+        return {"sum": fitted.draws(2)["w1"].sum().item()}
+
+    looked = fit(cell(), each_epoch=look)
+    monkeypatch.setattr(lbbnn_networks, "train", no_training)
+    for other in (looked, fit(cell())):
+        for name, value in plain.guides[0].state_dict().items():
+            if name != "_extra_state":
+                torch.testing.assert_close(other.guides[0].state_dict()[name], value, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"trial": 1},
+        {"method": "mnf"},
+        {"setting": "pi0.05-sd1"},
+        {"epochs": 2},
+        {"rows": 190},
+        {"widths": "12-11"},
+    ],
+)
+def test_what_was_made_otherwise_is_not_found(change, networks, monkeypatch):
+    fit(cell())
+    monkeypatch.setattr(lbbnn_networks, "train", no_training)
+    with pytest.raises(AssertionError, match="was there"):
+        fit(cell(**change))
+
+
+def test_other_code_makes_other_networks(networks, monkeypatch):
+    fit(cell())
+    monkeypatch.setattr(kept_networks, "_source", lambda: "other")
+    monkeypatch.setattr(lbbnn_networks, "train", no_training)
+    with pytest.raises(AssertionError, match="was there"):
+        fit(cell())
+
+
+@pytest.mark.parametrize("suffix", [".json", ".safetensors"])
+def test_a_damaged_network_is_made_again(suffix, networks):
+    expected = fit(cell()).guides[0].state_dict()
+    (file,) = networks.glob(f"*{suffix}")
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    found = fit(cell()).guides[0].state_dict()
+    torch.testing.assert_close(
+        {k: v for k, v in found.items() if k != "_extra_state"},
+        {k: v for k, v in expected.items() if k != "_extra_state"},
+        rtol=0,
+        atol=0,
+    )
+    if suffix == ".safetensors":
+        assert file.read_bytes() == whole
+
+
+def test_nothing_is_kept_unless_a_folder_is_named(monkeypatch):
+    monkeypatch.delenv(kept_networks.VARIABLE, raising=False)
+    assert kept_networks.place(a=1) is None
+    kept_networks.keep(None, None, None)
+    assert kept_networks.find(None, None) is None
