@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -99,12 +100,27 @@ CellFunction = Callable[[Cell], Mapping[str, float]]
 
 
 @dataclass(frozen=True)
+class Deferred:
+    """A function of a module that is imported when the function is called: to declare it costs nothing.
+
+    :param module: of ``zoo.experiments``
+    """
+
+    module: str
+    name: str
+
+    def __call__(self, *args: Any) -> Any:
+        return getattr(importlib.import_module(f"zoo.experiments.{self.module}"), self.name)(*args)
+
+
+@dataclass(frozen=True)
 class Experiment:
     """A table or figure as a grid of data sets, methods, settings and trials.
 
     ``run`` is a function of a module (it is sent to other processes by name) that depends on nothing but its
-    cell.  It imports what is slow in its body.  The runner sets every global random number generator to
-    ``cell.seed`` before.  What it raises becomes a failed row; ``UserError`` and ``DataError`` end the call.
+    cell; a :class:`Deferred` one where the module is slow to import.  The runner sets every global random
+    number generator to ``cell.seed`` before.  What it raises becomes a failed row; ``UserError`` and
+    ``DataError`` end the call.
 
     :param name: ``paper/table``
     :param summary: one sentence

@@ -8,14 +8,9 @@ zoo.experiments.lbbnn_networks; two experiments on one data set look at the same
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
-from zoo.experiments.declaration import Cell, Effort, Experiment, Source
-
-if TYPE_CHECKING:
-    from zoo.experiments.records import Record
+from zoo.experiments.declaration import Deferred, Effort, Experiment, Source
 
 PAPER = "Skaaret-Lund 2022, latent binary Bayesian neural networks (thesis); Hubin and Storvik 2019"
 METHODS = (
@@ -53,125 +48,23 @@ TABLE = {
     "density_paths": "share of weights that the median probability network keeps and that lie on a path from "
     "an input to an output",
 }
+SELECTION = {
+    "rmse": "root mean squared difference to the exact inclusion probabilities; lower is better",
+    "worst": "largest difference to them",
+    "tpr": "share of the nine columns with a coefficient that are selected: inclusion above 0.5",
+    "fpr": "share of the other eleven that are selected",
+    "wrongly_in": "columns selected that the exact posterior leaves out",
+    "wrongly_out": "columns left out that the exact posterior selects",
+}
 WRONG_VARIANCE = "the thesis's own numbers, not at hand, were obtained with a wrong variance"
 KMNIST = (
     "where the training images cannot be had, 8000 of the test images train and 2000 test: such numbers do "
+    "not compare with published ones"
 )
-KMNIST += "not compare with published ones"
 NETWORK_NOTES = {
     ("*", "*", "*", "*"): WRONG_VARIANCE,
-    (
-        "*",
-        "lrt",
-        "*",
-        "ece",
-    ): "of networks that are really drawn, not of passes with noise of their own a row",
+    ("*", "lrt", "*", "ece"): "of networks that are really drawn, not of passes with noise of a row's own",
 }
-
-
-def table(cell: Cell) -> Mapping[str, float]:
-    """A dense network, all its figures."""
-    from zoo.experiments import lbbnn_images
-
-    return lbbnn_images.table(cell)
-
-
-def convolutional_table(cell: Cell) -> Mapping[str, float]:
-    """The same of a convolutional network."""
-    from zoo.experiments import lbbnn_images
-
-    return lbbnn_images.convolutional_table(cell)
-
-
-def variance_table(cell: Cell) -> Mapping[str, float]:
-    """Drawn networks beside passes by local reparameterization."""
-    from zoo.experiments import lbbnn_images
-
-    return lbbnn_images.variance_table(cell)
-
-
-def decisions(cell: Cell) -> Mapping[str, float]:
-    """Decisions at a threshold."""
-    from zoo.experiments import lbbnn_images
-
-    return lbbnn_images.decisions(cell)
-
-
-def entropies(cell: Cell) -> Mapping[str, float]:
-    """Entropies in and out of domain."""
-    from zoo.experiments import lbbnn_images
-
-    return lbbnn_images.entropies(cell)
-
-
-def training_curve(cell: Cell) -> Mapping[str, float]:
-    """Negative log likelihood against epochs."""
-    from zoo.experiments import lbbnn_images
-
-    return lbbnn_images.training_curve(cell)
-
-
-def pictures(cell: Cell) -> Mapping[str, float]:
-    """Images of low and high entropy."""
-    from zoo.experiments import lbbnn_images
-
-    return lbbnn_images.pictures(cell)
-
-
-def export(cell: Cell) -> Mapping[str, float]:
-    """Size and speed of the exported network."""
-    from zoo.experiments import lbbnn_images
-
-    return lbbnn_images.export(cell)
-
-
-def cost(cell: Cell) -> Mapping[str, float]:
-    """Seconds an epoch."""
-    from zoo.experiments import lbbnn_images
-
-    return lbbnn_images.cost(cell)
-
-
-def simulation(cell: Cell) -> Mapping[str, float]:
-    """Variable selection on the published data."""
-    from zoo.experiments import lbbnn_selection
-
-    return lbbnn_selection.simulation(cell)
-
-
-def correlations(cell: Cell) -> Mapping[str, float]:
-    """Variable selection on mixed designs."""
-    from zoo.experiments import lbbnn_selection
-
-    return lbbnn_selection.correlations(cell)
-
-
-def draw_entropies(out: Path, records: Sequence[Record]) -> None:
-    """``entropy-<data set>.png``."""
-    from zoo.experiments.lbbnn_plots import plot_entropies
-
-    plot_entropies(out, records)
-
-
-def draw_training(out: Path, records: Sequence[Record]) -> None:
-    """``training-<data set>.png``."""
-    from zoo.experiments.lbbnn_plots import plot_training
-
-    plot_training(out, records)
-
-
-def draw_pictures(out: Path, records: Sequence[Record]) -> None:
-    """``<data set>-<method>.png``."""
-    from zoo.experiments.lbbnn_plots import plot_pictures
-
-    plot_pictures(out, records)
-
-
-def draw_correlations(out: Path, records: Sequence[Record]) -> None:
-    """``correlations.png``."""
-    from zoo.experiments.lbbnn_plots import plot_correlations
-
-    plot_correlations(out, records)
 
 
 def _dense(name: str, what: str, quick: Effort, full: Effort, notes: Mapping) -> Experiment:
@@ -180,7 +73,7 @@ def _dense(name: str, what: str, quick: Effort, full: Effort, notes: Mapping) ->
         summary=f"{what}, network with hidden layers of 400 and 600: accuracy, calibration and density; "
         "prior inclusion 0.1, slab N(0, 1).",
         source=Source(PAPER, f"tables of {what}"),
-        run=table,
+        run=Deferred("lbbnn_images", "table"),
         metrics=TABLE,
         datasets=(name,),
         methods=METHODS,
@@ -197,14 +90,9 @@ EXPERIMENTS = (
         summary="Variable selection in the published logistic simulation: inclusion probabilities against "
         "the exact ones, and the share of runs that select each column.",
         source=Source(PAPER, "the logistic study (section 5.2)"),
-        run=simulation,
+        run=Deferred("lbbnn_selection", "simulation"),
         metrics={
-            "rmse": "root mean squared difference to the exact inclusion probabilities; lower is better",
-            "worst": "largest difference to them",
-            "tpr": "share of the nine columns with a coefficient that are selected: inclusion above 0.5",
-            "fpr": "share of the other eleven that are selected",
-            "wrongly_in": "columns selected that the exact posterior leaves out",
-            "wrongly_out": "columns left out that the exact posterior selects",
+            **SELECTION,
             **{
                 f"selected_{i}": f"column {i} is selected: over runs its true (or false) positive rate"
                 for i in COLUMNS
@@ -216,12 +104,7 @@ EXPERIMENTS = (
         quick=Effort(trials=1, cost="1 minute", options={"steps": 1500}),
         full=Effort(trials=100, cost="1 hour on 2 cores", options={"steps": 2500}),
         notes={
-            (
-                "*",
-                "*",
-                "*",
-                "tpr",
-            ): "the exact posterior itself selects 7 of 9: columns 1 and 3 are not among them",
+            ("*", "*", "*", "tpr"): "the exact posterior itself selects 7 of 9, not columns 1 and 3",
             ("*", "*", "*", "rmse"): "the published 'true' probabilities are of another design and model",
         },
         extremes=True,
@@ -234,31 +117,19 @@ EXPERIMENTS = (
         source=Source(
             "Skaaret-Lund, Storvik and Hubin 2023, the authors' program", "the study of mixed columns"
         ),
-        run=correlations,
-        metrics={
-            "rmse": "root mean squared difference to the exact inclusion probabilities; lower is better",
-            "worst": "largest difference to them",
-            "tpr": "share of the nine columns with a coefficient that are selected",
-            "fpr": "share of the other eleven that are selected",
-            "wrongly_in": "columns selected that the exact posterior leaves out",
-            "wrongly_out": "columns left out that the exact posterior selects",
-        },
+        run=Deferred("lbbnn_selection", "correlations"),
+        metrics=SELECTION,
         datasets=("mjmcmc_sim_logistic",),
         methods=("exact", *SELECTORS),
         settings=("0.1", "0.4", "0.7", "1"),
         quick=Effort(trials=1, cost="5 minutes", options={"steps": 1500, "draws": 500, "noise": 0.1}),
         full=Effort(trials=5, cost="1 hour on 2 cores", options={"steps": 2500, "draws": 2000, "noise": 0.1}),
         notes={
-            (
-                "*",
-                "*",
-                "*",
-                "*",
-            ): "that standardised columns are mixed, all blocks at once, is our choice; every "
-            "trial draws labels of its own",
+            ("*", "*", "*", "*"): "that standardised columns are mixed, all blocks at once, is our choice; "
+            "every trial draws labels of its own",
             ("*", "exact", "*", "rmse"): "the reference itself",
         },
-        finish=draw_correlations,
+        finish=Deferred("lbbnn_plots", "plot_correlations"),
     ),
     _dense(
         "digits",
@@ -295,7 +166,7 @@ EXPERIMENTS = (
         source=Source(
             "Hubin et al. 2022 (slides); Skaaret-Lund, Storvik and Hubin 2023", "convolutional networks"
         ),
-        run=convolutional_table,
+        run=Deferred("lbbnn_images", "convolutional_table"),
         metrics={name: text for name, text in TABLE.items() if name != "density_paths"},
         datasets=("mnist", "fmnist", "kmnist"),
         methods=("lrt", "mnf", "gaussian", "mlp"),
@@ -317,7 +188,7 @@ EXPERIMENTS = (
         source=Source(
             "runs of another program, made for this package", "one run each, constant learning rate 0.001"
         ),
-        run=variance_table,
+        run=Deferred("lbbnn_images", "variance_table"),
         metrics={
             "accuracy_mean": "accuracy of the posterior mean network",
             "accuracy_lrt": "accuracy of averaged passes in which every row has noise of its own",
@@ -353,7 +224,7 @@ EXPERIMENTS = (
         source=Source(
             "Hubin and Storvik 2019; Hubin et al. 2022 (slides)", "decisions at the threshold 0.95"
         ),
-        run=decisions,
+        run=Deferred("lbbnn_images", "decisions"),
         metrics={
             "decided": "share of test images that are decided",
             "accuracy_decided": "accuracy among them; higher is better",
@@ -375,7 +246,7 @@ EXPERIMENTS = (
         summary="Entropy of the ensemble's predictions on its own test images and on those of another data "
         "set; mnf-early is the same network stopped early, on purpose less accurate.",
         source=Source(PAPER, "figures of in- and out-of-domain entropy"),
-        run=entropies,
+        run=Deferred("lbbnn_images", "entropies"),
         metrics={
             "accuracy": SCORES["accuracy"],
             "entropy_inside": "mean entropy on the test images, nats",
@@ -388,13 +259,13 @@ EXPERIMENTS = (
         quick=Effort(trials=1, cost="5 minutes", options=QUICK),
         full=Effort(trials=1, cost="35 minutes on 2 cores", options=FULL),
         notes={("kmnist", "*", "*", "*"): KMNIST},
-        finish=draw_entropies,
+        finish=Deferred("lbbnn_plots", "plot_entropies"),
     ),
     Experiment(
         name="lbbnn/training",
         summary="Negative log likelihood against epochs, drawn in training-<data set>.png.",
         source=Source(PAPER, "figures of the training loss"),
-        run=training_curve,
+        run=Deferred("lbbnn_images", "training_curve"),
         metrics={
             "nll_ensemble_test": "of the ensemble on the test images after the last epoch, nats",
             "nll_ensemble_train": "the same on as many training images",
@@ -406,13 +277,13 @@ EXPERIMENTS = (
         methods=("lrt", "mnf", "concrete", "gaussian", "mlp"),
         quick=Effort(trials=1, cost="5 minutes", options={**QUICK, "epochs": 2}),
         full=Effort(trials=1, cost="20 minutes on 2 cores", options=FULL),
-        finish=draw_training,
+        finish=Deferred("lbbnn_plots", "plot_training"),
     ),
     Experiment(
         name="lbbnn/pictures",
         summary="The test images of lowest and highest entropy in every class: <data set>-<method>.png.",
         source=Source(PAPER, "figures of images of low and high entropy"),
-        run=pictures,
+        run=Deferred("lbbnn_images", "pictures"),
         metrics={
             "entropy_low": "mean entropy of the five images a class where it is lowest, nats",
             "wrong_low": "share of them that are classified wrongly",
@@ -423,13 +294,13 @@ EXPERIMENTS = (
         methods=("lrt", "mnf"),
         quick=Effort(trials=1, cost="3 minutes", options=QUICK),
         full=Effort(trials=1, cost="15 minutes on 2 cores", options=FULL),
-        finish=draw_pictures,
+        finish=Deferred("lbbnn_plots", "plot_pictures"),
     ),
     Experiment(
         name="lbbnn/export",
         summary="The median probability network as a program without its zeros: size and speed.",
         source=Source("this package", "not published"),
-        run=export,
+        run=Deferred("lbbnn_images", "export"),
         metrics={
             "density_half": DENSITIES["density_half"],
             "density_paths": TABLE["density_paths"],
@@ -454,7 +325,7 @@ EXPERIMENTS = (
         summary="Seconds of an epoch, and relative to a deterministic network of the same shape whose steps "
         "are taken in turn with the method's.",
         source=Source(PAPER, "running times"),
-        run=cost,
+        run=Deferred("lbbnn_images", "cost"),
         metrics={
             "seconds": "an epoch on this machine, one thread",
             "seconds_plain": "the same of the deterministic network with torch's Adam",

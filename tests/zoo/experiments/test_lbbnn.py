@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import os
 from dataclasses import replace
@@ -52,7 +53,7 @@ def declared(name: str, figures) -> None:
 
 def test_table_of_a_sparse_network(cell):
     place = cell()
-    figures = lbbnn.table(place)
+    figures = lbbnn_images.table(place)
     declared("mnist", figures)
     assert set(figures) == set(lbbnn.TABLE)
     fitted = fit(place)
@@ -73,20 +74,20 @@ def test_table_of_a_sparse_network(cell):
 
 @pytest.mark.parametrize("method", ["gaussian", "mlp", "deep-ensemble"])
 def test_figures_that_do_not_exist_are_left_out(cell, method):
-    figures = lbbnn.table(cell(method))
+    figures = lbbnn_images.table(cell(method))
     declared("digits", figures)
     assert not any("density" in name or "median" in name for name in figures)
     assert ("accuracy_mean" in figures) == (method != "deep-ensemble")
 
 
 def test_convolutional_table(cell):
-    figures = lbbnn.convolutional_table(cell("lrt", "pi0.25-sd1", widths="lenet", rows=100))
+    figures = lbbnn_images.convolutional_table(cell("lrt", "pi0.25-sd1", widths="lenet", rows=100))
     declared("cnn", figures)
     assert set(figures) == set(BY_NAME["lbbnn/cnn"].metrics)
 
 
 def test_variance_table_tells_passes_from_networks(cell):
-    figures = lbbnn.variance_table(cell("lrt-thesis", "thesis"))
+    figures = lbbnn_images.variance_table(cell("lrt-thesis", "thesis"))
     declared("variance", figures)
     assert set(figures) == set(BY_NAME["lbbnn/variance"].metrics)
     assert figures["nll"] != figures["nll_lrt"]
@@ -111,7 +112,7 @@ def test_decisions_by_hand(cell, monkeypatch):
     probabilities = torch.tensor([[0.99, 0.01], [0.02, 0.98], [0.04, 0.96], [0.945, 0.055], [0.6, 0.4]])
     outside = torch.tensor([[0.5, 0.5], [0.97, 0.03], [0.9, 0.1], [0.3, 0.7]])
     known(monkeypatch, probabilities.log(), outside.log(), torch.tensor([0, 1, 0, 0, 1]))
-    figures = lbbnn.decisions(cell())
+    figures = lbbnn_images.decisions(cell())
     declared("decisions", figures)
     assert figures == pytest.approx(
         {"decided": 0.6, "accuracy_decided": 2 / 3, "accuracy_all": 0.6, "decided_outside": 0.25}
@@ -120,14 +121,14 @@ def test_decisions_by_hand(cell, monkeypatch):
 
 def test_nothing_decided_has_no_accuracy(cell, monkeypatch):
     known(monkeypatch, torch.zeros(3, 2), torch.zeros(3, 2), torch.tensor([0, 1, 0]))
-    assert "accuracy_decided" not in lbbnn.decisions(cell())
+    assert "accuracy_decided" not in lbbnn_images.decisions(cell())
 
 
 def test_entropies_by_hand(cell, monkeypatch):
     place = cell()
     inside, outside = torch.tensor([[9.0, 0], [2.0, 0]]), torch.tensor([[0.0, 0], [3.0, 0]])
     known(monkeypatch, inside, outside, torch.tensor([0, 1]))
-    figures = lbbnn.entropies(place)
+    figures = lbbnn_images.entropies(place)
     declared("entropy", figures)
 
     def entropy(logit):
@@ -144,7 +145,7 @@ def test_entropies_by_hand(cell, monkeypatch):
 
 def test_training_curve_has_a_point_an_epoch_and_one_before(cell):
     place = cell()
-    figures = lbbnn.training_curve(place)
+    figures = lbbnn_images.training_curve(place)
     declared("training", figures)
     with np.load(place.folder / "curves.npz") as file:
         assert len(file["losses"]) == 3
@@ -157,7 +158,7 @@ def test_training_curve_has_a_point_an_epoch_and_one_before(cell):
 
 def test_pictures_are_the_extremes_of_every_class(cell):
     place = cell("mlp")
-    figures = lbbnn.pictures(place)
+    figures = lbbnn_images.pictures(place)
     declared("pictures", figures)
     fitted = fit(place)
     p = fitted.ensemble(fitted.data.x_test, 4)
@@ -173,7 +174,7 @@ def test_pictures_are_the_extremes_of_every_class(cell):
 
 
 def test_export_gives_the_same_function_in_less_room(cell):
-    figures = lbbnn.export(cell(widths="60-40"))
+    figures = lbbnn_images.export(cell(widths="60-40"))
     declared("export", figures)
     assert set(figures) == set(BY_NAME["lbbnn/export"].metrics)
     assert max(figures["difference_sparse"], figures["difference_small"]) < 1e-5
@@ -182,10 +183,10 @@ def test_export_gives_the_same_function_in_less_room(cell):
 
 
 def test_cost_is_relative_to_a_plain_network(cell):
-    figures = lbbnn.cost(cell())
+    figures = lbbnn_images.cost(cell())
     declared("cost", figures)
     assert figures["relative"] == pytest.approx(figures["seconds"] / figures["seconds_plain"])
-    assert lbbnn.cost(cell("mlp"))["parameters"] == 65 * 12 + 13 * 10 + 11 * 10
+    assert lbbnn_images.cost(cell("mlp"))["parameters"] == 65 * 12 + 13 * 10 + 11 * 10
 
 
 def test_median_network_uses_the_slabs_means(cell):
@@ -257,7 +258,7 @@ def test_exact_inclusions_are_those_of_the_sampler():
 @pytest.mark.parametrize("method", lbbnn.SELECTORS)
 def test_selection_cells(cell, method):
     place = cell(method, dataset="mjmcmc_sim_logistic", steps=30)
-    figures = lbbnn.simulation(place)
+    figures = lbbnn_selection.simulation(place)
     declared("simulation", figures)
     assert len([name for name in figures if name.startswith("selected_")]) == 20
 
@@ -265,7 +266,7 @@ def test_selection_cells(cell, method):
 @NEEDS_MIRROR
 def test_correlation_cell_of_the_reference(cell):
     place = cell("exact", "0.4", dataset="mjmcmc_sim_logistic", draws=40, noise=0.1)
-    figures = lbbnn.correlations(place)
+    figures = lbbnn_selection.correlations(place)
     declared("correlations", figures)
     assert figures["rmse"] == 0
     assert np.load(place.folder / "correlations.npy").shape == (20, 20)
@@ -306,9 +307,9 @@ def test_priors_that_do_not_differ_are_run_once():
 def test_pictures_are_drawn_from_what_the_cells_left(cell, tmp_path):
     records = []
     for name, function, methods in (
-        ("entropy", lbbnn.entropies, ("lrt", "mnf-early")),
-        ("training", lbbnn.training_curve, ("lrt", "mlp")),
-        ("pictures", lbbnn.pictures, ("lrt",)),
+        ("entropy", lbbnn_images.entropies, ("lrt", "mnf-early")),
+        ("training", lbbnn_images.training_curve, ("lrt", "mlp")),
+        ("pictures", lbbnn_images.pictures, ("lrt",)),
     ):
         records = []
         for method in methods:
@@ -347,3 +348,12 @@ def test_through_the_command_line(monkeypatch, tmp_path):
     page = (out / "table.md").read_text()
     assert "## Over the trials" in page
     assert "density_half" in page
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda experiment: experiment.name)
+def test_deferred_functions_are_there(experiment):
+    for function in (experiment.run, experiment.finish):
+        if function is not None:
+            assert callable(
+                getattr(importlib.import_module(f"zoo.experiments.{function.module}"), function.name)
+            )
