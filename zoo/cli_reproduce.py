@@ -61,7 +61,7 @@ def reproduce_command(
     seed: Annotated[int, typer.Option("--seed", help="The seeds of all cells come from it.")] = 0,
     jobs: Annotated[int, typer.Option("--jobs", help="Cells side by side; -1 is one a core.")] = 1,
     budget: Annotated[
-        str, typer.Option("--budget", help="quick (for a look) or full (as published).")
+        str, typer.Option("--budget", help="quick (for a look) or full (--list NAME says what it is).")
     ] = "full",
     changes: Annotated[
         list[str] | None,

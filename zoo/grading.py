@@ -64,15 +64,28 @@ def grade(problem: Problem, result: Graded, truth: Graded | None) -> Row:
         return Row(**names, status=f"failed: draws of site {bad[0]!r} are not finite")
     try:
         figures = dict(result.figures) | _predictive(problem, result)
+        names["note"] = "; ".join(filter(None, (result.note, _gap(result, truth))))
         if truth is not None and result is not truth:
             distances, left_out = _distances(problem, result, truth)
             figures |= distances
             if left_out:
                 remark = f"{left_out} point(s) left out of the distances: the reference does not vary there"
-                names["note"] = "; ".join(filter(None, (result.note, remark)))
+                names["note"] = "; ".join(filter(None, (names["note"], remark)))
         return Row.from_figures(figures=figures, status=result.status, **names)
     except ValueError as error:  # a prediction that is not finite, say; the evaluation names it
         return Row(**names, status=f"failed: {str(error).splitlines()[0]}")
+
+
+def _gap(result: Graded, truth: Graded | None) -> str:
+    """How far a bound is below the exact log evidence: the KL divergence from the posterior, of a bad fit or
+    of a guide that can do no better; nothing where either number is not known.
+    """
+    if truth is None or result is truth or result.model_name != truth.model_name:
+        return ""
+    bound, evidence = (graded.figures.get("elbo") for graded in (result, truth))
+    if bound is None or evidence is None:
+        return ""
+    return f"its ELBO is {evidence.value - bound.value:.1f} nats below the log evidence"
 
 
 def _predictive(problem: Problem, result: Graded) -> dict[str, Estimate]:

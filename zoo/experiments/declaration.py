@@ -129,7 +129,7 @@ class Experiment:
     :param datasets: names, in the order of the table; so are ``methods`` and ``settings``
     :param settings: what varies beside data set and method, widths for instance
     :param quick: for a look
-    :param full: as published
+    :param full: as published, or as near to it as a table that anybody can rerun allows
     :param published: ``(data set, method, setting, metric)`` -> value and its standard error, None if unknown
     :param published_error: how the published standard errors were computed
     :param notes: ``(data set, method, setting, metric)``, ``"*"`` for any -> what a reader must know
@@ -137,6 +137,7 @@ class Experiment:
     :param finish: makes pictures and the like from the finished cells, after the tables: called with the
         output folder and the records; reads results only, and may meet a partial grid
     :param extremes: whether ``table.md`` also has the smallest, median and largest value over the trials
+    :param check: raises ``UserError`` for options that no cell could be computed with
     :param revision: to be raised when the same cell gives other numbers than before
     :raises ValueError: for a name that cannot be one, or a published number or note outside the grid
     """
@@ -157,6 +158,7 @@ class Experiment:
     exists: Callable[[str, str, str], bool] | None = None
     finish: Callable[[Path, Sequence[Record]], None] | None = None
     extremes: bool = False
+    check: Callable[[Mapping[str, Any]], None] | None = None
     revision: int = 1
 
     def __post_init__(self) -> None:

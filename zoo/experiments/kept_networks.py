@@ -1,8 +1,8 @@
 """Fitted networks on disk, for experiments that look at the same ones.
 
 The folder named by the environment variable ZOO_NETWORKS; without it nothing is kept.  A network is found
-again by all that made it: data, model, guide, training, versions, and the source of this package.  One that
-was made by other code is never found.
+again by all that made it: the images, model, guide, training, versions, and the source of this package.  One
+that was made by other code is never found.
 """
 
 from __future__ import annotations
@@ -11,15 +11,18 @@ import functools
 import hashlib
 import json
 import os
+import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import data_loaders
 import guides
 import zoo
 from guides.autoguide import FlatGuide
 from guides.storage import load_guide, save_guide, write_json
+from zoo.errors import UserError
 from zoo.image_networks import History
 from zoo.output import versions
 
@@ -30,10 +33,17 @@ def place(**made_by: Any) -> Path | None:
     """Where a network belongs, a path without suffix; None when none are kept.
 
     :param made_by: all that decides what it is, JSON-safe
+    :raises UserError: when the folder cannot be written
     """
     folder = os.environ.get(VARIABLE)
     if not folder:
         return None
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UserError(f"{VARIABLE} names {folder}, which cannot be written: {error.strerror}") from None
     words = json.dumps([made_by, versions(), _source()], sort_keys=True)
     return Path(folder) / hashlib.sha256(words.encode()).hexdigest()[:32]
 
@@ -64,9 +74,9 @@ def find(path: Path | None, guide: FlatGuide) -> History | None:
 
 @functools.cache
 def _source() -> str:
-    """A checksum of the code of models and guides."""
+    """A checksum of the code of data, models and guides."""
     digest = hashlib.sha256()
-    for package in (guides, zoo):
+    for package in (data_loaders, guides, zoo):
         root = Path(package.__file__).parent
         for file in sorted((*root.rglob("*.py"), *root.rglob("*.c"))):
             digest.update(file.relative_to(root).as_posix().encode() + file.read_bytes())

@@ -76,7 +76,6 @@ def _table(cell: Cell, convolutional: bool) -> Mapping[str, float]:
     for name, probabilities in (("mean", fitted.mean_network(x)), ("median", fitted.median_network(x))):
         if probabilities is not None:
             figures |= {f"{key}_{name}": value for key, value in scores(probabilities, y).items()}
-    figures["seconds"] = sum(fitted.history.seconds) / len(fitted.history.seconds)
     return figures | densities(fitted, dense=not convolutional)
 
 

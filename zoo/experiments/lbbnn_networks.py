@@ -7,6 +7,7 @@ networks fit them again with the same seed, and get the same ones, or find them 
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -100,6 +101,14 @@ def images(name: str, rows: int | None = None, device: str = "cpu") -> Images:
     return Images(x.float(), y, x_test.float(), y_test, math.isqrt(data.num_features))
 
 
+def checksum(data: Images) -> str:
+    """Of the images that train a network, and their labels."""
+    digest = hashlib.sha256()
+    for part in (data.x, data.y):
+        digest.update(repr(tuple(part.shape)).encode() + part.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
 def outside(name: str, device: str = "cpu") -> Tensor:
     """Images that a network trained on ``name`` has seen nothing of, ``[m, pixels]``: the test images of
     another set; of digits its own, with their pixels in another order.
@@ -162,13 +171,13 @@ def fit(
     seed = stable_seed("lbbnn", cell.base_seed, cell.dataset, method, cell.setting, convolutional, cell.trial)
     model = make_model(cell.method, cell.setting, data, () if convolutional else widths_of(cell))
     histories, fitted = [], Fitted(model, [], data, History(), seed)
-    made_by = {"model": repr(model), "method": method, "setting": cell.setting, "dataset": cell.dataset}
+    made_by = {"model": repr(model), "method": method, "setting": cell.setting, "images": checksum(data)}
     for member in range(ENSEMBLE if cell.method == "deep-ensemble" else 1):
         training = training_of(cell, len(data.x), seed + member)
         torch.manual_seed(training.seed)
         guide = make_guide(cell.method, model, cell.setting)
         fitted.guides.append(guide)
-        path = kept_networks.place(**made_by, rows=len(data.x), **asdict(training), device=str(data.x.device))
+        path = kept_networks.place(**made_by, **asdict(training), device=str(data.x.device))
         history = kept_networks.find(path, guide) if each_epoch is None else None
         if history is None:
             call = None if each_epoch is None else lambda epoch: each_epoch(fitted, epoch)

@@ -17,6 +17,7 @@ from data_loaders import Standardizer, load
 from guides import AutoConcrete, AutoMNF, AutoSpikeSlab
 from guides.polya_gamma import inclusion, spike_slab_logistic_gibbs
 from guides.varbvs import VARBVS
+from zoo.errors import DivergenceError
 from zoo.experiments.declaration import Cell
 from zoo.fitting import Fit, FitSettings
 from zoo.latent_binary import SpikeSlabLogistic
@@ -38,7 +39,8 @@ EXACT = np.array([
 def simulation(cell: Cell) -> Mapping[str, float]:
     """One fit to the published data, all columns standardised."""
     x, y = design()
-    return figures(fit_inclusion(cell, x, y), EXACT)
+    found, elbo = fit_inclusion(cell, x, y)
+    return figures(found, EXACT) | {"elbo": elbo}
 
 
 def correlations(cell: Cell) -> Mapping[str, float]:
@@ -46,7 +48,7 @@ def correlations(cell: Cell) -> Mapping[str, float]:
     x, y = mixed_data(float(cell.setting), cell.options["noise"], cell.split_seed)
     np.save(cell.folder / "correlations.npy", np.corrcoef(x.T))
     exact = sampled_inclusion(x, y, cell.options["draws"], cell.split_seed)
-    found = exact if cell.method == "exact" else fit_inclusion(cell, x, y)
+    found = exact if cell.method == "exact" else fit_inclusion(cell, x, y)[0]
     np.savez(cell.folder / "inclusion.npz", found=found, exact=exact)
     return figures(found, exact, each=False)
 
@@ -79,22 +81,28 @@ def mixed_data(share: float, noise: float, seed: int) -> tuple[np.ndarray, np.nd
 
 
 def sampled_inclusion(x: np.ndarray, y: np.ndarray, draws: int, seed: int) -> np.ndarray:
-    """Exact inclusion probabilities up to Monte Carlo error, by the collapsed Gibbs sampler, ``[p]``."""
+    """Exact inclusion probabilities up to Monte Carlo error, by the collapsed Gibbs sampler, ``[p]``.
+
+    :raises DivergenceError: when the chains do not pass their gates
+    """
     result = spike_slab_logistic_gibbs(x, y, INCLUSION, warmup=draws // 4, draws=draws, chains=2, seed=seed)
+    if not result.passed:
+        raise DivergenceError(f"the reference failed: {result.reason}; take more than {draws} draws")
     return inclusion(result)[0]
 
 
-def fit_inclusion(cell: Cell, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Inclusion probabilities ``[p]`` by a cell's method."""
+def fit_inclusion(cell: Cell, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, float]:
+    """Inclusion probabilities ``[p]`` by a cell's method, and its evidence lower bound, nats."""
     if cell.method == "varbvs":
-        return VARBVS("logistic", inclusion_prob=INCLUSION, seed=cell.seed).fit(x, y).inclusion
+        selection = VARBVS("logistic", inclusion_prob=INCLUSION, seed=cell.seed).fit(x, y)
+        return selection.inclusion, selection.elbo
     model = SpikeSlabLogistic(x.shape[1], INCLUSION)
     torch.manual_seed(cell.seed)
     guide = GUIDES[cell.method](model)
     settings = FitSettings(steps=cell.options["steps"], lr=0.02, batch_size=400, seed=cell.seed)
     inputs, labels = (torch.as_tensor(part, dtype=torch.float32) for part in (x, y))
-    Fit(guide, model, inputs, labels, settings).run()
-    return guide.inclusion_probabilities()["w"].double().numpy()
+    elbo = Fit(guide, model, inputs, labels, settings).run().elbo()[0]
+    return guide.inclusion_probabilities()["w"].double().numpy(), elbo
 
 
 def figures(found: np.ndarray, exact: np.ndarray, each: bool = True) -> dict[str, float]:

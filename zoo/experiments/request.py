@@ -102,6 +102,8 @@ def plan(
     effort = found.efforts[budget]
     changed = {name: _option(found, effort, name, text) for name, text in (options or {}).items()}
     changed = {name: value for name, value in changed.items() if value != effort.options[name]}
+    if found.check is not None:
+        found.check({**effort.options, **changed})
     request = Request(found, budget, chosen, effort.trials if trials is None else trials, seed, changed)
     if not request.cells():
         raise UserError(f"{found.name} has no cell with this combination of names: nothing to do")

@@ -199,7 +199,10 @@ def _facts(request: Request, folder: Path, records: Sequence[Record]) -> Iterabl
         yield f"- published standard errors: {experiment.published_error}"
     if not is_published_effort(request):
         full = ", ".join(f"{name} {value}" for name, value in experiment.full.options.items())
-        yield f"- **not comparable with the published numbers, which need {full}**"
+        if experiment.published:
+            yield f"- **not comparable with the published numbers, which need {full}**"
+        else:
+            yield f"- **less work than the full budget, which is {full}**"
 
 
 def _command(request: Request, folder: Path, records: Sequence[Record]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import os
 import subprocess
@@ -46,7 +47,9 @@ def start_zoo(*arguments: object, seconds: float = 0.0) -> subprocess.Popen[str]
 
 
 def results(folder: Path) -> list[Path]:
-    return sorted(folder.glob("cells/*/*/*/*/result.json"))
+    while True:
+        with contextlib.suppress(FileNotFoundError):  # a hidden folder that got its name meanwhile
+            return sorted(folder.glob("cells/*/*/*/*/result.json"))
 
 
 def running(folder: Path) -> list[Path]:

@@ -13,8 +13,10 @@ import torch
 from sklearn.metrics import roc_auc_score
 from typer.testing import CliRunner
 
+from guides.polya_gamma import spike_slab_logistic_gibbs
 from guides.sparse_networks import mean_weights, median_probability_model
 from zoo.cli import app
+from zoo.errors import DivergenceError
 from zoo.experiments import Cell, catalogue, lbbnn, lbbnn_images, lbbnn_networks, lbbnn_plots, lbbnn_selection
 from zoo.experiments.catalogue import find_experiment
 from zoo.experiments.lbbnn import EXPERIMENTS
@@ -213,7 +215,7 @@ def test_figures_of_selection_by_hand():
     assert (figures["tpr"], figures["fpr"]) == pytest.approx((7 / 9, 1 / 11))
     assert (figures["wrongly_in"], figures["wrongly_out"]) == (2, 1)
     assert (figures["selected_1"], figures["selected_3"], figures["inclusion_2"]) == (1, 0, 0.7)
-    assert set(figures) == set(BY_NAME["lbbnn/simulation"].metrics)
+    assert {*figures, "elbo"} == set(BY_NAME["lbbnn/simulation"].metrics)
     assert set(lbbnn_selection.figures(found, exact, each=False)) == set(
         BY_NAME["lbbnn/correlations"].metrics
     )
@@ -248,7 +250,18 @@ def test_mixed_designs():
     assert (lbbnn_selection.mixed_data(0.3, 0.1, 1)[1] == other).all()
 
 
+@pytest.fixture
+def no_gates(monkeypatch):
+    """For chains so short that they would pass none."""
+
+    def sample(*args, **kwargs):
+        return replace(spike_slab_logistic_gibbs(*args, **kwargs), passed=True)
+
+    monkeypatch.setattr(lbbnn_selection, "spike_slab_logistic_gibbs", sample)
+
+
 @NEEDS_MIRROR
+@pytest.mark.usefixtures("no_gates")
 def test_exact_inclusions_are_those_of_the_sampler():
     found = lbbnn_selection.sampled_inclusion(*lbbnn_selection.design(), draws=250, seed=0)
     assert np.abs(found - lbbnn_selection.EXACT).max() < 0.08
@@ -264,6 +277,7 @@ def test_selection_cells(cell, method):
 
 
 @NEEDS_MIRROR
+@pytest.mark.usefixtures("no_gates")
 def test_correlation_cell_of_the_reference(cell):
     place = cell("exact", "0.4", dataset="mjmcmc_sim_logistic", draws=40, noise=0.1)
     figures = lbbnn_selection.correlations(place)
@@ -294,7 +308,8 @@ def test_methods_settings_and_data_exist(experiment):
     for method in experiment.methods:
         for setting in experiment.settings:
             lbbnn_networks.make_guide(method, lambda x: None, setting)
-    assert experiment.full.options["epochs"] > experiment.quick.options["epochs"] or "cost" in experiment.name
+    work = "steps" if "cost" in experiment.name else "epochs"
+    assert experiment.full.options[work] > experiment.quick.options[work]
 
 
 def test_priors_that_do_not_differ_are_run_once():
@@ -357,3 +372,35 @@ def test_deferred_functions_are_there(experiment):
             assert callable(
                 getattr(importlib.import_module(f"zoo.experiments.{function.module}"), function.name)
             )
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "words"),
+    [
+        ("mnist", "epochs=0", "epochs must be at least 1, not 0"),
+        ("mnist", "members=0", "members must be at least 1, not 0"),
+        ("mnist", "members=-1", "members must be at least 1, not -1"),
+        ("mnist", "rows=-5", "rows must be a count of training images, or 0 for all, not -5"),
+        ("mnist", "widths=abc", "400-600 for instance, not 'abc'"),
+        ("mnist", "widths=400-0", "400-600 for instance, not '400-0'"),
+        ("mnist", "device=mps", "device must be cpu, cuda or cuda:N, not 'mps'"),
+        ("cost", "steps=0", "steps must be at least 1, not 0"),
+        ("cost", "epochs=3", "epochs"),
+        ("cnn", "widths=400-600", "widths"),
+        ("correlations", "draws=0", "draws must be at least 1, not 0"),
+    ],
+)
+def test_options_that_no_cell_can_have_are_refused_at_once(name, option, words, tmp_path):
+    out = tmp_path / "out"
+    result = CliRunner().invoke(app, ["reproduce", f"lbbnn/{name}", "--set", option, "--out", str(out)])
+    assert result.exit_code == 2
+    assert words in " ".join(result.output.split())
+    assert not out.exists()
+
+
+def test_a_reference_that_fails_its_gates_is_no_reference():
+    """Two draws tell nothing about convergence."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((30, 3))
+    with pytest.raises(DivergenceError, match="the reference failed: .*; take more than 4 draws"):
+        lbbnn_selection.sampled_inclusion(x, (x[:, 0] > 0).astype(float), 4, 0)

@@ -389,3 +389,21 @@ def test_nothing_is_kept_unless_a_folder_is_named(monkeypatch):
     assert kept_networks.place(a=1) is None
     kept_networks.keep(None, None, None)
     assert kept_networks.find(None, None) is None
+
+
+def test_other_images_make_other_networks(networks, monkeypatch):
+    fit(cell())
+    data = images("digits", 200)
+    monkeypatch.setattr(lbbnn_networks, "images", lambda *args: data._replace(y=data.y.flip(0)))
+    monkeypatch.setattr(lbbnn_networks, "train", no_training)
+    with pytest.raises(AssertionError, match="was there"):
+        fit(cell())
+
+
+def test_a_folder_that_cannot_be_is_refused_before_training(tmp_path, monkeypatch):
+    file = tmp_path / "file"
+    file.write_text("")
+    monkeypatch.setenv(kept_networks.VARIABLE, str(file))
+    monkeypatch.setattr(lbbnn_networks, "train", no_training)
+    with pytest.raises(UserError, match="ZOO_NETWORKS names .*file, which cannot be written"):
+        fit(cell())
