@@ -289,7 +289,7 @@ def fit_command(
     ] = None,
     batch_size: Annotated[
         int | None,
-        typer.Option("--batch-size", help="Rows of a minibatch; by default all up to 2000 rows, else 500."),
+        typer.Option("--batch-size", help="Rows of a minibatch; by default all up to 1000 rows, else 500."),
     ] = None,
     noise: NoiseOption = None,
     widths: WidthsOption = None,

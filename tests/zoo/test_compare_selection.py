@@ -80,6 +80,13 @@ def test_inclusion_csv_has_a_line_for_every_method_and_column(selection):
     assert all(float(line["mcse"]) == 0 for line in lines)  # closed forms, all three
 
 
+def test_the_gap_between_bound_and_exact_evidence_is_told(selection):
+    _, (exact, *fits), _ = selection
+    assert exact.note.endswith("its ELBO is the log evidence")
+    for fit in fits:
+        assert fit.note == f"its ELBO is {exact.elbo - fit.elbo:.1f} nats below the log evidence"
+
+
 def test_no_elbo_exceeds_the_exact_evidence(selection):
     _, rows, _ = selection
     evidence, *bounds = (row.estimate("elbo") for row in rows)

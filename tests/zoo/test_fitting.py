@@ -166,8 +166,8 @@ def test_learning_rate_falls_along_a_half_cosine():
 
 
 def test_minibatches_only_where_there_are_many_rows():
-    assert default_batch_size(2000) is None
-    assert default_batch_size(2001) == 500
+    assert default_batch_size(1000) is None
+    assert default_batch_size(1001) == 500
 
 
 def test_elbo_is_the_mean_of_the_loss_with_its_standard_error():
