@@ -34,11 +34,20 @@ def fan_in_scale(shape: tuple[int, ...]) -> float:
     return math.prod(shape[1:]) ** -0.5
 
 
+def check_scale(scale: float | None) -> None:
+    """:raises ValueError: unless it is the sd of weights, or None for one that hangs on the inputs"""
+    if scale is not None and not scale > 0:
+        raise ValueError(f"the scale of weights must be positive, got {scale}; None is 1/sqrt(inputs)")
+
+
 @dataclass(frozen=True)
 class GaussianWeights:
     """``N(0, 1/fan_in)`` for every weight, or ``N(0, scale^2)``."""
 
     scale: float | None = None
+
+    def __post_init__(self) -> None:
+        check_scale(self.scale)
 
     def pyro(self, shape: tuple[int, ...], like: Tensor) -> dist.TorchDistribution:
         scale = like.new_tensor(self.scale or fan_in_scale(shape))

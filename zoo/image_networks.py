@@ -81,7 +81,10 @@ def train(
 
     :param each_epoch: called with the number of epochs done, 0 before the first; its time is not counted
     :raises DivergenceError: when a loss or, at the end, a parameter is not finite
+    :raises ValueError: without rows
     """
+    if not len(x):
+        raise ValueError("there are no rows to train on")
     size, batch = len(x), min(training.batch_size, len(x))
     steps = size // batch
     history = History()

@@ -14,7 +14,7 @@ from pyro import distributions as dist
 from torch import Tensor
 
 from guides import SpikeSlab
-from zoo.bnn import BNN, fan_in_scale, observe, observe_numpyro
+from zoo.bnn import BNN, check_scale, fan_in_scale, observe, observe_numpyro
 
 
 @functools.cache
@@ -58,6 +58,9 @@ class SpikeSlabWeights:
 
     inclusion: float = 0.5
     scale: float | None = None
+
+    def __post_init__(self) -> None:
+        check_scale(self.scale)
 
     def pyro(self, shape: tuple[int, ...], like: Tensor) -> dist.TorchDistribution:
         scale = like.new_tensor(self.scale or fan_in_scale(shape))

@@ -17,7 +17,7 @@ from zoo.cli import app
 #: Seconds, not minutes; what it gives says nothing about a posterior.
 TINY = Budget(steps=60, draws=60, warmup=20, mcmc_draws=30)
 
-#: As issue 2 has them, in this order.
+#: In this order.
 COLUMNS = [
     "method", "model", "status", "note", "rmse", "rmse_se", "log_likelihood", "log_likelihood_se",
     "crps", "crps_se", "coverage_90", "accuracy", "ece", "ref_mean_error", "ref_sd_ratio", "ref_w1",

@@ -72,7 +72,7 @@ def compare_again(folder: Path, out: Path, monkeypatch):
 # ------------------------------------------------------------------------------------- what is written
 
 
-def test_every_file_of_the_issue_is_there(graded):
+def test_every_file_is_there(graded):
     folder, result = graded
     assert files(folder / "out") == ALWAYS | {"reference.nc", "mean-field.nc", "spike-slab.nc", "scatter.png"}
     for path in (folder / "out").glob("*.png"):

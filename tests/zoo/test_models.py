@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -199,3 +201,10 @@ def test_images_that_lenet_cannot_see_are_refused():
         LeNet(60)
     with pytest.raises(ValueError, match="3 x 3 pixels is too small"):
         LeNet(9)
+
+
+@pytest.mark.parametrize("weights", [GaussianWeights, partial(SpikeSlabWeights, 0.5)])
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan")])
+def test_weights_have_a_positive_scale(weights, scale):
+    with pytest.raises(ValueError, match=r"must be positive, got (0|-1|nan).*None is 1/sqrt\(inputs\)"):
+        weights(scale=scale)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 import pyro
@@ -229,14 +230,21 @@ def _logits(model: Callable, weights: Mapping[str, Tensor], x: Tensor) -> Tensor
         )
 
 
-def _dense_program(weights: Mapping[str, Tensor]) -> nn.Module:
+def _plain_network(sizes: Sequence[int], device: torch.device) -> nn.Sequential:
+    """Linear layers with a ReLU between each two, as torch has them."""
     layers: list[nn.Module] = []
-    for i in range(1, len(weights) // 2 + 1):
-        weight, bias = weights[f"w{i}"], weights[f"b{i}"]
-        linear = nn.Linear(weight.shape[1], weight.shape[0], device=weight.device)
-        linear.load_state_dict({"weight": weight, "bias": bias})
-        layers += [linear, nn.ReLU()]
-    return nn.Sequential(*layers[:-1]).requires_grad_(False)
+    for before, after in pairwise(sizes):
+        layers += [nn.Linear(before, after, device=device), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def _dense_program(weights: Mapping[str, Tensor]) -> nn.Module:
+    matrices = [weights[f"w{i}"] for i in range(1, len(weights) // 2 + 1)]
+    sizes = (matrices[0].shape[1], *(len(matrix) for matrix in matrices))
+    network = _plain_network(sizes, matrices[0].device).requires_grad_(False)
+    for i, layer in enumerate(network[::2], start=1):
+        layer.load_state_dict({"weight": weights[f"w{i}"], "bias": weights[f"b{i}"]})
+    return network
 
 
 def _milliseconds(program: Callable[[Tensor], Tensor], x: Tensor, repeats: int = 15) -> float:
@@ -286,11 +294,7 @@ def cost(cell: Cell) -> Mapping[str, float]:
 
 def _plain_step(pixels: int, widths: tuple[int, ...], x: Tensor, y: Tensor) -> Callable[[], None]:
     """A step of a deterministic network with torch's own Adam as it comes."""
-    sizes = (pixels, *widths, 10)
-    layers: list[nn.Module] = []
-    for before, after in zip(sizes[:-1], sizes[1:], strict=True):
-        layers += [nn.Linear(before, after), nn.ReLU()]
-    network = nn.Sequential(*layers[:-1]).to(x.device)
+    network = _plain_network((pixels, *widths, 10), x.device)
     adam = torch.optim.Adam(network.parameters())
 
     def step() -> None:

@@ -289,7 +289,7 @@ def test_correlation_cell_of_the_reference(cell):
 # -------------------------------------------------------------------------------- declarations and pictures
 
 
-def test_all_experiments_of_the_issue_are_there():
+def test_all_experiments_are_there():
     expected = (
         "simulation correlations digits mnist fmnist kmnist cnn variance decisions entropy training pictures "
         "export cost"

@@ -346,7 +346,7 @@ def test_a_network_looked_at_in_every_epoch_is_the_same_one(networks, monkeypatc
     [
         {"trial": 1},
         {"method": "mnf"},
-        {"setting": "pi0.05-sd1"},
+        {"setting": "pi0.25-sd1"},
         {"epochs": 2},
         {"rows": 190},
         {"widths": "12-11"},
@@ -407,3 +407,8 @@ def test_a_folder_that_cannot_be_is_refused_before_training(tmp_path, monkeypatc
     monkeypatch.setattr(lbbnn_networks, "train", no_training)
     with pytest.raises(UserError, match="ZOO_NETWORKS names .*file, which cannot be written"):
         fit(cell())
+
+
+def test_training_needs_rows(digits):
+    with pytest.raises(ValueError, match="no rows to train on"):
+        train(NETWORK, AutoSpikeSlab(NETWORK), digits.x[:0], digits.y[:0], Training(1))
