@@ -7,7 +7,7 @@ import io
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import astuple, dataclass, fields, replace
 from itertools import product
 from pathlib import Path
@@ -28,6 +28,8 @@ RESULT_COLUMNS = (
 )  # fmt: skip
 #: A difference of that many standard errors is told in the note.
 FAR = 2.0
+#: Up to so many metrics have a table each.
+MOST_METRICS = 4
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,7 @@ def markdown(request: Request, folder: Path, records: Sequence[Record], lines: S
         "\n".join(_facts(request, folder, records)),
         "\n".join(_completeness(request, records)),
         *_failures(folder, records),
-        *(_cross_table(experiment, metric, lines) for metric in experiment.metrics),
+        *_tables(experiment, lines),
         _whole_table(lines),
         _extremes(experiment, records),
     ]
@@ -263,10 +265,42 @@ def _failures(folder: Path, records: Sequence[Record]) -> Iterable[str]:
         yield "\n".join(lines)
 
 
-def _cross_table(experiment: Experiment, metric: str, lines: Sequence[Line]) -> str:
+def _tables(experiment: Experiment, lines: Sequence[Line]) -> Iterable[str]:
+    """A table a metric, or where these are many a table a data set."""
+    if len(experiment.metrics) > MOST_METRICS:
+        return (_dataset_table(experiment, dataset, lines) for dataset in experiment.datasets)
+    return (_metric_table(experiment, metric, lines) for metric in experiment.metrics)
+
+
+def _dataset_table(experiment: Experiment, dataset: str, lines: Sequence[Line]) -> str:
+    """A data set with a row a metric and a column a method and setting: ours, the published in brackets."""
+    cells = {(line.metric, (line.method, line.setting)): line for line in lines if line.dataset == dataset}
+    columns = _columns(experiment, {place for _, place in cells})
+    if not columns:
+        return ""
+    rows = []
+    for metric, words in experiment.metrics.items():
+        row = [cells.get((metric, column)) for column in columns]
+        if any(row):
+            rows.append([metric, *("" if line is None else line.both for line in row), words])
+    brackets = "published in brackets\n\n" if any(line.theirs for line in cells.values()) else ""
+    headings = ["metric", *_column_names(experiment, columns), "what it is"]
+    return f"## {dataset}\n\n{brackets}" + _markdown_table(headings, rows, "l" + "r" * len(columns) + "l")
+
+
+def _columns(experiment: Experiment, places: Set[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Methods and settings that have results, in the order of the grid."""
+    return [place for place in product(experiment.methods, experiment.settings) if place in places]
+
+
+def _column_names(experiment: Experiment, columns: Sequence[tuple[str, str]]) -> list[str]:
+    return [" ".join(place if len(experiment.settings) > 1 else place[:1]) for place in columns]
+
+
+def _metric_table(experiment: Experiment, metric: str, lines: Sequence[Line]) -> str:
     """A metric with a row a data set and a column a method and setting: ours, the published in brackets."""
     cells = {(line.dataset, (line.method, line.setting)): line for line in lines if line.metric == metric}
-    columns = [c for c in product(experiment.methods, experiment.settings) if c in {key[1] for key in cells}]
+    columns = _columns(experiment, {place for _, place in cells})
     if len(columns) < 2:
         return ""
     rows = []
@@ -274,7 +308,7 @@ def _cross_table(experiment: Experiment, metric: str, lines: Sequence[Line]) -> 
         row = [cells.get((dataset, column)) for column in columns]
         if any(row):
             rows.append([dataset, *("" if line is None else line.both for line in row)])
-    names = [" ".join(c if len(experiment.settings) > 1 else c[:1]) for c in columns]
+    names = _column_names(experiment, columns)
     brackets = "; published in brackets" if any(line.theirs for line in cells.values()) else ""
     title = f"## {metric}\n\n{experiment.metrics[metric]}{brackets}\n\n"
     return title + _markdown_table(["data set", *names], rows, "l" + "r" * len(names))

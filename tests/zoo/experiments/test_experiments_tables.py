@@ -206,6 +206,21 @@ def test_cross_table_has_a_row_a_data_set_and_a_column_a_method_and_setting(tmp_
     assert "published" not in text[text.index("## score") : text.index("## All")]
 
 
+def test_many_metrics_have_a_table_a_data_set(tmp_path):
+    metrics = {name: f"the {name}" for name in ("error", "score", "c", "d", "e")}
+    run(tmp_path, run=numbers, metrics=metrics, published={})
+    text = page(tmp_path)
+    assert "## error" not in text
+    start = text.index("## a")
+    assert text[start:].splitlines()[2:6] == [
+        "| metric | m 5x5 | m 5 | n 5x5 | n 5 | what it is |",
+        "|---|---:|---:|---:|---:|---|",
+        "| error | 2.33 ± 0.88 | 2.33 ± 0.88 | 2.33 ± 0.88 | 2.33 ± 0.88 | the error |",
+        "| score | -1 | -1 | -1 | -1 | the score |",
+    ]
+    assert text.index("## a\n") < text.index("## b\n") < text.index("## All numbers")
+
+
 def test_one_column_needs_no_cross_table(tmp_path):
     run(tmp_path, methods=("m",), settings=("default",), published={})
     assert "## error" not in page(tmp_path)
