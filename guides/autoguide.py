@@ -42,6 +42,7 @@ from guides.row_mixing import RowProbe, mixed_site
 from guides.sites import (
     Site,
     UnsupportedSiteError,
+    drawn_in_part,
     full_batch_shape,
     initial_value,
     repeat_to_full,
@@ -76,7 +77,8 @@ class FlatGuide(GuideMessenger, FlatParameters):
         self._uses: dict[str, Uses] = {}
 
     def __getstate__(self) -> dict:
-        return {**GuideMessenger.__getstate__(self), "_tensors": {}, "_uses": {}}  # a copy is between runs
+        # A copy is between runs; without a trace of its own it could not be copied again.
+        return {**GuideMessenger.__getstate__(self), "trace": None, "_tensors": {}, "_uses": {}}
 
     # ------------------------------------------------------------------------------------------------------
     # Set-up
@@ -291,7 +293,7 @@ class FlatGuide(GuideMessenger, FlatParameters):
         """The law of one site in this execution, for the data rows that its plates ``frames`` have drawn."""
         site, tensors = self.sites[name], self._tensors[name]
         for frame in frames:
-            if frame.full_size is not None and frame.full_size != frame.size:
+            if drawn_in_part(frame):
                 rows = self._subsample(site, frame)
                 tensors = tuple(t.index_select(frame.dim - site.event_dim, rows) for t in tensors)
         shape = tensors[0].shape

@@ -7,6 +7,7 @@ likelihood) this guide still has a gradient, at the price of a bias that the tem
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Literal
@@ -100,6 +101,9 @@ class ConcreteLaw(SpikeSlabLaw):
     :param temperature: of the relaxed indicators
     """
 
+    #: whether nothing but the weights and the divergence sees the indicators, which then need no gradient
+    gates_are_hidden = True
+
     def __init__(self, *args, temperature: float, **kwargs):
         kwargs["by_moments"] = kwargs["uses"].recording  # the set-up run needs no draws
         super().__init__(*args, **kwargs)
@@ -120,7 +124,7 @@ class ConcreteLaw(SpikeSlabLaw):
     def _draw(self, operation: str) -> Tensor:
         prior = self._shared_prior(SpikeSlab, "logits", "loc", "scale")
         relaxed = torch.is_grad_enabled() and self.uses.wants_grad and not self.uses.is_over
-        if relaxed and prior is not None and not self.leading:
+        if relaxed and self.gates_are_hidden and prior is not None and not self.leading:
             parameters = self.logits, self.loc, self.log_scale
             value, self.gate, self._fused_kl = ConcreteSite.apply(*parameters, self.temperature, *prior)
             return value
@@ -141,6 +145,8 @@ class PublishedConcreteLaw(ConcreteLaw):
 
     :param hyper: logarithms of ``pa``, ``pb`` (inclusion) and ``a``, ``b`` (precision), ``[4]``
     """
+
+    gates_are_hidden = False  # the terms are differentiated through them
 
     def __init__(self, *args, **kwargs):
         *args, hyper = args
@@ -186,7 +192,10 @@ class AutoConcrete(AutoSpikeSlab):
     :param temperature: ``(first, last)`` of the schedule, or one number for no schedule
     :param objective: ``"elbo"``, or ``"published"``: log densities at the drawn weights as the programs of
         Hubin and Storvik have them, errors included (:mod:`guides.hyper_priors`), with their Beta and Gamma
-        hyper-parameters learnt by site in place of the model's prior.  Only for reproducing their figures.
+        hyper-parameters learnt by site in place of the model's prior.  That loss has no minimum in the
+        hyper-parameters: it **runs away** as long as they are trained.  The programs give them a learning
+        rate of 1e-5 and freeze them after 20 epochs, which this class leaves to you
+        (``guide.log_hyper.requires_grad_(False)``).  For looking at that loss only.
     :ivar temperature: the one in use; may be set
 
     Other arguments as for :class:`~guides.AutoSpikeSlab`; sites with Normal priors are treated as by
@@ -204,9 +213,10 @@ class AutoConcrete(AutoSpikeSlab):
         init_inclusion: str | tuple[float, float] = "dense",
     ):
         super().__init__(model, init_loc_fn=init_loc_fn, init_scale=init_scale, init_inclusion=init_inclusion)
-        first, last = temperature if isinstance(temperature, tuple) else (temperature, temperature)
-        if not (first > 0 and last > 0):
-            raise ValueError(f"the temperature must be positive, got {temperature}")
+        schedule = temperature if isinstance(temperature, (tuple, list)) else (temperature, temperature)
+        if len(schedule) != 2 or not all(0 < number < math.inf for number in schedule):
+            raise ValueError(f"temperature must be a positive number, or a pair of them; got {temperature}")
+        first, last = schedule
         if objective not in ("elbo", "published"):
             raise ValueError(f"objective must be 'elbo' or 'published', got {objective!r}")
         self.schedule, self.objective = (float(first), float(last)), objective

@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["ConjugateRegression", "NormalGamma", "conjugate_linear_regression", "normal_gamma_regression"]
+from guides.moments import LOG_2PI
 
-LOG_2PI = math.log(2 * math.pi)
+__all__ = ["ConjugateRegression", "NormalGamma", "conjugate_linear_regression", "normal_gamma_regression"]
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,14 @@ def conjugate_linear_regression(
     n, p = X.shape
     if (prior_precision is None) == (prior_scale is None):
         raise ValueError("give exactly one of prior_precision and prior_scale")
-    given = prior_precision if prior_scale is None else np.asarray(prior_scale, float) ** -2.0
-    prior = np.asarray(given, dtype=float)
-    prior = prior if prior.ndim == 2 else np.diag(np.broadcast_to(prior, p))
-    check_positive(noise_scale=noise_scale, prior=np.diag(prior))
+    if prior_scale is None and np.shape(prior_precision) == (p, p):
+        prior = np.asarray(prior_precision, dtype=float)
+    elif prior_scale is None:
+        prior = np.diag(checked_vector("prior_precision", prior_precision, p))
+    else:
+        prior = np.diag(checked_vector("prior_scale", prior_scale, p) ** -2.0)
+    check_numbers(noise_scale=noise_scale)
+    check_positive(prior=np.diag(prior))
     tau = noise_scale**-2.0
     precision = prior + tau * X.T @ X
     half_logdet = _half_logdet(precision)
@@ -125,8 +129,9 @@ def normal_gamma_regression(
     """
     X, y = checked_data(X, y)
     n, p = X.shape
-    check_positive(prior_scale=prior_scale, a=a, b=b)
-    prior = np.broadcast_to(np.asarray(prior_scale, float) ** -2.0, p)
+    check_positive(prior_scale=prior_scale)
+    check_numbers(a=a, b=b)
+    prior = checked_vector("prior_scale", prior_scale, p) ** -2.0
     precision = np.diag(prior) + X.T @ X
     mean = np.linalg.solve(precision, X.T @ y)
     residual = float(np.sum((y - X @ mean) ** 2) + np.sum(prior * mean**2))
@@ -144,9 +149,31 @@ def checked_data(X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     X, y = np.asarray(X, dtype=float), np.asarray(y, dtype=float)
     if X.ndim != 2 or X.size == 0 or y.shape != X.shape[:1]:
         raise ValueError(f"X must be [n, p] and y [n], neither empty; got shapes {X.shape} and {y.shape}")
-    if not (np.isfinite(X).all() and np.isfinite(y).all()):
-        raise ValueError("X and y must be finite")
+    for name, values in (("X", X), ("y", y)):
+        wrong = np.argwhere(~np.isfinite(values))
+        if len(wrong):
+            place = ", ".join(f"{kind} {i}" for kind, i in zip(("row", "column"), wrong[0], strict=False))
+            raise ValueError(
+                f"{name} must be finite, and {place} is {values[tuple(wrong[0])]} (first of {len(wrong)}); "
+                "drop such rows or fill them in"
+            )
     return X, y
+
+
+def checked_vector(name: str, value: float | np.ndarray, p: int) -> np.ndarray:
+    """[p] from a number or [p]; :raises ValueError: naming another shape."""
+    array = np.asarray(value, dtype=float)
+    if array.shape not in ((), (p,)):
+        raise ValueError(f"{name} must be a number or one for each of {p} columns, got shape {array.shape}")
+    return np.broadcast_to(array, p).copy()
+
+
+def check_numbers(**values: float) -> None:
+    """:raises ValueError: for anything but positive finite numbers, arrays of them included"""
+    for name, value in values.items():
+        if np.ndim(value):
+            raise ValueError(f"{name} must be a number, got shape {np.shape(value)}")
+    check_positive(**values)
 
 
 def check_positive(**values: float | np.ndarray) -> None:

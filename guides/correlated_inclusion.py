@@ -32,7 +32,7 @@ learnt slopes ``k`` and curvatures ``h > 0``, and a learnt pull ``B = diag(b)``,
 It carries the correlations of ``q`` with three numbers a weight, and becomes exact as ``Sigma`` shrinks
 (``b = 1``); at ``Sigma = 0`` the bound is that of mean field.  ``b`` well below 1 serves indicators that are
 functions of ``lambda``, as for two columns of which exactly one is in: there the Gaussian ``r`` loses
-``log(pi (1 - 2/pi)) / 2 + 1/2 - log(pi/2) / 2 = 0.19`` nats in approximating half a normal, of the ``log 2``
+``log(2 pi (1 - 2/pi)) / 2 - log(pi/2) / 2 = 0.187`` nats in approximating half a normal, of the ``log 2``
 that the second mode can win.  Given ``lambda`` the expectation over ``gamma`` has a closed form
 (``alpha = sigmoid(lambda)`` for ``gamma``, plus ``sum S_ii b_i^2 alpha_i (1 - alpha_i) / 2``): every gradient
 is pathwise, and no indicator is drawn in training.
@@ -58,7 +58,7 @@ from torch.nn.functional import logsigmoid, softplus
 
 from guides.distributions import SpikeSlab
 from guides.laws import RandomTensorLaw, SiteLaw, SpikeSlabLaw
-from guides.sites import Site, UnsupportedSiteError, initial_value, site_views
+from guides.sites import Site, initial_value, require_whole_plates, site_views
 from guides.spike_slab import AutoSpikeSlab
 
 #: Nodes of the midpoint rule for ``E sigmoid(lambda)``.
@@ -254,8 +254,8 @@ class AutoSpikeSlabMVN(AutoSpikeSlab):
         init_inclusion: str | tuple[float, float] = "dense",
     ):
         super().__init__(model, init_loc_fn=init_loc_fn, init_scale=init_scale, init_inclusion=init_inclusion)
-        if rank is not None and rank < 1:
-            raise ValueError(f"rank must be positive, or None for a full covariance; got {rank}")
+        if rank is not None and not (isinstance(rank, int) and rank > 0):
+            raise ValueError(f"rank must be a positive int, or None for a full covariance; got {rank!r}")
         if not init_spread > 0:
             raise ValueError(f"init_spread must be positive, got {init_spread}")
         self.rank, self.init_spread = rank, float(init_spread)
@@ -267,9 +267,8 @@ class AutoSpikeSlabMVN(AutoSpikeSlab):
 
     def _make_site(self, name: str, node: dict) -> Site:
         site = super()._make_site(name, node)
-        drawn_in_part = any(f.full_size not in (None, f.size) for f in node["cond_indep_stack"])
-        if self._has_logits(site) and drawn_in_part:
-            raise UnsupportedSiteError(f"site {name!r} (spike and slab) lies in a subsampled plate")
+        if self._has_logits(site):
+            require_whole_plates(name, node, "AutoSpikeSlab")
         return site
 
     def _make_parameters(self, latent) -> None:

@@ -26,7 +26,16 @@ from torch.distributions import biject_to
 from guides.autoguide import FlatGuide
 from guides.laws import RandomTensorLaw, SiteLaw
 from guides.moments import bernoulli_entropy
-from guides.sites import Site, UnsupportedSiteError, initial_value, site_views
+from guides.sites import (
+    Site,
+    UnsupportedSiteError,
+    checked_names,
+    initial_value,
+    require_density_of_points,
+    require_known,
+    require_whole_plates,
+    site_views,
+)
 
 
 def input_axis(site: Site, recorded: int | None) -> int:
@@ -122,9 +131,11 @@ class AutoDropout(FlatGuide):
 
     :param model: a Pyro model
     :param rate: probability of dropping an input
-    :param sites: names of the weights that lose inputs; by default all sites with a Normal or SpikeSlab prior
-        and at least two event dimensions
+    :param sites: names of the weights that lose inputs; by default all sites with a Normal prior and at least
+        two event dimensions.  ``()``: none, which makes all of it a point estimate.
     :param init_loc_fn: start of ``M`` and of the point estimates
+    :raises UnsupportedSiteError: at the first call, for a SpikeSlab prior or a site in a subsampled plate
+    :raises ValueError: at the first call, when ``sites`` are not those of the model, or none loses inputs
     """
 
     temperature: float | None = None
@@ -140,17 +151,22 @@ class AutoDropout(FlatGuide):
         super().__init__(model, init_loc_fn=init_loc_fn)
         if not 0 < rate < 1:
             raise ValueError(f"rate must lie in (0, 1), got {rate}")
-        self.rate, self.dropped = float(rate), None if sites is None else frozenset(sites)
+        self.rate, self.dropped = float(rate), checked_names(sites)
         self._axes: dict[str, int] = {}
 
     # ------------------------------------------------------------------------------------------------------
 
     def _make_site(self, name: str, node: dict) -> Site:
         site = super()._make_site(name, node)
-        if any(f.full_size not in (None, f.size) for f in node["cond_indep_stack"]):
-            raise UnsupportedSiteError(f"site {name!r} lies in a subsampled plate: no point estimate here")
-        if self.dropped is not None and name in self.dropped and site.event_dim == 0:
-            raise UnsupportedSiteError(f"site {name!r} has no event dimension over its layer's inputs")
+        require_whole_plates(name, node, "AutoMeanField")
+        require_density_of_points(name, node)
+        if self.dropped is not None and name in self.dropped:
+            if site.event_dim == 0:
+                raise UnsupportedSiteError(
+                    f"site {name!r} has no event dimension over its layer's inputs; leave it out of sites"
+                )
+            if site.is_transformed:
+                raise UnsupportedSiteError(f"site {name!r} has no Normal prior; leave it out of sites")
         return site
 
     def _loses_inputs(self, site: Site) -> bool:
@@ -159,6 +175,13 @@ class AutoDropout(FlatGuide):
         return site.name in self.dropped
 
     def _make_parameters(self, latent) -> None:
+        if self.dropped is not None:
+            require_known(self.dropped, self.sites)
+        elif not any(map(self._loses_inputs, self.sites.values())):
+            raise ValueError(
+                f"{type(self).__name__}: no site of the model ({', '.join(self.sites)}) has a Normal prior "
+                "and two event dimensions; name the weights by sites=[...], or say sites=() for points alone"
+            )
         super()._make_parameters(latent)
         del self.log_scale
 

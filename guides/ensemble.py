@@ -8,7 +8,8 @@ its members, so that every question asked of a posterior can be asked of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pyro
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from guides.optim import FusedAdam
 from guides.posterior import Posterior
-from guides.sites import initial_value
+from guides.sites import initial_value, require_density_of_points
 
 
 class FlatPriors(Messenger):
@@ -47,18 +48,25 @@ def fit_ensemble(
     :param members: 1 for the deterministic network
     :param lr: first learning rate; it falls linearly to zero
     :param prior: maximise the joint density (MAP); False: the likelihood alone
-    :param seed: member ``i`` starts from ``seed + i``
+    :param seed: member ``i`` starts from ``seed + i``; the caller's random generators stay as they are
     :returns: one chain of ``members`` draws; ``info["losses"]`` has each member's last loss
     :raises ValueError: for arguments out of range; RuntimeError when a member's loss is not finite
+    :raises UnsupportedSiteError: for a SpikeSlab prior, unless ``prior=False``
     """
     if members < 1 or steps < 1 or not lr > 0:
         raise ValueError(f"members, steps and lr must be positive, got {members}, {steps} and {lr}")
     scored = model if prior else FlatPriors()(model)
+
+    def start(site: dict) -> Tensor:
+        require_density_of_points(site["name"], site)
+        return init_loc_fn(site)
+
     points, losses = [], []
     for member in range(members):
-        with pyro.get_param_store().scope():  # nothing of the fit stays in Pyro's global store
+        # Nothing of the fit stays in Pyro's global store, nor in the generators.
+        with pyro.get_param_store().scope(), _generators_restored():
             pyro.set_rng_seed(seed + member)
-            guide = AutoDelta(scored, init_loc_fn=init_loc_fn)
+            guide = AutoDelta(scored, init_loc_fn=start)
             optimizer = FusedAdam(lr=lr)
             svi = SVI(scored, guide, optimizer, Trace_ELBO())
             for step in range(steps):
@@ -74,3 +82,14 @@ def fit_ensemble(
         "members": members, "steps": steps, "lr": lr, "prior": prior, "seed": seed, "losses": losses,
     }  # fmt: skip
     return Posterior.from_draws(model, draws, info)
+
+
+@contextmanager
+def _generators_restored() -> Iterator[None]:
+    """The generators of torch (CUDA's too), numpy and Python end as they began."""
+    before = pyro.util.get_rng_state()
+    with torch.random.fork_rng():
+        try:
+            yield
+        finally:
+            pyro.util.set_rng_state(before)

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from guides.conjugate import check_positive, checked_data, log_noise_integral
+from guides.conjugate import check_numbers, checked_data, checked_vector, log_noise_integral
 
 __all__ = [
     "GPriorModels",
@@ -73,7 +73,7 @@ def enumerate_g_prior(X: np.ndarray, y: np.ndarray, g: float) -> GPriorModels:
     """
     X, y = checked_data(X, y)
     n, p = X.shape
-    check_positive(g=g)
+    check_numbers(g=g)
     Xc, yc = X - X.mean(0), y - y.mean()
     scale = np.sqrt((Xc**2).sum(0))
     total = float(yc @ yc)
@@ -221,10 +221,8 @@ def enumerate_spike_slab(
     """
     X, y = checked_data(X, y)
     n, p = X.shape
-    check_positive(slab_scale=slab_scale, a=a, b=b, noise_scale=1.0 if noise_scale is None else noise_scale)
-    q = torch.as_tensor(np.broadcast_to(np.asarray(inclusion_prob, dtype=float), p).copy())
-    if not ((q > 0) & (q < 1)).all():
-        raise ValueError("inclusion_prob must lie strictly inside (0, 1)")
+    check_numbers(slab_scale=slab_scale, a=a, b=b, noise_scale=1.0 if noise_scale is None else noise_scale)
+    q = torch.as_tensor(checked_inclusion(inclusion_prob, p))
     if noise_scale is None and a + n / 2 <= 1:
         raise ValueError(f"a + n/2 = {a + n / 2} must be above 1: the posterior variance is infinite")
     gram, moment = torch.as_tensor(X.T @ X), torch.as_tensor(X.T @ y)
@@ -271,6 +269,14 @@ def _moments(problem: _SpikeSlab, log_probs: Tensor) -> tuple[Tensor, Tensor, fl
 
 
 # ------------------------------------------------------------------------------------------------- arithmetic
+
+
+def checked_inclusion(inclusion_prob: float | np.ndarray, p: int) -> np.ndarray:
+    """[p] probabilities; :raises ValueError: another shape, or not all strictly inside (0, 1)."""
+    q = checked_vector("inclusion_prob", inclusion_prob, p)
+    if not ((q > 0) & (q < 1)).all():
+        raise ValueError(f"inclusion_prob must lie strictly inside (0, 1), got {inclusion_prob}")
+    return q
 
 
 def _half_solve(root: Tensor, right: Tensor, transposed: bool = False) -> Tensor:

@@ -29,8 +29,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from guides.conjugate import check_positive, checked_data
-from guides.exact import MAX_COLUMNS
+from guides.conjugate import check_numbers, check_positive, checked_data, checked_vector
+from guides.exact import MAX_COLUMNS, checked_inclusion
 
 __all__ = ["ImportanceCheck", "SpikeSlabLogisticPosterior", "enumerate_spike_slab_logistic"]
 
@@ -56,14 +56,6 @@ def checked_logistic(X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarr
     if not np.isin(y, (0.0, 1.0)).all():
         raise ValueError("y must hold the labels 0 and 1 only")
     return X, y
-
-
-def checked_inclusion(inclusion_prob: float | np.ndarray, p: int) -> np.ndarray:
-    """[p] probabilities; :raises ValueError: not all strictly inside (0, 1)."""
-    q = np.broadcast_to(np.asarray(inclusion_prob, dtype=float), p).copy()
-    if not ((q > 0) & (q < 1)).all():
-        raise ValueError("inclusion_prob must lie strictly inside (0, 1)")
-    return q
 
 
 @dataclass(frozen=True)
@@ -115,7 +107,11 @@ class SpikeSlabLogisticPosterior:
         A model is drawn by its Laplace probability, then its coefficients from the Gaussian of its mode and
         curvature.  With ``resample`` the draws are picked out of ``8 n`` by their importance weights, which
         takes the Laplace error out (a draw may then come twice).
+
+        :raises ValueError: for less than one draw
         """
+        if n < 1:
+            raise ValueError(f"at least 1 draw is needed, got n={n}")
         generator = torch.Generator().manual_seed(seed)
         if not resample:
             full, _ = self._propose(n, generator, math.inf)
@@ -130,7 +126,11 @@ class SpikeSlabLogisticPosterior:
         the mode, weighted by the exact joint density: right whatever the quality of Laplace's approximation.
 
         A model that Laplace gives no chance is missed; with ``n`` draws, models below about 1 / n are.
+
+        :raises ValueError: for less than two draws, which have no standard error
         """
+        if n < 2:
+            raise ValueError(f"at least 2 draws are needed for standard errors, got n={n}")
         generator = torch.Generator().manual_seed(seed)
         full, log_weight = self._propose(n, generator, _PROPOSAL_DF)
         top = log_weight.max()
@@ -208,7 +208,8 @@ def enumerate_spike_slab_logistic(
             f"{p} columns make 2^{p} models: at most {MAX_COLUMNS} columns are enumerated (use "
             "guides.polya_gamma)"
         )
-    check_positive(slab_scale=slab_scale, bias_scale=bias_scale)
+    check_positive(slab_scale=slab_scale)
+    check_numbers(bias_scale=bias_scale)
     odds = torch.logit(torch.as_tensor(checked_inclusion(inclusion_prob, p)))
     design = _Design.build(X, y, slab_scale, bias_scale)
     number, sums = torch.arange(2**p), _Moments(p + 1)
@@ -284,7 +285,7 @@ class _Design:
         cls, X: np.ndarray, y: np.ndarray, slab_scale: float | np.ndarray, bias_scale: float
     ) -> _Design:
         n, p = X.shape
-        scales = np.append(np.broadcast_to(np.asarray(slab_scale, dtype=float), p), bias_scale)
+        scales = np.append(checked_vector("slab_scale", slab_scale, p), bias_scale)
         rows = torch.as_tensor(np.c_[X, np.ones(n)].T * (2 * y - 1)).contiguous()
         first, second = torch.triu_indices(p + 1, p + 1)
         pair_at = torch.empty(p + 1, p + 1, dtype=torch.long)

@@ -171,13 +171,18 @@ class FlatParameters(nn.Module):
     # Saving: the layout travels with the parameters, so that a fresh guide can load them
 
     def get_extra_state(self) -> dict:
-        return {"sites": [asdict(site) for site in self.sites.values()], "observed": list(self.observed)}
+        sites = [asdict(site) for site in self.sites.values()]
+        return {"guide": type(self).__name__, "sites": sites, "observed": list(self.observed)}
 
     def set_extra_state(self, state: dict) -> None:
         pass  # taken in _load_from_state_dict, before the parameters
 
     def _take_layout(self, layout: dict) -> None:
-        """Takes the sites from what :meth:`get_extra_state` saved."""
+        """Takes the sites from what :meth:`get_extra_state` saved; :raises ValueError: of another class."""
+        own = type(self).__name__
+        saved = layout.get("guide", own)  # older files do not say
+        if saved != own:
+            raise ValueError(f"the saved guide is an {saved}, this one an {own}: load it into an {saved}")
         sites = [
             Site(**{k: tuple(v) if isinstance(v, list) else v for k, v in s.items()}) for s in layout["sites"]
         ]

@@ -21,7 +21,14 @@ from torch.nn.functional import softplus
 from guides.autoguide import FlatGuide
 from guides.dropout import input_axis
 from guides.laws import GaussianLaw, SiteLaw, base_prior
-from guides.sites import Site, UnsupportedSiteError, initial_value
+from guides.sites import (
+    Site,
+    checked_names,
+    initial_value,
+    require_centred,
+    require_known,
+    require_whole_plates,
+)
 
 #: Molchanov, Ashukha and Vetrov (2017): -KL(N(m, a m^2) || log-uniform) = k1 sigmoid(k2 + k3 log a)
 #: - log(1 + 1/a) / 2 - k1, up to a constant.
@@ -45,19 +52,31 @@ class Horseshoe(Messenger):
 
     :param sites: names of the weights; by default all Normal sites with at least two event dimensions
     :param global_scale: of every site's half-Cauchy
+    :raises ValueError: when the model runs, for a site whose prior is no centred Normal, or that it has not
     """
 
     def __init__(self, sites: Collection[str] | None = None, *, global_scale: float = 1.0):
         super().__init__()
         if not global_scale > 0:
             raise ValueError(f"global_scale must be positive, got {global_scale}")
-        self.sites = None if sites is None else frozenset(sites)
+        self.sites = checked_names(sites)
         self.global_scale = float(global_scale)
+        self._met: list[str] = []
+
+    def __enter__(self) -> Horseshoe:
+        self._met = []
+        return super().__enter__()
+
+    def __exit__(self, exc_type, exc_value, traceback) -> None:
+        super().__exit__(exc_type, exc_value, traceback)
+        if self.sites is not None and exc_type is None:
+            require_known(self.sites, self._met)
 
     def _pyro_sample(self, msg: dict) -> None:
         name, prior = msg["name"], msg["fn"]
         if msg["is_observed"] or site_is_subsample(msg):
             return
+        self._met.append(name)
         if self.sites is not None and name not in self.sites:
             return
         base, event = base_prior(prior), prior.event_shape
@@ -65,7 +84,11 @@ class Horseshoe(Messenger):
         if self.sites is None and not (fits and len(event) > 1 and not name.endswith("_raw")):
             return
         if not fits:
-            raise ValueError(f"site {name!r}: a horseshoe takes the place of a weight's Normal prior")
+            raise ValueError(
+                f"site {name!r}: a horseshoe takes the place of a weight's Normal prior, and this one's is "
+                f"{type(base).__name__}; leave it out of sites"
+            )
+        require_centred(name, prior)
         shape = event if len(event) == 1 else (1, event[1]) + (1,) * (len(event) - 2)
         one = torch.ones((), dtype=base.loc.dtype, device=base.loc.device)
         raw = pyro.sample(f"{name}_raw", prior)
@@ -130,6 +153,10 @@ class AutoGroupNormalJeffreys(FlatGuide):
     :param init_z_scale: start of the standard deviations of ``z``, whose means start at 1
 
     Other arguments as for :class:`~guides.AutoMeanField`.
+
+    :raises UnsupportedSiteError: at the first call, when such a prior is not centred at zero, or lies in a
+        subsampled plate
+    :raises ValueError: at the first call, when no site has such a prior
     """
 
     def __init__(
@@ -141,16 +168,16 @@ class AutoGroupNormalJeffreys(FlatGuide):
         init_scale: float = 0.1,
     ):
         super().__init__(model, init_loc_fn=init_loc_fn, init_scale=init_scale)
+        if not init_z_scale > 0:
+            raise ValueError(f"init_z_scale must be positive, got {init_z_scale}")
         self.init_z_scale = float(init_z_scale)
         self._axes: dict[str, int] = {}
 
     def _make_site(self, name: str, node: dict) -> Site:
         site = super()._make_site(name, node)
         if self._has_groups(site):
-            if any(f.full_size not in (None, f.size) for f in node["cond_indep_stack"]):
-                raise UnsupportedSiteError(f"site {name!r} lies in a subsampled plate")
-            if base_prior(node["fn"]).loc.any():
-                raise UnsupportedSiteError(f"site {name!r}: its Normal prior must be centred at zero")
+            require_whole_plates(name, node, "AutoMeanField")
+            require_centred(name, node["fn"])
         return site
 
     @staticmethod
@@ -166,6 +193,11 @@ class AutoGroupNormalJeffreys(FlatGuide):
         return result
 
     def _make_parameters(self, latent) -> None:
+        if not any(map(self._has_groups, self.sites.values())):
+            raise ValueError(
+                f"AutoGroupNormalJeffreys: no site of the model ({', '.join(self.sites)}) has a Normal prior "
+                "and two event dimensions; use AutoMeanField"
+            )
         super()._make_parameters(latent)
         self._make_multipliers()
 

@@ -13,9 +13,9 @@ own ``a, b``, nothing keeps the learnt Beta from narrowing to a point, which the
 several layers that share them keep it open.
 
 The published programs (Hubin and Storvik 2019 and what follows it) draw one ``tau`` a layer from its prior
-and write both densities wrongly; :func:`published_log_normal_gamma` and :func:`published_log_inclusion` are
-kept for reproducing their tables (``AutoConcrete(model, objective="published")``) and for nothing else.
-Arguments broadcast; all is elementwise and in nats.
+and write both densities wrongly.  The functions here are what they compute instead, for looking at that loss
+(``AutoConcrete(model, objective="published")``) and for nothing else.  Arguments broadcast; all is
+elementwise and in nats.
 """
 
 from __future__ import annotations
@@ -29,43 +29,12 @@ from guides.moments import LOG_2PI
 PUBLISHED_FLOOR = 1e-8
 
 
-def log_normal_gamma(value: Tensor, precision: Tensor, concentration: Tensor, rate: Tensor) -> Tensor:
-    """``log Gamma(tau; a, b) + log Normal(w; 0, tau^{-1/2})``, the Normal-Gamma density of one weight.
-
-    ``a log b - lgamma(a) + (a - 1/2) log tau - b tau - log(2 pi)/2 - tau w^2/2``.
-    """
-    constant = concentration * rate.log() - torch.lgamma(concentration) - 0.5 * LOG_2PI
-    return (
-        constant
-        + (concentration - 0.5) * precision.log()
-        - rate * precision
-        - 0.5 * precision * value * value
-    )
-
-
-def log_beta_binomial(count: Tensor, size: Tensor | int, a: Tensor, b: Tensor) -> Tensor:
-    """Log probability of one given pattern of ``size`` indicators, ``count`` of them on, ``pi ~ Beta(a, b)``
-    integrated out: ``log B(a + count, b + size - count) - log B(a, b)``.
-
-    Of a single indicator: ``P(1) = a / (a + b)``.
-    """
-    size = torch.as_tensor(size).to(count)
-    return _log_beta(a + count, b + size - count) - _log_beta(a, b)
-
-
-def _log_beta(a: Tensor, b: Tensor) -> Tensor:
-    return torch.lgamma(a) + torch.lgamma(b) - torch.lgamma(a + b)
-
-
-# ----------------------------------------------------------------------------------------------------------
-# What the published programs compute instead
-
-
 def published_log_normal_gamma(
     value: Tensor, gate: Tensor, precision: Tensor, concentration: Tensor, rate: Tensor
 ) -> Tensor:
-    """No density: ``(a - 1/2) tau`` for ``(a - 1/2) log tau``, ``tau w^2`` for ``tau w^2/2``, and the last
-    two terms outside the indicator.
+    """No density: of the Normal-Gamma's ``a log b - lgamma(a) + (a - 1/2) log tau - b tau - log(2 pi)/2
+    - tau w^2/2`` it has ``(a - 1/2) tau`` for ``(a - 1/2) log tau``, ``tau w^2`` for ``tau w^2/2``, and the
+    last two terms outside the indicator.
     """
     bracket = (
         concentration * rate.log()
@@ -78,7 +47,9 @@ def published_log_normal_gamma(
 
 
 def published_log_inclusion(gate: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """No probability: ``lgamma(gate + a)`` cancels, and ``-lgamma(1 + gate)`` is missing."""
+    """No probability: of the Beta-Binomial's ``log B(a + gate, b + 1 - gate) - log B(a, b)`` the
+    ``lgamma(gate + a)`` cancels, and ``-lgamma(1 + gate)`` is missing.
+    """
     return (
         torch.lgamma(1 + b - gate)
         - torch.lgamma(2 - gate)

@@ -19,7 +19,7 @@ from guides.fused import MultipliedSpikeSlabSite
 from guides.laws import GaussianLaw, RandomTensorLaw, SiteLaw, SpikeSlabLaw
 from guides.multipliers import Multipliers
 from guides.random_tensors import TINY_VARIANCE
-from guides.sites import Site, UnsupportedSiteError, initial_value
+from guides.sites import Site, UnsupportedSiteError, drawn_in_part, initial_value
 from guides.spike_slab import AutoSpikeSlab
 
 HIDDEN = (50,)
@@ -147,12 +147,13 @@ class AutoMNF(AutoSpikeSlab):
     What :class:`~guides.AutoSpikeSlab` says about layers, local reparameterization and refusals holds here.
 
     The loss is ``E[-log p(y | w) + KL(q(w | z) || p) + log q(z) - log r(z | w)]``, an upper bound on minus
-    the log evidence, with an auxiliary density ``r``; see :mod:`guides.multipliers`.  One draw of ``z`` in a
-    step serves the layer, its KL and ``r``.  Against the published versions: ``r`` is the density of the
-    whole vector (they index its last scalar, ``z_b[-1]``, or evaluate it at another draw); the flows'
-    log-determinants are exact (theirs is not that of equation 3.7; see :mod:`guides.flows`); ``z`` is drawn
-    once (they draw it twice or more); the variance is ``alpha (sigma^2 + (1 - alpha) mu^2 z^2)`` (the thesis
-    prints ``alpha^2 sigma^2``); and ``z`` starts around 1, where it is neutral.
+    the log evidence (given Gaussian activations; see ``cost`` of a law), with an auxiliary density ``r``; see
+    :mod:`guides.multipliers`.  One draw of ``z`` in a step serves the layer, its KL and ``r``.  Against the
+    published versions: ``r`` is the density of the whole vector (they index its last scalar, ``z_b[-1]``, or
+    evaluate it at another draw); the flows' log-determinants are exact (theirs is not that of equation 3.7;
+    see :mod:`guides.flows`); ``z`` is drawn once (they draw it twice or more); the variance is ``alpha
+    (sigma^2 + (1 - alpha) mu^2 z^2)`` (the thesis prints ``alpha^2 sigma^2``); and ``z`` starts around 1,
+    where it is neutral.
 
     :param model: a Pyro model
     :param flow: ``"rnvp"`` (gated couplings) or ``"iaf"`` (gated MADE: its inverse, which only
@@ -181,8 +182,12 @@ class AutoMNF(AutoSpikeSlab):
         init_z_scale: float = 0.1,
     ):
         super().__init__(model, init_loc_fn=init_loc_fn, init_scale=init_scale, init_inclusion=init_inclusion)
-        if not init_z_scale > 0:
-            raise ValueError(f"init_z_scale must be positive, got {init_z_scale}")
+        if not (init_z_scale > 0 and math.isfinite(init_z)):
+            raise ValueError(
+                f"init_z must be finite and init_z_scale positive, got {init_z} and {init_z_scale}"
+            )
+        if not isinstance(hidden, Collection):
+            raise ValueError(f"hidden must be a collection of widths, got {hidden}; write hidden=({hidden},)")
         self._flow_options = (flow, num_flows, tuple(hidden))
         Multipliers(2, *self._flow_options, 1.0, 1.0)  # complains about wrong options now, not at set-up
         self.init_z, self.init_z_scale = float(init_z), float(init_z_scale)
@@ -193,7 +198,7 @@ class AutoMNF(AutoSpikeSlab):
     # Set-up
 
     def _make_site(self, name: str, node: dict) -> Site:
-        if any(f.full_size is not None and f.full_size != f.size for f in node["cond_indep_stack"]):
+        if any(map(drawn_in_part, node["cond_indep_stack"])):
             self._subsampled.add(name)
         return super()._make_site(name, node)
 

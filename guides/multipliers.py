@@ -13,14 +13,12 @@ Here ``r(z | w) = Normal(g(z); m, v) |det dg/dz|`` on the **whole vector**, with
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor, nn
 
 from guides.flows import make_flow
+from guides.moments import LOG_2PI
 
-LOG_2PI = math.log(2 * math.pi)
 #: Draws from which the auxiliary density takes its first mean and variance.
 START_DRAWS = 256
 

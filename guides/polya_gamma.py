@@ -38,8 +38,9 @@ import numpy as np
 from polyagamma import random_polyagamma
 
 from guides import arviz_io
-from guides.conjugate import check_positive
-from guides.exact_logistic import checked_inclusion, checked_logistic
+from guides.conjugate import check_numbers, check_positive, checked_vector
+from guides.exact import checked_inclusion
+from guides.exact_logistic import checked_logistic
 from guides.mcmc import Gates, MCMCResult, _judge, _load_if_same
 
 __all__ = ["inclusion", "sample_polya_gamma", "spike_slab_logistic_gibbs"]
@@ -104,12 +105,13 @@ def spike_slab_logistic_gibbs(
     """
     X, y = checked_logistic(X, y)
     q = checked_inclusion(inclusion_prob, X.shape[1])
-    check_positive(slab_scale=slab_scale, bias_scale=bias_scale)
+    scales = checked_vector("slab_scale", slab_scale, X.shape[1])
+    check_positive(slab_scale=scales)
+    check_numbers(bias_scale=bias_scale)
     if chains < 2 or draws < 4 or warmup < 0 or sweeps < 1:
         raise ValueError("at least 2 chains of 4 draws and 1 sweep are needed, and warmup >= 0")
     asked = {"sampler": "polya-gamma", "warmup": warmup, "draws": draws, "chains": chains, "sweeps": sweeps}
     asked |= {"seed": seed, "gates": asdict(gates), "retries": retries, "bias_scale": float(bias_scale)}
-    scales = np.broadcast_to(np.asarray(slab_scale, dtype=float), X.shape[1])
     mark = "" if cache is None else arviz_io.fingerprint(asked, X, y, q, scales)
     if cache is not None and (known := _load_if_same(cache, mark)) is not None:
         return known

@@ -224,7 +224,7 @@ def _row_shape(leading: torch.Size, rows: torch.Size) -> torch.Size:
     if rows and leading[-1] != 1:
         raise ValueError(
             f"vectorized particles {tuple(leading)} collide with the rows {tuple(rows)} of a layer's input: "
-            "put the data in a pyro.plate, or pass vectorize_particles=False"
+            "put the data in a pyro.plate, or pass vectorize_particles=False (to Predictive: parallel=False)"
         )
     return torch.broadcast_shapes(leading, rows)
 
@@ -309,7 +309,7 @@ def _convolution(func, input, weight, bias=None, *args, **kwargs):
     if leading and (weight.law.by_particle or not by_moments):
         raise ValueError(
             f"{weight.law}: vectorized particles with filters of their own are not supported in {name}; "
-            "pass vectorize_particles=False"
+            "pass vectorize_particles=False (to Predictive: parallel=False)"
         )
     if not by_moments:
         return func(input, weight.numbers(name), _drawn(bias, name), *args, **kwargs)

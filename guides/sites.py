@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +19,52 @@ from guides.laws import base_prior
 
 class UnsupportedSiteError(ValueError):
     """A guide cannot answer a latent site of the model."""
+
+
+def drawn_in_part(frame) -> bool:
+    """Whether a plate (an entry of ``cond_indep_stack``) draws a minibatch of itself."""
+    return frame.full_size not in (None, frame.size)
+
+
+def require_whole_plates(name: str, node: dict, instead: str) -> None:
+    """:raises UnsupportedSiteError: for a site in a subsampled plate, naming the guide to use ``instead``"""
+    for frame in filter(drawn_in_part, node["cond_indep_stack"]):
+        raise UnsupportedSiteError(
+            f"site {name!r} lies in the subsampled plate {frame.name!r}; run the model on the whole plate, "
+            f"or use {instead}"
+        )
+
+
+def require_density_of_points(name: str, node: dict) -> None:
+    """:raises UnsupportedSiteError: for a spike and slab whose density is part of the score"""
+    if node["mask"] is not False and isinstance(base_prior(node["fn"]), SpikeSlab):
+        raise UnsupportedSiteError(
+            f"site {name!r} has a spike and slab: a point has no density beside an atom; use AutoSpikeSlab"
+        )
+
+
+def require_centred(name: str, prior: dist.TorchDistribution) -> None:
+    """:raises UnsupportedSiteError: for a Normal prior with a mean other than zero"""
+    if base_prior(prior).loc.any():
+        raise UnsupportedSiteError(
+            f"site {name!r}: its Normal prior must be centred at zero; add the mean in the model"
+        )
+
+
+def checked_names(sites: Collection[str] | None) -> frozenset[str] | None:
+    """Names of sites as a set; :raises ValueError: for a string, which is a collection of letters."""
+    if isinstance(sites, str):
+        raise ValueError(f"sites must be a collection of names, got a string; write sites=[{sites!r}]")
+    return None if sites is None else frozenset(sites)
+
+
+def require_known(names: Collection[str], latent: Collection[str]) -> None:
+    """:raises ValueError: when the model has no latent site of one of the names"""
+    unknown = ", ".join(map(repr, sorted(set(names) - set(latent))))
+    if unknown:
+        raise ValueError(
+            f"sites: the model has no latent site {unknown}; it has {', '.join(latent) or 'none'}"
+        )
 
 
 @dataclass(frozen=True)
@@ -88,7 +134,7 @@ def full_batch_shape(shape: torch.Size, frames: Iterable) -> torch.Size:
     """A site's batch shape with every subsampled plate at its full size."""
     full = list(shape)
     for frame in frames:
-        if frame.full_size is not None and full[frame.dim] == frame.size:
+        if drawn_in_part(frame) and full[frame.dim] == frame.size:
             full[frame.dim] = frame.full_size
     return torch.Size(full)
 
@@ -97,7 +143,7 @@ def repeat_to_full(tensor: Tensor, site: Site, frames: Iterable) -> Tensor:
     """Initial values for whole plates from those of the subsample that the set-up run happened to see."""
     for frame in frames:
         dim = frame.dim - site.event_dim
-        if frame.full_size is not None and frame.full_size != frame.size and tensor.dim() >= -dim:
+        if drawn_in_part(frame) and tensor.dim() >= -dim:
             tensor = periodic_repeat(tensor, frame.full_size, dim)
     return tensor.expand(site.shape)
 

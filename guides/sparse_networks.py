@@ -35,9 +35,10 @@ Layer = tuple[Tensor, Tensor]
 def mean_weights(guide: FlatGuide) -> dict[str, Tensor]:
     """The posterior mean of every latent site, ``{name: [*site]}``.
 
-    Closed forms: ``alpha mu`` of spikes and slabs, ``mu E[z]`` of groups, ``(1 - p) M`` of dropout.  Behind
-    a flow ``E[z]`` is the mean of 4096 draws of ``z`` (seed 0), and what has no form of its own (drawn
-    inclusion logits, constrained supports) the mean of 200 draws of the site.
+    Closed forms: ``alpha mu`` of spikes and slabs, ``mu E[z]`` of groups, ``(1 - p) M`` of dropout.  Where
+    inclusion logits are drawn themselves ``alpha`` is their mean inclusion, by quadrature.  Behind a flow
+    ``E[z]`` is the mean of 4096 draws of ``z`` (seed 0), and of a site with a constrained support the mean
+    that of 200 draws of the site.
     """
     parts, result, rest = guide._detached(), {}, []
     for name, site in guide.sites.items():
@@ -88,7 +89,10 @@ def median_probability_model(guide: AutoSpikeSlab) -> AutoSpikeSlab:
         kind = type(guide).__name__
         raise ValueError(f"{kind} has no inclusion probabilities here: there is no median probability model")
     if type(guide)._inclusion_of_draws is not FlatGuide._inclusion_of_draws:
-        raise NotImplementedError(f"{type(guide).__name__} draws its inclusion probabilities themselves")
+        raise NotImplementedError(
+            f"{type(guide).__name__} draws its inclusion probabilities and cannot hold them at 0 or 1; take "
+            "guide.site_distribution(site).loc where guide.inclusion_probabilities()[site] > 0.5"
+        )
     result = copy.deepcopy(guide)
     result.logits.copy_(torch.where(logits > 0, math.inf, -math.inf))
     return result
@@ -157,7 +161,8 @@ class SparseNetwork(nn.Module):
 
     ``form="sparse"``: weights as compressed sparse rows.  ``form="small"``: ordinary matrices without the
     units that no input reaches or that reach no output, and without inputs that nothing looks at.  Both
-    compute the same function up to rounding.
+    compute the same function up to rounding.  All numbers are buffers (``weight1``, ``bias1``, ...), so that
+    ``to``, ``double`` and ``state_dict`` work; a state fits a program with zeros in the same places.
 
     :param weights: sites ``w1: [h, in]``, ``b1: [h]``, ... of **one** network
     :param activation: between the layers
@@ -173,15 +178,23 @@ class SparseNetwork(nn.Module):
         if form not in ("sparse", "small"):
             raise ValueError(f"form must be 'sparse' or 'small', got {form!r}")
         layers = [(weight.detach().clone(), bias.detach().clone()) for weight, bias in layers_of(weights)]
-        self.form, self.activation, self.inputs = form, activation, None
+        self.form, self.activation, self.depth = form, activation, len(layers)
+        inputs = None
         if form == "small":
             count = layers[0][0].shape[1]
-            layers, inputs = without_dead_units(layers, activation)
-            if len(inputs) < count:
-                self.inputs = inputs
+            layers, kept = without_dead_units(layers, activation)
+            inputs = kept if len(kept) < count else None
         else:
             layers = [(_compressed(weight), bias) for weight, bias in layers]
-        self.layers = layers
+        self.register_buffer("inputs", inputs)
+        for i, (weight, bias) in enumerate(layers, start=1):
+            self.register_buffer(f"weight{i}", weight)
+            self.register_buffer(f"bias{i}", bias)
+
+    @property
+    def layers(self) -> list[Layer]:
+        """``[(weight, bias), ...]``, inputs first."""
+        return [(self._buffers[f"weight{i}"], self._buffers[f"bias{i}"]) for i in range(1, self.depth + 1)]
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:

@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,23 @@ from guides.laws import SiteLaw, ThesisSpikeSlabLaw
 from guides.sites import Site, initial_value, site_views
 
 INITIAL_LOGITS = {"mild": (-3.0, 3.0), "polarised": (-10.0, 10.0), "dense": (1.5, 2.5)}
+
+
+def initial_bounds(start: str | Sequence[float]) -> tuple[float, float]:
+    """Bounds of the inclusion logits at the start; see :class:`AutoSpikeSlab` for the names.
+
+    :raises ValueError: for another name, and for anything that is no pair of finite ``low <= high``
+    """
+    if isinstance(start, str):
+        pair = INITIAL_LOGITS.get(start, ())
+    else:
+        pair = tuple(start) if isinstance(start, Sequence) else ()
+    if len(pair) != 2 or not (all(map(math.isfinite, pair)) and pair[0] <= pair[1]):
+        names = ", ".join(INITIAL_LOGITS)
+        raise ValueError(
+            f"init_inclusion must be one of {names} or a pair (low, high) of logits, got {start!r}"
+        )
+    return pair
 
 
 class AutoSpikeSlab(FlatGuide):
@@ -55,8 +73,7 @@ class AutoSpikeSlab(FlatGuide):
         if variance not in ("exact", "thesis"):
             raise ValueError(f"variance must be 'exact' or 'thesis', got {variance!r}")
         self.variance = variance
-        if isinstance(init_inclusion, str) and init_inclusion not in INITIAL_LOGITS:
-            raise ValueError(f"init_inclusion must be one of {', '.join(INITIAL_LOGITS)} or a pair of logits")
+        initial_bounds(init_inclusion)  # complains now, not at set-up
         self.init_inclusion = init_inclusion
 
     def _law(self, site: Site) -> Callable[..., SiteLaw]:
@@ -68,7 +85,7 @@ class AutoSpikeSlab(FlatGuide):
         super()._make_parameters(latent)
         count = sum(site.numel for site, _ in latent if self._has_logits(site))
         if count:
-            bounds = INITIAL_LOGITS.get(self.init_inclusion, self.init_inclusion)
+            bounds = initial_bounds(self.init_inclusion)
             self.logits = nn.Parameter(torch.empty(count).to(self.loc).uniform_(*bounds))
 
     def _views(

@@ -47,7 +47,7 @@ def save_guide(guide: nn.Module, path: str | Path) -> None:
 def load_guide(guide: nn.Module, path: str | Path) -> nn.Module:
     """Loads what :func:`save_guide` wrote into a fresh guide of the same class; returns it.
 
-    :raises ValueError: naming a damaged or foreign file
+    :raises ValueError: naming a damaged or foreign file, or the class that a file is of
     """
     from safetensors import safe_open
 

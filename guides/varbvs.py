@@ -31,7 +31,8 @@ import numpy as np
 from scipy.special import expit, xlogy
 
 from guides.conjugate import check_positive, checked_data
-from guides.exact_logistic import checked_inclusion, checked_logistic
+from guides.exact import checked_inclusion
+from guides.exact_logistic import checked_logistic
 
 __all__ = ["VARBVS", "VariationalFit"]
 
@@ -126,13 +127,17 @@ class VARBVS:
             raise ValueError("starts and max_rounds must be at least 1")
         if not bias_scale >= 0:
             raise ValueError("bias_scale must be positive, infinite (flat prior) or 0 (no intercept)")
-        q, slab = np.atleast_1d(inclusion_prob), np.atleast_1d(slab_scale)
+        q, slab = _grid("inclusion_prob", inclusion_prob), _grid("slab_scale", slab_scale)
         checked_inclusion(q, len(q))
-        noise = [None] if noise_scale is None else np.atleast_1d(noise_scale).tolist()
+        noise = [None] if noise_scale is None else _grid("noise_scale", noise_scale).tolist()
         check_positive(slab_scale=slab, noise_scale=1.0 if noise_scale is None else noise_scale, tol=tol)
         self.family, self.bias_scale = family, float(bias_scale)
         self.grid = list(itertools.product(q.tolist(), slab.tolist(), noise))
         self.starts, self.tol, self.max_rounds, self.seed = starts, tol, max_rounds, seed
+
+    def __getattr__(self, name: str):
+        remedy = ": call fit(X, y) first" if name in VARBVS.__annotations__ else ""
+        raise AttributeError(f"VARBVS has no {name}{remedy}")
 
     def fit(self, X: np.ndarray, y: np.ndarray) -> VARBVS:
         """Fit to X [n, p] and y [n] (labels 0 and 1 in the logistic case); returns itself.
@@ -190,6 +195,14 @@ class VARBVS:
 
 
 # ------------------------------------------------------------------------------------------------- arithmetic
+
+
+def _grid(name: str, value: float | Sequence[float]) -> np.ndarray:
+    """The values of a hyper-parameter, [k]; :raises ValueError: for none of them, and for a matrix."""
+    values = np.atleast_1d(value)
+    if values.ndim > 1 or not len(values):
+        raise ValueError(f"{name} must be a number or a list of them (a grid), got shape {values.shape}")
+    return values
 
 
 def _variance(alpha: np.ndarray, mu: np.ndarray, s: np.ndarray) -> np.ndarray:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import pyro
 import torch
 from rich.progress import Progress
 from torch import Tensor
@@ -71,7 +69,7 @@ class PointEstimates(Stored):
             model if (settings.batch_size or len(x)) >= len(x) else Minibatches(model, settings.batch_size)
         )
         task = progress.add_task(label, total=settings.members) if progress else None
-        with _own_random_state(), unwatched():
+        with unwatched():
             for i in range(settings.members):
                 # no two ensembles share a member, whatever their seeds
                 seed = (settings.seed * settings.members + i) % SEEDS
@@ -128,13 +126,3 @@ def _member(
         )
     losses += found.info["losses"]
     return draws
-
-
-@contextlib.contextmanager
-def _own_random_state() -> Iterator[None]:
-    """Seeding a member leaves no trace in the caller's generators."""
-    before = pyro.util.get_rng_state()
-    try:
-        yield
-    finally:
-        pyro.util.set_rng_state(before)

@@ -27,7 +27,8 @@ from battery import (
     z_bound,
 )
 from pyro import distributions as dist
-from pyro.infer import SVI, TraceGraph_ELBO, TraceMeanField_ELBO
+from pyro import poutine
+from pyro.infer import SVI, Predictive, TraceGraph_ELBO, TraceMeanField_ELBO
 from torch.distributions import kl_divergence
 from torch.nn import functional as F
 
@@ -269,6 +270,22 @@ def test_particles_that_collide_with_rows_are_refused():
     guide = AutoMeanField(model)
     with pytest.raises(ValueError, match=r"put the data in a pyro\.plate"):
         guide.elbo(5, vectorize_particles=True, max_plate_nesting=0).loss_and_grads(model, guide, x, y)
+
+
+@pytest.mark.parametrize("filters", [False, True])
+def test_vectorized_prediction_is_refused_with_a_remedy(filters):
+    def model(x):
+        w = pyro.sample("w", normal([2, 3, 1, 1] if filters else [2, 3]))
+        with pyro.plate("data", len(x)):
+            f = F.conv2d(x[..., None, None], w).flatten(1) if filters else F.linear(x, w)
+            pyro.sample("y", dist.Normal(f.sum(-1), NOISE))
+
+    x = data(rows=6)[0]
+    guide = AutoMeanField(poutine.block(model, hide=["y"]), lrt=not filters)
+    guide.setup(x)
+    with pytest.raises(ValueError, match=r"\(to Predictive: parallel=False\)"):
+        Predictive(model, guide=guide, num_samples=5, parallel=True)(x)
+    assert Predictive(model, guide=guide, num_samples=5)(x)["y"].shape == (5, 6)
 
 
 @each_exact_case

@@ -19,6 +19,7 @@ from battery import (
     network,
     normal,
     perturb,
+    spike_slab,
 )
 from pyro import distributions as dist
 from pyro.infer import Predictive
@@ -30,6 +31,7 @@ from guides import (
     AutoDropout,
     AutoGroupNormalJeffreys,
     AutoMeanField,
+    FlatPriors,
     Horseshoe,
     UnsupportedSiteError,
     fit_ensemble,
@@ -205,6 +207,19 @@ def test_regulariser_of_dropout_is_the_papers(make):
     torch.testing.assert_close(bias.kl, -dist.Normal(0.0, 1.0).log_prob(bias.value).sum())
 
 
+@pytest.mark.parametrize("make", [AutoDropout, AutoConcreteDropout])
+def test_quantiles_of_dropout_are_those_of_its_draws(make):
+    x, y = data()
+    guide = make(network(normal), rate=0.3)
+    guide.setup(x, y)
+    draws, levels = guide.draws(4000, seed=1), [0.1, 0.25, 0.5, 0.75, 0.9]
+    for name, values in guide.quantiles(levels).items():
+        for level, value in zip(levels, values, strict=True):  # at an atom any level in between
+            bound = 4.5 * math.sqrt(level * (1 - level) / 4000)
+            assert ((draws[name] < value).double().mean(0) - level < bound).all(), name
+            assert (level - (draws[name] <= value).double().mean(0) < bound).all(), name
+
+
 def test_dropout_refuses():
     x, y = data()
     for wrong in (0.0, 1.0):
@@ -218,6 +233,64 @@ def test_dropout_refuses():
         guide.log_prob(guide.draws(2))
     with pytest.raises(UnsupportedSiteError, match="event dimension"):
         AutoDropout(network(normal), sites=["precision"])(x, y)
+
+
+def rates_of_inputs(x, y=None):
+    """A weight matrix whose prior is not Gaussian."""
+    w = pyro.sample("w", dist.Gamma(2.0, 1.0).expand([1, x.shape[-1]]).to_event(2))
+    with pyro.plate("data", len(x)):
+        pyro.sample("y", dist.Normal(F.linear(x, w).squeeze(-1), NOISE), obs=y)
+
+
+def local_weights(x, y):
+    with pyro.plate("data", len(x), subsample_size=2) as rows:
+        w = pyro.sample("w", normal([2, 3]))
+        pyro.sample("y", dist.Normal(w.sum((-1, -2)), NOISE), obs=y[rows])
+
+
+@pytest.mark.parametrize("make", [AutoDropout, AutoConcreteDropout])
+def test_dropout_refuses_sites_that_it_would_ignore(make):
+    x, y = data()
+    with pytest.raises(ValueError, match=r"got a string; write sites=\['w1'\]"):
+        make(network(normal), sites="w1")
+    with pytest.raises(ValueError, match="no latent site 'nope'; it has w1, b1, w2, b2, precision"):
+        make(network(normal), sites=["w1", "nope"])(x, y)
+    with pytest.raises(UnsupportedSiteError, match="'w' has no Normal prior; leave it out"):
+        make(rates_of_inputs, sites=["w"])(x, y)
+    for model in (linear_model(normal), rates_of_inputs):
+        with pytest.raises(ValueError, match=rf"{make.__name__}: no site of the model \(w\).*sites=\(\)"):
+            make(model)(x, y)
+        points = make(model, sites=())
+        points(x, y)
+        assert points.dropout_rates() == {}
+    with pytest.raises(UnsupportedSiteError, match="subsampled plate 'data'; run the model on the whole"):
+        make(local_weights)(x, y)
+
+
+def test_group_normal_jeffreys_refuses_models_without_groups():
+    x, y = data()
+    with pytest.raises(ValueError, match=r"no site of the model \(w\).*use AutoMeanField"):
+        AutoGroupNormalJeffreys(linear_model(normal))(x, y)
+    with pytest.raises(UnsupportedSiteError, match="subsampled plate 'data'.*use AutoMeanField"):
+        AutoGroupNormalJeffreys(local_weights)(x, y)
+    for wrong in (-1.0, 0.0, math.nan):
+        with pytest.raises(ValueError, match="init_z_scale must be positive"):
+            AutoGroupNormalJeffreys(layer, init_z_scale=wrong)
+
+
+def test_points_under_a_spike_and_slab_are_refused():
+    """Their score would reward a weight for being exactly zero by no more than a constant."""
+    x, y = data()
+    refusal = pytest.raises(UnsupportedSiteError, match="'w1' has a spike and slab.*use AutoSpikeSlab")
+    for options in ({}, {"sites": ["w1"]}, {"sites": ()}):
+        for make in (AutoDropout, AutoConcreteDropout):
+            with refusal:
+                make(network(spike_slab), **options)(x, y)
+    with refusal:
+        fit_ensemble(network(spike_slab), x, y, members=1, steps=1)
+    # A score without the prior's density has nothing to refuse.
+    assert AutoDropout(FlatPriors()(network(spike_slab)), sites=())(x, y)["w1"].shape == (4, 3)
+    assert len(fit_ensemble(network(spike_slab), x, y, members=1, steps=1, prior=False)) == 1
 
 
 # ---------------------------------------------------------------------- group sparsity
@@ -241,6 +314,36 @@ def test_divergence_of_the_multipliers_up_to_a_constant():
         ours = guide.trace.nodes["w"]["fn"].kl.item() / 3
         differences.append(ours - (expected - math.log(scale)))
     assert np.ptp(differences) < 0.03
+
+
+def test_divergence_of_group_normal_jeffreys_is_to_the_models_own_scale():
+    """``w1 ~ Normal(0, 0.7)``: ``w~`` is compared with that, not with a standard normal."""
+    x, y = data()
+    guide = AutoGroupNormalJeffreys(network(normal))
+    guide.setup(x, y)
+    perturb(guide, 0.3)
+    guide(x, y)
+    law = guide.trace.nodes["w1"]["fn"]
+    of_w = kl_divergence(dist.Normal(law.loc, law.log_scale.exp()), dist.Normal(0.0, 0.7)).sum()
+    alpha = (2 * law.z_log_scale).exp() / law.z_loc**2
+    # the constants of Molchanov et al. (2017), as printed
+    of_z = 0.63576 * (1 - torch.sigmoid(1.87320 + 1.48695 * alpha.log())) + 0.5 * torch.log1p(1 / alpha)
+    torch.testing.assert_close(law.kl, of_w + of_z.sum())
+
+
+def test_draws_of_group_normal_jeffreys_have_the_moments_of_the_product():
+    """Second moments, and the correlation that weights of one input have through their ``z`` alone."""
+    x, y = data()
+    guide = AutoGroupNormalJeffreys(network(normal), init_z_scale=0.5)
+    guide.setup(x, y)
+    perturb(guide, 0.2)
+    loc, log_scale, z_loc, z_log_scale = guide._detached()["w1"]
+    size = z_loc**2 + torch.exp(2 * z_log_scale)
+    draws = guide.draws(20_000, seed=1)["w1"].double()
+    assert_mean(draws, (z_loc * loc).double())
+    assert_mean(draws**2, (size * (loc**2 + torch.exp(2 * log_scale))).double())
+    assert_mean(draws[:, 0] * draws[:, 1], (size[0] * loc[0] * loc[1]).double())
+    assert_mean(draws[:, 0, 0] * draws[:, 0, 1], (z_loc[0, 0] * z_loc[0, 1] * loc[0, 0] * loc[0, 1]).double())
 
 
 def test_group_normal_jeffreys_finds_the_input_that_is_noise():
@@ -291,6 +394,24 @@ def test_horseshoe_under_mean_field_keeps_the_lrt_and_shrinks_noise():
         Horseshoe(global_scale=0.0)
 
 
+def test_horseshoe_refuses_sites_that_it_would_ignore_and_priors_off_centre():
+    x, y = data()
+    with pytest.raises(ValueError, match="no latent site 'zz'; it has w1, b1, w2, b2, precision"):
+        Horseshoe(["zz"])(network(normal))(x, y)
+    with pytest.raises(ValueError, match="no latent site 'y'"):
+        AutoMeanField(Horseshoe(["w1", "y"])(network(normal)))(x, y)
+    with pytest.raises(ValueError, match=r"got a string; write sites=\['w1'\]"):
+        Horseshoe("w1")
+
+    def off_centre():
+        pyro.sample("w", dist.Normal(torch.ones(2, 2), 1.0).to_event(2))
+
+    for model in (Horseshoe()(off_centre), Horseshoe(["w"])(off_centre)):
+        with pytest.raises(UnsupportedSiteError, match="'w': its Normal prior must be centred at zero"):
+            model()
+    assert not pyro.poutine.runtime._PYRO_STACK  # refusals leave nothing behind
+
+
 # ---------------------------------------------------------------------- points and ensembles
 
 
@@ -323,6 +444,21 @@ def test_deep_ensemble_has_members_of_its_own_seeds():
     assert ensemble.predictive(x).batch_shape == (20,)
     assert ensemble.function(x).std(0).mean() > 1e-3
     assert np.isfinite(ensemble.info["losses"]).all()
+
+
+def test_ensemble_leaves_the_generators_of_its_caller():
+    import random
+
+    x, y = data()
+    options = {"members": 2, "steps": 3, "seed": 4}
+    before = fit_ensemble(layer, x, y, **options).draws()["w"]
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    state = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    again = fit_ensemble(layer, x, y, **options).draws()["w"]
+    with pytest.raises(RuntimeError, match="lower lr"):
+        fit_ensemble(layer, 1e25 * x, y, steps=1, members=1)
+    assert (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == state
+    assert torch.equal(before, again)
 
 
 def test_ensemble_refuses():

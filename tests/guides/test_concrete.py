@@ -15,6 +15,7 @@ from battery import (
     fit,
     gradients,
     linear_model,
+    losses,
     network,
     perturb,
     spike_slab,
@@ -24,7 +25,7 @@ from pyro import distributions as dist
 from pyro.infer import SVI, Predictive
 from pyro.infer.autoguide import init_to_value
 from scipy import stats
-from scipy.special import logsumexp
+from scipy.special import betaln, logsumexp
 from torch.distributions import constraints
 from torch.nn import functional as F
 
@@ -32,8 +33,6 @@ from guides import AutoConcrete, AutoSpikeSlab, PathwiseGradientError, SpikeSlab
 from guides.concrete import ConcreteSite, relaxed_moments
 from guides.exact import enumerate_spike_slab
 from guides.hyper_priors import (
-    log_beta_binomial,
-    log_normal_gamma,
     published_log_inclusion,
     published_log_normal_gamma,
     published_log_posterior,
@@ -85,6 +84,29 @@ def test_bias_of_the_loss_shrinks_with_the_temperature_and_evaluation_has_none()
     svi = SVI(model, guide, guide.optimizer(), guide.elbo())
     guide.temperature = 1.0
     assert_mean(torch.tensor([svi.evaluate_loss(x, y) for _ in range(1000)]).double(), real)
+
+
+def by_weight(shape, scale=1.0):
+    """The battery's prior, its parameters written out for every weight: nothing is shared by the site."""
+    prior = SpikeSlab(torch.full(tuple(shape), 0.3), torch.zeros(()), torch.tensor(scale))
+    return prior.to_event(len(shape))
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.5])
+@pytest.mark.parametrize("prior", [spike_slab, by_weight])
+def test_loss_in_training_has_the_temperature_on_both_paths(prior, temperature):
+    """At temperature 1 a forgotten division would not be seen."""
+    x, y = data()
+    model = linear_model(prior)
+    guide = AutoConcrete(model, temperature=temperature)
+    guide.setup(x, y)
+    perturb(guide, 0.3)
+    with torch.no_grad():
+        guide.logits.copy_(torch.tensor([-0.5, 0.2, 0.4]))
+        guide.loc.copy_(torch.tensor([0.8, 0.5, -0.6]))
+    assert_mean(losses(model, guide, guide.elbo(), 1000, x, y), exact_loss(guide, spike_slab, x, y))
+    vectorized = guide.elbo(40, vectorize_particles=True, max_plate_nesting=1)
+    assert_mean(losses(model, guide, vectorized, 60, x, y), exact_loss(guide, spike_slab, x, y))
 
 
 class AutoSpikeSlab_like:  # noqa: N801
@@ -254,8 +276,9 @@ def test_schedule():
     assert guide.anneal(1.0) == pytest.approx(0.02)
     assert guide.temperature == pytest.approx(0.02)
     assert AutoConcrete(used_twice, temperature=0.3).anneal(0.7) == pytest.approx(0.3)
-    for wrong in (0.0, (1.0, -1.0)):
-        with pytest.raises(ValueError, match="temperature"):
+    assert AutoConcrete(used_twice, temperature=[1.0, 0.1]).schedule == (1.0, 0.1)
+    for wrong in (0.0, -1.0, (1.0, -1.0), [1.0], (1.0, 0.5, 0.1), math.nan, math.inf):
+        with pytest.raises(ValueError, match="temperature must be a positive number, or a pair"):
             AutoConcrete(used_twice, temperature=wrong)
     with pytest.raises(ValueError, match="progress"):
         guide.anneal(1.5)
@@ -304,7 +327,7 @@ def hierarchical_truth(x, y):
     grid = np.exp(np.linspace(-4, 3, 141))
     log_weight = stats.gamma.logpdf(grid, 4, scale=1 / 4) + np.log(grid) + np.log(7 / 140)
     size = np.array([bin(i).count("1") for i in range(16)])
-    prior = log_beta_binomial(torch.tensor(size).double(), 4, *torch.tensor([A, B]).double()).numpy()
+    prior = betaln(A + size, B + 4 - size) - betaln(A, B)
     rows = [
         enumerate_spike_slab(
             x.numpy(), y.numpy(), slab_scale=tau**-0.5 / NOISE, noise_scale=NOISE
@@ -394,23 +417,18 @@ def test_empirical_bayes_of_a_beta_that_layers_share():
 # ---------------------------------------------------------------------- densities, right and as published
 
 
-def test_normal_gamma_is_the_product_of_its_two_densities():
+def test_published_normal_gamma_is_off_by_what_it_says():
     w, tau = torch.randn(6).double(), torch.rand(6).double() + 0.2
     a, b = torch.tensor(2.5).double(), torch.tensor(1.5).double()
     truth = dist.Gamma(a, b).log_prob(tau) + dist.Normal(0.0, tau.rsqrt()).log_prob(w)
-    torch.testing.assert_close(log_normal_gamma(w, tau, a, b), truth)
     wrong = published_log_normal_gamma(w, torch.ones(6).double(), tau, a, b)
     expected = truth + (a - 0.5) * (tau - tau.log()) - 0.5 * tau * w**2
     torch.testing.assert_close(wrong, expected, atol=1e-6, rtol=0)
 
 
-def test_beta_binomial_sums_to_one_and_the_published_term_does_not():
+def test_published_inclusion_does_not_sum_to_one():
     a, b = torch.tensor([3.3, 2.1], dtype=torch.float64)
-    counts = torch.arange(6.0).double()
-    patterns = log_beta_binomial(counts, 5, a, b).numpy() + np.log([1, 5, 10, 10, 5, 1])
-    np.testing.assert_allclose(patterns, stats.betabinom.logpmf(np.arange(6), 5, 3.3, 2.1), rtol=1e-10)
-    single = log_beta_binomial(torch.tensor([0.0, 1.0]).double(), 1, a, b).exp()
-    torch.testing.assert_close(single, torch.stack([b, a]) / (a + b))
+    single = torch.stack([b, a]) / (a + b)  # Beta-Binomial of one indicator
     wrong = published_log_inclusion(torch.tensor([0.0, 1.0]).double(), a, b).exp()
     assert abs(wrong.sum().item() - 1) > 0.05
     missing = torch.lgamma(
@@ -440,3 +458,40 @@ def test_published_objective_is_what_the_programs_compute():
     torch.testing.assert_close(terms, (log_q - log_p).sum())
     assert all((g != 0).any() for g in gradients(model, guide, guide.elbo(), x, y).values())
     assert guide.draws(5)["w"].shape == (5, 3)
+
+
+def test_published_objective_is_differentiated_through_its_gates():
+    """The published programs differentiate all their terms through the relaxed indicator.  Same draws, terms
+    by hand.
+    """
+    x, y = data()
+    guide = AutoConcrete(linear_model(spike_slab), objective="published", temperature=0.5)
+    guide(x, y)
+    law = guide.trace.nodes["w"]["fn"]
+    logits, loc, log_scale, hyper = law.logits, law.loc, law.log_scale, law.hyper
+    state = torch.get_rng_state()
+    terms = law.kl
+    torch.set_rng_state(state)
+    with torch.no_grad():
+        logistic = 0.5 * torch.logit(law.gate) - logits
+        noise = (law.draw("test") / law.gate - loc) / log_scale.exp()
+    gate = torch.sigmoid((logits + logistic) / 0.5)
+    w = gate * (loc + log_scale.exp() * noise)
+    pa, pb, a, b = hyper.exp()
+    tau = dist.Gamma(a, b).rsample()
+    by_hand = published_log_posterior(w, gate, logits, loc, log_scale.exp()).sum()
+    by_hand = by_hand - published_log_normal_gamma(w, gate, tau, a, b).sum()
+    by_hand = by_hand - published_log_inclusion(gate, pa, pb).sum()
+    torch.testing.assert_close(terms, by_hand)
+    own = guide.logits, guide.loc, guide.log_scale, guide.log_hyper
+    for ours, truth in zip(torch.autograd.grad(terms, own), torch.autograd.grad(by_hand, own), strict=True):
+        torch.testing.assert_close(ours, truth, rtol=1e-4, atol=1e-5)
+
+
+def test_floors_of_the_published_posterior():
+    """Where all else underflows: a weight far out whose gate is on, and one surely off that is on."""
+    one, far, logit = torch.ones(1), torch.full((1,), 50.0), torch.tensor([-80.0])
+    got = published_log_posterior(far, one, logit, torch.zeros(1), 0.1 * one)
+    torch.testing.assert_close(got, torch.full((1,), 2 * math.log(1e-8)), rtol=1e-5, atol=0)
+    got = published_log_posterior(0 * far, 0 * one, -logit, torch.zeros(1), 0.1 * one)
+    torch.testing.assert_close(got, torch.full((1,), math.log(1e-8)), rtol=1e-5, atol=1e-6)

@@ -28,7 +28,7 @@ from pyro import distributions as dist
 from pyro.infer import Predictive, TraceMeanField_ELBO
 from torch.nn import functional as F
 
-from guides import AutoSpikeSlab, AutoSpikeSlabMVN, UnsupportedSiteError, moments
+from guides import AutoSpikeSlab, AutoSpikeSlabMVN, SpikeSlab, UnsupportedSiteError, moments
 from guides.correlated_inclusion import Layout, LogitGaussian
 from guides.exact import enumerate_spike_slab
 from guides.storage import load_guide, save_guide
@@ -414,8 +414,9 @@ def test_saved_and_loaded_fits_agree(make, tmp_path):
 
 def test_wrong_arguments_and_sites():
     model = linear_model(spike_slab)
-    with pytest.raises(ValueError, match="rank"):
-        AutoSpikeSlabMVN(model, rank=0)
+    for wrong in (0, 1.5, "2"):
+        with pytest.raises(ValueError, match="rank must be a positive int"):
+            AutoSpikeSlabMVN(model, rank=wrong)
     with pytest.raises(ValueError, match="init_spread"):
         AutoSpikeSlabMVN(model, init_spread=0.0)
 
@@ -424,9 +425,79 @@ def test_wrong_arguments_and_sites():
             w = pyro.sample("w", spike_slab([]))
             pyro.sample("y", dist.Normal(x[rows, 0] * w, NOISE), obs=y[rows])
 
-    with pytest.raises(UnsupportedSiteError, match="subsampled plate"):
+    with pytest.raises(
+        UnsupportedSiteError, match="'w' lies in the subsampled plate 'data'.*use AutoSpikeSlab"
+    ):
         AutoSpikeSlabMVN(local)(*data())
     gaussians = AutoSpikeSlabMVN(linear_model(normal))  # no spike and slab: a mean-field guide
     gaussians(*data())
     assert gaussians.inclusion_probabilities() == {}
     assert TraceMeanField_ELBO().loss(linear_model(normal), gaussians, *data()) > 0
+
+
+# ---------------------------------------------------------------------- other priors, matrices, draws
+
+
+def by_weight(shape):
+    """The battery's prior, its parameters written out for every weight: nothing is shared by the site."""
+    prior = SpikeSlab(torch.full(tuple(shape), 0.3), torch.zeros(()), torch.ones(()))
+    return prior.to_event(len(shape))
+
+
+@each_kind
+def test_priors_written_out_by_weight_have_the_same_bound(make):
+    """They go past the fused node: the correction has to be there too."""
+    x, y = data(columns=2)
+    model, guide = linear_model(by_weight), make(linear_model(by_weight), init_spread=0.7)
+    guide.setup(x, y)
+    perturb(guide, 0.3)
+    guide(x, y)
+    law = guide.trace.nodes["w"]["fn"]
+    assert law.moments_and_kl[2] is None
+    prior = torch.logit(torch.tensor(0.3)), torch.tensor(0.0), torch.tensor(1.0)
+    kl = moments.spike_slab_kl(law.logits, law.loc, law.log_scale, *prior).sum()
+    probs = torch.sigmoid(law.logits)
+    ratio = law.gaussian.log_ratio(probs, law.deviation, probs * (1 - probs))
+    assert ratio.abs() > 0.01
+    torch.testing.assert_close(law.kl, kl + ratio)
+    assert_mean(losses(model, guide, guide.elbo(), 400, x, y), expected_loss(guide, x, y).item())
+
+
+@each_kind
+@pytest.mark.parametrize("prior", [spike_slab, lambda shape, scale: by_weight(shape)])
+def test_divergence_of_a_matrix_counts_every_unit(make, prior):
+    """Given the drawn logits: spike and slab, and the ratio of every output unit's group."""
+    x, y = data()
+    guide = make(network(prior))
+    guide.setup(x, y)
+    perturb(guide, 0.3)
+    guide(x, y)
+    law = guide.trace.nodes["w1"]["fn"]
+    scale = torch.tensor(0.7 if prior is spike_slab else 1.0)
+    own = torch.logit(torch.tensor(0.3)), torch.tensor(0.0), scale
+    kl = moments.spike_slab_kl(law.logits, law.loc, law.log_scale, *own).sum()
+    probs = torch.sigmoid(law.logits)  # [4, 3]: a group for each row
+    ratio = law.gaussian.log_ratio(probs, law.deviation, probs * (1 - probs))
+    assert ratio.shape == (4,)
+    assert (ratio.abs() > 1e-3).all()
+    torch.testing.assert_close(law.kl, kl + ratio.sum())
+
+
+@each_kind
+def test_draws_are_scored_with_the_reverse_density_in(make):
+    """Without ``r(lambda | gamma)`` importance weights are unbiased just the same (then ``r = q(lambda)``),
+    but their logarithms belong to another bound than that of training.
+    """
+    guide = make(linear_model(spike_slab), init_spread=2.0, init_inclusion=(-0.5, 0.5))
+    guide.setup(*data(columns=2))
+    perturb(guide, 0.3)
+    _, log_q = guide.draws_with_log_prob(40_000, seed=1)
+    _, log_scale, _, law = guide._detached()["w"]
+    grid, weights = nodes(2, 24)
+    deviation = grid.float() @ torch.linalg.cholesky(law.covariance).T
+    logits = law.mean + deviation
+    probs = torch.sigmoid(logits)
+    ratio = law.log_ratio(probs, deviation, probs * (1 - probs)) @ weights.float()
+    assert ratio.abs() > 0.1
+    entropy = moments.spike_slab_entropy(logits, log_scale).sum(-1) @ weights.float()
+    assert_mean(log_q.double(), (ratio - entropy).item())

@@ -285,12 +285,27 @@ def test_refusals_name_what_is_wrong():
         enumerate_spike_slab(X, y, inclusion_prob=1.0)
     with pytest.raises(ValueError, match="slab_scale must be positive"):
         enumerate_spike_slab(X, y, slab_scale=0.0)
+    for name, value in [("slab_scale", [1.0, 2.0]), ("a", [1.0]), ("noise_scale", [0.5, 0.5])]:
+        with pytest.raises(ValueError, match=f"{name} must be a number"):
+            enumerate_spike_slab(X, y, **{name: value})
+    with pytest.raises(ValueError, match=r"inclusion_prob must be.* 2 columns, got shape \(3,\)"):
+        enumerate_spike_slab(X, y, inclusion_prob=[0.1, 0.2, 0.3])
+    for name in ("prior_scale", "prior_precision"):
+        with pytest.raises(ValueError, match=rf"{name} must be.* 2 columns, got shape \(3,\)"):
+            conjugate_linear_regression(X, y, noise_scale=1.0, **{name: [1.0, 1.0, 1.0]})
+    with pytest.raises(ValueError, match="prior_scale must be.* 2 columns"):
+        normal_gamma_regression(X, y, prior_scale=[1.0, 1.0, 1.0])
     with pytest.raises(ValueError, match="exactly one"):
         conjugate_linear_regression(X, y, noise_scale=1.0)
     with pytest.raises(ValueError, match="shapes"):
         normal_gamma_regression(X, y[:-1])
-    with pytest.raises(ValueError, match="finite"):
-        normal_gamma_regression(X, np.where(y > 0, np.nan, y))
+    y[4], X[3, 1], X[7, 0] = np.inf, np.nan, np.nan
+    with pytest.raises(
+        ValueError, match=r"X must be finite, and row 3, column 1 is nan \(first of 2\); drop"
+    ):
+        normal_gamma_regression(X, y)
+    with pytest.raises(ValueError, match=r"y must be finite, and row 4 is inf \(first of 1\)"):
+        normal_gamma_regression(np.ones((10, 2)), y)
 
 
 @pytest.mark.slow

@@ -144,6 +144,17 @@ def test_refusals_name_what_is_wrong():
         enumerate_spike_slab_logistic(X, y, 1.0)
     with pytest.raises(ValueError, match="slab_scale must be positive"):
         enumerate_spike_slab_logistic(X, y, 0.5, 0.0)
+    for options in ({"slab_scale": [1.0, 2.0, 3.0]}, {"inclusion_prob": [0.1, 0.2, 0.3]}):
+        with pytest.raises(ValueError, match=rf"{next(iter(options))} must be.* 2 columns, got shape \(3,\)"):
+            enumerate_spike_slab_logistic(X, y, **options)
+    with pytest.raises(ValueError, match="bias_scale must be a number"):
+        enumerate_spike_slab_logistic(X, y, bias_scale=[1.0, 2.0])
+    posterior = enumerate_spike_slab_logistic(X, y)
+    for question in (posterior.sample, lambda n: posterior.sample(n, resample=True), posterior.importance):
+        with pytest.raises(ValueError, match="n=0"):
+            question(0)
+    with pytest.raises(ValueError, match="at least 2 draws.*n=1"):
+        posterior.importance(1)
     with pytest.raises(ValueError, match="bias_scale must be positive"):
         enumerate_spike_slab_logistic(X, y, 0.5, 1.0, -1.0)
     with pytest.raises(ValueError, match="labels 0 and 1"):

@@ -66,6 +66,28 @@ def test_multiplied_kernel_agrees_with_double_precision(monkeypatch, shape):
 
 
 @needs_compiler
+@pytest.mark.parametrize("magnitude", [60.0, 200.0])
+def test_multiplied_kernel_at_extreme_logits(monkeypatch, magnitude):
+    logits, loc, log_scale, *prior = site((7, 33))
+    logits = (magnitude * logits.sign()).detach().requires_grad_()
+    z, c = (t.requires_grad_() for t in 1 + 0.3 * torch.randn(2, 33))
+    arguments = [logits, loc, log_scale, z, c, *prior]
+    weights = torch.randn(7, 33), torch.randn(7, 33), torch.tensor(1.3), *torch.randn(2, 7)
+
+    def eager(logits, loc, log_scale, z, c, *prior):
+        mean, variance, kl = SpikeSlabSite.apply(logits, loc * z, log_scale, *prior)
+        return mean, variance, kl, mean @ c, variance @ c**2
+
+    exact = [a.detach().double().requires_grad_() for a in arguments]
+    truth = results(eager, exact, [w.double() for w in weights])
+    monkeypatch.setattr(kernels, "SMALLEST", 1)
+    for got, expected in zip(results(MultipliedSpikeSlabSite.apply, arguments, weights), truth, strict=True):
+        assert got.isfinite().all()
+        rounding = 5e-6 * expected.abs().max().item() + 1e-12
+        torch.testing.assert_close(got.double(), expected, rtol=2e-5, atol=rounding)
+
+
+@needs_compiler
 def test_kernels_take_upstream_gradients_of_any_layout(monkeypatch):
     monkeypatch.setattr(kernels, "SMALLEST", 1)
     arguments = site((4, 6))

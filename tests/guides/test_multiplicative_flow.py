@@ -25,9 +25,10 @@ from battery import (
 )
 from pyro import distributions as dist
 from pyro.infer import Predictive, TraceMeanField_ELBO
+from torch.distributions import kl_divergence
 from torch.nn import functional as F
 
-from guides import AutoMNF, PathwiseGradientError, UnsupportedSiteError
+from guides import AutoMNF, PathwiseGradientError, UnsupportedSiteError, kernels
 from guides.conjugate import conjugate_linear_regression
 from guides.distributions import SpikeSlab
 from guides.exact import enumerate_spike_slab
@@ -354,6 +355,10 @@ def test_refusals():
         AutoMNF(network(normal), flow="planar")
     with pytest.raises(ValueError, match="init_z_scale"):
         AutoMNF(network(normal), init_z_scale=0.0)
+    with pytest.raises(ValueError, match="init_z must be finite"):
+        AutoMNF(network(normal), init_z=math.nan)
+    with pytest.raises(ValueError, match=r"hidden must be a collection.*write hidden=\(50,\)"):
+        AutoMNF(network(normal), hidden=50)
     x, y = data()
 
     def twice(x, y):
@@ -508,3 +513,91 @@ def test_a_layer_of_one_unit_has_a_multiplier_for_every_input(layer):
     guide.setup(torch.randn(9, 4), torch.randn(9))
     assert guide.sites["w"].multiplied == 1
     assert guide.multipliers[0].base.shape == (2, 4)
+
+
+# ---------------------------------------------------------------------- densities without Monte Carlo
+
+
+@each_flow
+def test_densities_of_the_multipliers_follow_the_change_of_variables(flow):
+    """Both densities at drawn points, with autograd's Jacobians: no Monte Carlo, hence no tolerance in which
+    a dropped log-determinant (some tenths of a nat) could hide.
+    """
+    torch.set_default_dtype(torch.float64)
+    try:
+        torch.manual_seed(0)
+        module = Multipliers(5, flow, 2, (6,), 1.0, 0.4)
+        perturb(module, 0.3)
+        for noise, seen in zip(torch.randn(4, 5), torch.randn(4, 3), strict=True):
+            z, log_q = module(noise)
+            jacobian = torch.autograd.functional.jacobian(lambda e: module(e)[0], noise)
+            expected = dist.Normal(0.0, 1.0).log_prob(noise).sum() - jacobian.slogdet().logabsdet
+            assert (log_q - expected).abs() < 1e-9
+            assert (module.log_prob(z) - expected).abs() < 1e-9
+            # The quieter form: the base's part in expectation, the rest as it is.
+            assert (module(noise, expected=True)[1] - log_q - 0.5 * (noise.square().sum() - 5)).abs() < 1e-9
+            _, a1, b1, a2, b2 = module.auxiliary
+            h = torch.tanh(seen).mean()
+            back = module.auxiliary_flow(z)
+            jacobian = torch.autograd.functional.jacobian(module.auxiliary_flow, z.detach())
+            law = dist.Normal(a1 + b1 * h, (0.5 * (a2 + b2 * h)).exp())
+            expected = law.log_prob(back).sum() + jacobian.slogdet().logabsdet
+            assert jacobian.slogdet().logabsdet.abs() > 0.05  # there is something to forget
+            assert (module.log_auxiliary(z, seen) - expected).abs() < 1e-9
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_variance_that_the_auxiliary_density_sees_is_that_of_drawn_weights():
+    """Mean and variance of ``sum_i c_i w_ij`` given ``z``, where ``c`` is not its own square."""
+    law = law_given(1e-6, "spike-slab", (3, 6), 1)
+    contraction = law._multipliers.contraction.detach()
+    mean, variance = law._seen_moments()
+    torch.testing.assert_close(mean, law.mean @ contraction)
+    torch.testing.assert_close(variance, law.variance @ contraction**2)
+
+
+@pytest.mark.skipif(kernels._library() is None, reason="no C compiler")
+def test_a_large_site_has_the_divergence_and_gradients_of_a_small_one(monkeypatch):
+    """The compiled path of a whole law, its auxiliary density included: the same draws, the same numbers."""
+    results = []
+    for smallest in (1, kernels.SMALLEST):
+        monkeypatch.setattr(kernels, "SMALLEST", smallest)
+        law = law_given(0.4, "spike-slab", (3, 200), 1)
+        inputs = law.logits, law._unit_loc, law.log_scale
+        for tensor in inputs:
+            tensor.requires_grad_()
+        torch.manual_seed(3)
+        total = law.kl + (law.mean * torch.linspace(-1, 1, 200)).sum() + law.variance.sum()
+        assert (law._fused is None) == (smallest > 1)
+        parameters = law._multipliers.parameters()
+        results.append([total, law.kl, *torch.autograd.grad(total, [*inputs, *parameters])])
+    for compiled, plain in zip(*results, strict=True):
+        torch.testing.assert_close(compiled, plain, rtol=2e-4, atol=2e-4 * plain.abs().max().item())
+
+
+def test_auxiliary_cost_is_counted_once_in_plates():
+    """Four units in a plate share the multipliers: the cost counts once, whatever the plates."""
+    generator = torch.Generator().manual_seed(4)
+    loc, log_scale, logits = torch.randn(3, 4, 3, generator=generator)
+    torch.manual_seed(7)
+    module = Multipliers(3, "rnvp", 2, (5,), 1.0, 0.4)
+    perturb(module, 0.2)
+    prior = SpikeSlab(0.3).expand([4, 3]).to_event(1)
+    law = MultipliedSpikeSlabLaw(
+        "w",
+        torch.Size([4]),
+        torch.Size([3]),
+        loc,
+        log_scale,
+        logits,
+        prior=prior,
+        by_moments=True,
+        uses=Uses(False, True),
+        multipliers=module,
+        axis=1,
+    )
+    own = kl_divergence(SpikeSlab(logits=logits, loc=law.loc, scale=log_scale.exp()), SpikeSlab(0.3))
+    assert law.kl.shape == (4,)
+    torch.testing.assert_close(law.kl.sum(), own.sum() + law.cost)
+    assert law.cost.abs() > 0.05

@@ -210,6 +210,9 @@ def test_refusals_name_what_is_wrong():
         ({"chains": 1}, "2 chains"),
         ({"inclusion_prob": 0.0}, "strictly inside"),
         ({"slab_scale": -1.0}, "slab_scale must be positive"),
+        ({"slab_scale": [1.0, 2.0, 3.0]}, r"slab_scale must be.* 2 columns, got shape \(3,\)"),
+        ({"inclusion_prob": [0.1, 0.2, 0.3]}, r"inclusion_prob must be.* 2 columns, got shape \(3,\)"),
+        ({"bias_scale": [1.0, 2.0]}, "bias_scale must be a number"),
     ]:
         with pytest.raises(ValueError, match=words):
             spike_slab_logistic_gibbs(X, y, **options)

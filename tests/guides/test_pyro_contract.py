@@ -29,8 +29,11 @@ from pyro.nn import PyroModule, PyroSample
 from torch.nn import functional as F
 
 from guides import (
+    AutoConcrete,
     AutoMeanField,
+    AutoMNF,
     AutoSpikeSlab,
+    AutoSpikeSlabMVN,
     PathwiseGradientError,
     RandomTensor,
     SpikeSlab,
@@ -415,7 +418,13 @@ def test_starting_values(case):
 
 @pytest.mark.parametrize(
     ("start", "low", "high"),
-    [("mild", -3, 3), ("polarised", -10, 10), ("dense", 1.5, 2.5), ((-1, -0.5), -1, -0.5)],
+    [
+        ("mild", -3, 3),
+        ("polarised", -10, 10),
+        ("dense", 1.5, 2.5),
+        ((-1, -0.5), -1, -0.5),
+        ([0.5, 1.0], 0.5, 1),
+    ],
 )
 def test_starting_inclusion(start, low, high):
     guide = AutoSpikeSlab(linear_model(spike_slab), init_inclusion=start)
@@ -427,8 +436,10 @@ def test_starting_inclusion(start, low, high):
 def test_wrong_arguments():
     with pytest.raises(ValueError, match="init_scale must be positive"):
         AutoMeanField(lambda: None, init_scale=0.0)
-    with pytest.raises(ValueError, match="mild, polarised, dense"):
-        AutoSpikeSlab(lambda: None, init_inclusion="sparse")
+    for wrong in ("sparse", 0.5, [0.0, 1.0, 2.0], (1.0, 0.5), (math.nan, 1.0), (0.0, math.inf)):
+        for make in (AutoSpikeSlab, AutoConcrete, AutoMNF, AutoSpikeSlabMVN):
+            with pytest.raises(ValueError, match=r"mild, polarised, dense or a pair \(low, high\)"):
+                make(lambda: None, init_inclusion=wrong)
     guide = AutoSpikeSlab(linear_model(normal))
     guide.setup(*data())
     with pytest.raises(ValueError, match="no spike-and-slab site"):

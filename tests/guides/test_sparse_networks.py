@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pyro
@@ -79,8 +80,22 @@ def test_mean_weights_are_the_mean_of_many_draws(guide, model):
     assert list(means) == list(fitted.sites)
     for name, mean in means.items():
         assert mean.shape == draws[name].shape[1:]
-        error = draws[name].std(0) / math.sqrt(200 if guide is AutoSpikeSlabMVN else 4000)
+        error = draws[name].std(0) / math.sqrt(4000)
         worst = ((draws[name].mean(0) - mean).abs() / (error + 1e-6)).max().item()
+        assert worst < 6.5, name
+
+
+@pytest.mark.parametrize("model", [SPIKES, NORMAL])
+def test_mean_weights_behind_a_flow_have_the_mean_of_its_multipliers(model):
+    guide = ready(AutoMNF(model))
+    with torch.no_grad():
+        for module in guide.multipliers:
+            module.base[0] += torch.linspace(-0.8, 0.8, module.base.shape[1])
+    means, draws = mean_weights(guide), guide.draws(4000, seed=3)
+    for name in ("w1", "w2", "w3"):
+        # of the draws, and of the 4096 multipliers behind the mean
+        error = draws[name].std(0) * math.sqrt(2 / 4000)
+        worst = ((draws[name].mean(0) - means[name]).abs() / (error + 1e-6)).max().item()
         assert worst < 6.5, name
 
 
@@ -117,10 +132,24 @@ def test_median_probability_model_keeps_what_is_above_one_half(kind):
     )
 
 
+@pytest.mark.parametrize("kind", [AutoSpikeSlab, AutoMNF])
+def test_a_copy_of_a_copy_is_one_more_guide(kind):
+    guide = ready(kind(SPIKES))
+    twice = median_probability_model(median_probability_model(guide))
+    once = mean_weights(median_probability_model(guide))
+    assert all(torch.equal(value, once[name]) for name, value in mean_weights(twice).items())
+    again = copy.deepcopy(copy.deepcopy(guide))
+    x, y = torch.randn(5, SIZES[0]), torch.zeros(5, dtype=torch.long)
+    torch.manual_seed(0)
+    expected = guide.elbo().loss(SPIKES, guide, x, y)
+    torch.manual_seed(0)
+    assert again.elbo().loss(SPIKES, again, x, y) == expected
+
+
 def test_median_probability_model_needs_inclusions():
     with pytest.raises(ValueError, match="AutoMeanField has no inclusion"):
         median_probability_model(ready(AutoMeanField(NORMAL)))
-    with pytest.raises(NotImplementedError, match="AutoSpikeSlabMVN draws"):
+    with pytest.raises(NotImplementedError, match="AutoSpikeSlabMVN draws.*take guide"):
         median_probability_model(ready(AutoSpikeSlabMVN(SPIKES)))
 
 
@@ -152,6 +181,21 @@ def test_exported_networks_compute_the_same(form, share, activation):
         weights = sparse_weights(share, seed)
         program = SparseNetwork(weights, form, activation)
         torch.testing.assert_close(program(x), dense(weights, x, activation), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("form", ["sparse", "small"])
+def test_numbers_of_an_exported_network_are_buffers(form, tmp_path):
+    """They are cast, saved and loaded like those of any module."""
+    weights, x = sparse_weights(0.15, 0), torch.randn(9, SIZES[0])
+    program = SparseNetwork(weights, form)
+    torch.save(program.state_dict(), tmp_path / "state.pt")
+    other = SparseNetwork({name: 2 * value for name, value in weights.items()}, form)
+    assert not torch.allclose(other(x), program(x))
+    other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    assert torch.equal(other(x), program(x))
+    expected, size = dense(weights, x), program.size
+    torch.testing.assert_close(program.double()(x.double()), expected.double(), rtol=1e-5, atol=1e-5)
+    assert program.size > size
 
 
 def test_small_network_has_only_units_on_a_path():

@@ -11,7 +11,15 @@ import pytest
 import torch
 from battery import CASES, data, fit, linear_model, network, normal
 
-from guides import AutoMeanField
+from guides import (
+    AutoConcrete,
+    AutoDropout,
+    AutoGroupNormalJeffreys,
+    AutoMeanField,
+    AutoMNF,
+    AutoSpikeSlab,
+    AutoSpikeSlabMVN,
+)
 from guides.storage import load_guide, save_guide, write_atomically
 
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
@@ -106,6 +114,17 @@ def test_another_models_parameters_are_refused(tmp_path):
         other.load_state_dict(guide.state_dict())
         with pytest.raises(ValueError, match=f"site '{site}'"):
             other(x, y)
+
+
+def test_a_guide_of_another_class_is_refused_by_both_names(tmp_path):
+    x, y = data()
+    saved = AutoMeanField(network(normal))
+    saved.setup(x, y)
+    save_guide(saved, tmp_path / "fit.safetensors")
+    kinds = [AutoConcrete, AutoDropout, AutoGroupNormalJeffreys, AutoMNF, AutoSpikeSlab, AutoSpikeSlabMVN]
+    for kind in kinds:
+        with pytest.raises(ValueError, match=f"saved guide is an AutoMeanField, this one an {kind.__name__}"):
+            load_guide(kind(network(normal)), tmp_path / "fit.safetensors")
 
 
 def test_damaged_files_are_refused_by_name(tmp_path):

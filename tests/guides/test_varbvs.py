@@ -243,6 +243,9 @@ def test_refusals_name_what_is_wrong():
         ({"noise_scale": -1.0}, "noise_scale must be positive"),
         ({"bias_scale": -1.0}, "bias_scale"),
         ({"starts": 0}, "starts"),
+        ({"inclusion_prob": []}, r"inclusion_prob must be a number or a list.*got shape \(0,\)"),
+        ({"slab_scale": [[1.0, 2.0]]}, r"slab_scale must be a number or a list"),
+        ({"noise_scale": []}, r"noise_scale must be a number or a list"),
     ]:
         with pytest.raises(ValueError, match=words):
             VARBVS(**options)
@@ -250,5 +253,8 @@ def test_refusals_name_what_is_wrong():
         VARBVS("logistic").fit(X, y)
     with pytest.raises(ValueError, match="finite"):
         VARBVS().fit(X, np.where(y > 3, np.nan, y))
+    with pytest.raises(AttributeError, match=r"has no inclusion: call fit\(X, y\) first"):
+        VARBVS().inclusion  # noqa: B018
+    assert not hasattr(VARBVS(), "alpha")
     with pytest.raises(RuntimeError, match="fit"):
         VARBVS().draws(3)
