@@ -21,7 +21,7 @@ Tierney and Kadane (1986), JASA 81; George and McCulloch (1997), Statistica Sini
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -190,6 +190,8 @@ def enumerate_spike_slab_logistic(
     inclusion_prob: float | np.ndarray = 0.25,
     slab_scale: float | np.ndarray = 1.0,
     bias_scale: float = 1.0,
+    *,
+    on_progress: Callable[[int], None] | None = None,
 ) -> SpikeSlabLogisticPosterior:
     """Posterior of a spike-and-slab logistic regression (see the head of this module) over all 2^p models.
 
@@ -198,6 +200,7 @@ def enumerate_spike_slab_logistic(
     :param inclusion_prob: a number or [p], strictly inside (0, 1).
     :param slab_scale: sd of the slab, a number or [p].
     :param bias_scale: sd of the prior of the intercept.
+    :param on_progress: called again and again with how many more of the 2^p models are done.
     :raises ValueError: more than 20 columns; shapes that do not fit; labels other than 0 and 1; values
         outside their range.
     """
@@ -218,6 +221,8 @@ def enumerate_spike_slab_logistic(
     for models, columns, found in _groups(design):
         evidence[models] = found.log_evidence
         sums.add(found, columns, found.log_evidence + prior[models])
+        if on_progress is not None:
+            on_progress(len(models))
     joint = evidence + prior
     log_evidence = torch.logsumexp(joint, 0)
     log_probs = joint - log_evidence

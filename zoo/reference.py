@@ -34,7 +34,7 @@ def reference_posterior(
     if comparison.reference == "nuts":
         return _nuts_reference(comparison, folder, progress)
     if comparison.reference == "exact":
-        return exact_reference(comparison, folder / FILE)
+        return exact_reference(comparison, folder / FILE, progress)
     if comparison.reference == "gibbs":
         return gibbs_reference(comparison, folder / FILE)
     return None

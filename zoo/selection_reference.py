@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
+from rich.progress import Progress
 
 from guides.exact import enumerate_spike_slab
 from guides.exact_logistic import enumerate_spike_slab_logistic
@@ -26,7 +28,7 @@ CHECK_DRAWS, MOST_OFF = 20_000, 0.02
 CHAINS, DRAWS_A_CHAIN, KEPT = 4, 4, 4
 
 
-def exact_reference(comparison: Comparison, path: Path) -> Graded:
+def exact_reference(comparison: Comparison, path: Path, progress: Progress | None = None) -> Graded:
     """The enumeration of all models; kept in ``path``, and read again by a later call."""
     model: VariableSelection = comparison.build(comparison.entry)
     settings = {
@@ -37,9 +39,11 @@ def exact_reference(comparison: Comparison, path: Path) -> Graded:
     }
     posterior = load_kept(path, model)
     if posterior is None or posterior.info.get("settings") != settings:
-        count = _count_logistic if isinstance(model, SpikeSlabLogistic) else _count_linear
         start = time.perf_counter()
-        draws, info = count(model, comparison, settings["draws"])
+        if isinstance(model, SpikeSlabLogistic):
+            draws, info = _count_logistic(model, comparison, settings["draws"], progress)
+        else:
+            draws, info = _count_linear(model, comparison, settings["draws"])
         info["figures"]["fit_seconds"] = time.perf_counter() - start
         sites = {name: torch.as_tensor(value, dtype=torch.float32) for name, value in draws.items()}
         posterior = Posterior.from_draws(model, sites, {"method": "exact", "settings": settings, **info})
@@ -56,10 +60,16 @@ def _count_linear(model: Callable, comparison: Comparison, num_draws: int) -> tu
     return exact.sample(num_draws, seed=comparison.seed), info
 
 
-def _count_logistic(model: Callable, comparison: Comparison, num_draws: int) -> tuple[dict, dict]:
+def _count_logistic(
+    model: Callable, comparison: Comparison, num_draws: int, progress: Progress | None
+) -> tuple[dict, dict]:
     """Every model by Laplace's approximation, and the whole checked by importance sampling."""
     x, y = _arrays(comparison)
-    exact = enumerate_spike_slab_logistic(x, y, inclusion_prob=model.inclusion)
+    tell = None
+    if progress:
+        task = progress.add_task("all models", total=2 ** x.shape[1])
+        tell = functools.partial(progress.advance, task)
+    exact = enumerate_spike_slab_logistic(x, y, inclusion_prob=model.inclusion, on_progress=tell)
     check = exact.importance(CHECK_DRAWS, seed=comparison.seed)
     off = np.abs(exact.inclusion - check.inclusion)
     nats = exact.log_evidence - check.log_evidence

@@ -181,3 +181,11 @@ def test_simulation_of_the_thesis():
     exact = laplace.importance(60_000, seed=0)
     np.testing.assert_allclose(exact.inclusion, SIMULATION, atol=0.01)
     np.testing.assert_allclose(laplace.inclusion, exact.inclusion, atol=0.01)
+
+
+def test_progress_counts_every_model():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((20, 5))
+    told = []
+    enumerate_spike_slab_logistic(x, (x[:, 0] > 0).astype(float), on_progress=told.append)
+    assert sum(told) == 2**5
