@@ -123,6 +123,8 @@ def table_lines(request: Request, records: Sequence[Record]) -> list[Line]:
         if group is None:
             continue
         wanted = measured[combination[2]] or set(experiment.metrics)
+        if all(record.ok for record in group):  # else what is missing is missing because a trial failed
+            wanted = wanted & {metric for record in group for metric in record.metrics}
         published = {place[3] for place in experiment.published if place[:3] == combination}
         for metric in experiment.metrics:
             if metric in wanted | published:

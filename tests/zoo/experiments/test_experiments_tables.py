@@ -206,6 +206,16 @@ def test_cross_table_has_a_row_a_data_set_and_a_column_a_method_and_setting(tmp_
     assert "published" not in text[text.index("## score") : text.index("## All")]
 
 
+def test_metric_that_a_method_does_not_have_is_no_failure(tmp_path):
+    def some(cell):
+        return numbers(cell) if cell.method == "m" else {"error": 1.0}
+
+    lines = run(tmp_path, run=some, published={})
+    assert ("a", "m", "5", "score") in lines
+    assert ("a", "n", "5", "score") not in lines
+    assert "failed" not in page(tmp_path)
+
+
 def test_many_metrics_have_a_table_a_data_set(tmp_path):
     metrics = {name: f"the {name}" for name in ("error", "score", "c", "d", "e")}
     run(tmp_path, run=numbers, metrics=metrics, published={})
