@@ -47,20 +47,23 @@ def plot_entropies(out: Path, records: Sequence[Record]) -> None:
 
 
 def plot_training(out: Path, records: Sequence[Record]) -> None:
-    """``training-<data set>.png``: negative log likelihood of the ensemble after every epoch."""
+    """``training-<data set>.png``: negative log likelihood of the ensemble after every epoch, on test images
+    left, on training images right.
+    """
     for dataset, group in _by_dataset(records).items():
-        figure, ((axis,),) = _figure(6.0, 4.0, 1, 1)
+        figure, (axes,) = _figure(9.0, 3.8, 1, 2)
         palette = colours([record.cell.method for record in group])
         for record in group:
+            method = record.cell.method
             with np.load(record.folder / "curves.npz") as file:
-                for part, style in (("test", "-"), ("train", "--")):
-                    curve = file[f"ensemble_{part}"]
-                    label = f"{record.cell.method}, {part}"
-                    axis.plot(
-                        np.arange(len(curve)), curve, style, color=palette[record.cell.method], label=label
-                    )
-        axis.set(xlabel="epoch", ylabel="negative log likelihood, nats an image", yscale="log")
-        axis.legend(fontsize=8, frameon=False)
+                for axis, part in zip(axes, ("test", "train"), strict=True):
+                    curve = file[f"ensemble_{part}"][1:]  # before the first epoch all guess
+                    axis.plot(np.arange(1, len(curve) + 1), curve, color=palette[method], label=method)
+        axes[0].set(title="test images", xlabel="epoch", ylabel="negative log likelihood, nats an image")
+        axes[1].set(title="training images", xlabel="epoch")
+        for axis in axes:
+            axis.set_yscale("log")
+        axes[1].legend(fontsize=8, frameon=False)
         _write(figure, out / f"training-{dataset}.png")
 
 
