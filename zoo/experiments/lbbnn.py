@@ -20,6 +20,8 @@ METHODS = (
     "lrt", "mnf", "concrete", "gaussian", "concrete-dropout", "group-normal-jeffreys", "mlp", "mc-dropout",
     "deep-ensemble",
 )  # fmt: skip
+#: Those whose weights have indicators.
+INCLUDING = ("lrt", "mnf", "concrete")
 SELECTORS = ("spike-slab", "mnf", "concrete", "varbvs")
 COLUMNS = range(1, 21)
 MEMBERS = 10
@@ -103,14 +105,16 @@ def _dense(name: str, what: str, source: Source, quick: Effort, full: Effort, no
     return _of_this_kind(
         name=f"lbbnn/{name}",
         summary=f"{what}, network with hidden layers of 400 and 600: accuracy, calibration and density; "
-        "prior inclusion 0.1, slab N(0, 1).",
+        "prior inclusion 0.1, slab N(0, 1), unless the setting names others.",
         source=source,
         run=Deferred("lbbnn_images", "table"),
         metrics=TABLE,
         datasets=(name,),
         methods=METHODS,
+        settings=("default", "pi0.25-sd1"),
         quick=quick,
         full=full,
+        exists=lambda dataset, method, setting: setting == "default" or method in INCLUDING,
         notes=notes,
         extremes=True,
     )
@@ -217,9 +221,7 @@ EXPERIMENTS = (
         full=Effort(trials=1, cost="1.5 hours on 2 cores", options=FULL_CONVOLUTIONAL),
         # without inclusions the first two priors are one
         exists=lambda dataset, method, setting: (
-            method in ("lrt", "mnf")
-            or setting == "pi0.1-sd1"
-            or (method, setting) == ("gaussian", "pi0.1-sd0.1")
+            method in INCLUDING or setting == "pi0.1-sd1" or (method, setting) == ("gaussian", "pi0.1-sd0.1")
         ),
         notes={("*", "*", "*", "*"): NOT_AT_HAND, ("kmnist", "*", "*", "*"): KMNIST},
     ),
