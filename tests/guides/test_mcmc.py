@@ -206,7 +206,8 @@ def test_pyro_nuts_returns_the_exact_posterior():
     args = (X, y, torch.tensor(PRIOR_MEAN).float(), torch.tensor(PRIOR_SD).float())
     torch.manual_seed(5)
     state = torch.get_rng_state()
-    result = pyro_nuts(model, args, warmup=150, draws=250, float64=True, gates=LOOSE, retries=0)
+    # with 150 iterations of warm-up one machine in a few gets a step size that mixes badly
+    result = pyro_nuts(model, args, warmup=400, draws=250, float64=True, gates=LOOSE, retries=0)
     assert torch.equal(state, torch.get_rng_state())
     assert torch.get_default_dtype() == torch.float32
     assert result.passed, result.reason
