@@ -54,7 +54,8 @@ class AutoSpikeSlab(FlatGuide):
     :param variance: ``"exact"``, or ``"thesis"`` for the variance ``probs^2 scale^2`` that Skaaret-Lund
         (2022) prints and uses.  **That one is wrong**: it leaves out the variance of the indicator, nominal
         90 % intervals of an activation cover 15 % of drawn networks at starting values, and what is trained
-        is not the law that :meth:`draws` draws from.  It reproduces published tables and has no other use.
+        is not the law that :meth:`draws` draws from.  It has no use but to
+        show that (``zoo reproduce lbbnn/variance``).
     :raises PathwiseGradientError: at the first call, when a weight is used in a way that has no gradient
     """
 
