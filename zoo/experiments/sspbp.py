@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zoo.experiments.declaration import Cell, Effort, Experiment, Source
+from zoo.experiments.declaration import Cell, Deferred, Effort, Experiment, Source
 
 if TYPE_CHECKING:
     from zoo.experiments.records import Record
@@ -89,34 +89,6 @@ def draw_product(out: Path, records: Sequence[Record]) -> None:
 # networks: Tables 3.2 to 3.4, A.1 to A.6
 
 
-def with_bias(cell: Cell) -> Mapping[str, float]:
-    """Test RMSE and log likelihood of a network with biases."""
-    from zoo.experiments.sspbp_networks import network_figures
-
-    return network_figures(cell, bias=True)
-
-
-def without_bias(cell: Cell) -> Mapping[str, float]:
-    """Test RMSE and log likelihood of a network without biases, by the published evaluation too."""
-    from zoo.experiments.sspbp_networks import network_figures
-
-    return network_figures(cell, bias=False)
-
-
-def slab_probabilities(cell: Cell) -> Mapping[str, float]:
-    """Mean slab probability of each linear layer, without biases."""
-    from zoo.experiments.sspbp_networks import mean_slabs
-
-    return mean_slabs(cell)
-
-
-def like_the_reference(cell: Cell) -> Mapping[str, float]:
-    """Test RMSE and log likelihood of the network that the published program was run with."""
-    from zoo.experiments.sspbp_networks import reference_figures
-
-    return reference_figures(cell)
-
-
 def _network_table(number: str, figure: str, bias: bool, settings: Sequence[str], remark: str) -> Experiment:
     """RMSE and log likelihood of PBP and SSPBP on the eight sets; ``figure`` is the table's own."""
     figures = FIGURES if bias else FIGURES | PUBLISHED_FIGURES
@@ -127,7 +99,7 @@ def _network_table(number: str, figure: str, bias: bool, settings: Sequence[str]
         summary=f"{word} of PBP and SSPBP {'with' if bias else 'without'} biases, networks "
         f"{' and '.join(settings)} (layers x units), 5 random 80/20 splits; {remark}.",
         source=Source(PAPER, f"Table {number[0].upper()}{'.' if number[0] == 'a' else ''}{number[1:]}"),
-        run=with_bias if bias else without_bias,
+        run=Deferred("sspbp_networks", "with_bias" if bias else "without_bias"),
         metrics={name: figures[name] for name in own_first},
         datasets=DATASETS,
         methods=METHODS,
@@ -219,7 +191,7 @@ EXPERIMENTS = (
         summary="Mean slab probability of each linear layer over the test rows of boston, without biases; "
         "all runs count.",
         source=Source(PAPER, "Table 3.2"),
-        run=slab_probabilities,
+        run=Deferred("sspbp_networks", "mean_slabs"),
         metrics={
             f"slab_layer_{layer}": f"mean over test rows of the slab probability of linear layer {layer}"
             + (", 1 by construction" if layer == 1 else "")
@@ -271,7 +243,7 @@ EXPERIMENTS = (
         source=Source(
             "Hernandez-Lobato and Adams 2015, the authors' C program, run for this package", "our runs"
         ),
-        run=like_the_reference,
+        run=Deferred("sspbp_networks", "reference_figures"),
         metrics=FIGURES,
         datasets=("boston", "concrete", "energy", "wine_red", "yacht"),
         methods=("pbp",),

@@ -183,7 +183,7 @@ def test_seed_trial_and_method_change_a_fit():
         cell_of("sspbp/table-3.3", "pbp", "2x4", trial=1),
         cell_of("sspbp/table-3.3", "pbp", "2x4", base_seed=1),
     ]
-    assert len({sspbp.with_bias(cell)["rmse"] for cell in cells}) == len(cells)
+    assert len({sspbp_networks.with_bias(cell)["rmse"] for cell in cells}) == len(cells)
 
 
 def test_layers_and_units(monkeypatch):
@@ -191,12 +191,12 @@ def test_layers_and_units(monkeypatch):
     monkeypatch.setattr(sspbp_networks, "fit", lambda *arguments: asked.append(arguments))
     monkeypatch.setattr(sspbp_networks, "_figures", lambda *arguments: {})
     for setting in ("1x50", "2x10", "1x100"):
-        sspbp.with_bias(cell_of("sspbp/table-3.3", "pbp", setting))
+        sspbp_networks.with_bias(cell_of("sspbp/table-3.3", "pbp", setting))
     assert [widths for *_, widths, _ in asked] == [(50,), (10, 10), (100,)]
 
 
 def test_slab_probabilities_a_layer():
-    slabs = sspbp.slab_probabilities(cell_of("sspbp/table-3.2", "sspbp", "4x4"))
+    slabs = sspbp_networks.mean_slabs(cell_of("sspbp/table-3.2", "sspbp", "4x4"))
     assert list(slabs) == ["slab_layer_1", "slab_layer_2", "slab_layer_3"]
     assert slabs["slab_layer_1"] == 1
     assert 0 < slabs["slab_layer_3"] < 1
@@ -243,7 +243,7 @@ def test_figures_are_of_the_mixture_with_its_spike_at_the_mean_of_the_targets():
     slab = torch.distributions.Normal(law.loc * sd + centre, (law.scale**2 + noise).sqrt() * sd)
     spike = torch.distributions.Normal(torch.tensor(centre), noise**0.5 * sd)
     density = law.probs * slab.log_prob(y).exp() + (1 - law.probs) * spike.log_prob(y).exp()
-    figures = sspbp.without_bias(cell)
+    figures = sspbp_networks.without_bias(cell)
     assert figures["log_likelihood"] == pytest.approx(density.log().mean().item(), rel=1e-9)
     mean = law.probs * (law.loc * sd + centre) + (1 - law.probs) * centre
     assert figures["rmse"] == pytest.approx(((y - mean) ** 2).mean().sqrt().item(), rel=1e-9)
@@ -288,5 +288,7 @@ def test_a_real_table_of_one_set(tmp_path):
 
 @NEEDS_MIRROR
 def test_constant_columns_do_no_harm():
-    figures = sspbp.with_bias(Cell("sspbp/table-3.3", "naval", "pbp", "1x10", 0, options={"epochs": 1}))
+    figures = sspbp_networks.with_bias(
+        Cell("sspbp/table-3.3", "naval", "pbp", "1x10", 0, options={"epochs": 1})
+    )
     assert 0 < figures["rmse"] < 0.0147  # the sd of the target
