@@ -52,7 +52,8 @@ class Horseshoe(Messenger):
 
     :param sites: names of the weights; by default all Normal sites with at least two event dimensions
     :param global_scale: of every site's half-Cauchy
-    :raises ValueError: when the model runs, for a site whose prior is no centred Normal, or that it has not
+    :raises ValueError: when the model runs, for a site whose prior is no centred Normal, or that it has not,
+        and when there is no site to take
     """
 
     def __init__(self, sites: Collection[str] | None = None, *, global_scale: float = 1.0):
@@ -62,15 +63,23 @@ class Horseshoe(Messenger):
         self.sites = checked_names(sites)
         self.global_scale = float(global_scale)
         self._met: list[str] = []
+        self._took = False
 
     def __enter__(self) -> Horseshoe:
-        self._met = []
+        self._met, self._took = [], False
         return super().__enter__()
 
     def __exit__(self, exc_type, exc_value, traceback) -> None:
         super().__exit__(exc_type, exc_value, traceback)
-        if self.sites is not None and exc_type is None:
+        if exc_type is not None:
+            return
+        if self.sites is not None:
             require_known(self.sites, self._met)
+        elif not self._took:
+            raise ValueError(
+                "no site is a matrix of weights with a Normal prior (the sites are "
+                f"{', '.join(self._met) or 'none'}); name those that the horseshoe is for: Horseshoe(['w'])"
+            )
 
     def _pyro_sample(self, msg: dict) -> None:
         name, prior = msg["name"], msg["fn"]
@@ -91,6 +100,7 @@ class Horseshoe(Messenger):
         require_centred(name, prior)
         shape = event if len(event) == 1 else (1, event[1]) + (1,) * (len(event) - 2)
         one = torch.ones((), dtype=base.loc.dtype, device=base.loc.device)
+        self._took = True
         raw = pyro.sample(f"{name}_raw", prior)
         local = pyro.sample(f"{name}_local", dist.HalfCauchy(one).expand(shape).to_event(len(shape)))
         shrink = pyro.sample(f"{name}_global", dist.HalfCauchy(self.global_scale * one))

@@ -402,6 +402,8 @@ def test_horseshoe_refuses_sites_that_it_would_ignore_and_priors_off_centre():
         AutoMeanField(Horseshoe(["w1", "y"])(network(normal)))(x, y)
     with pytest.raises(ValueError, match=r"got a string; write sites=\['w1'\]"):
         Horseshoe("w1")
+    with pytest.raises(ValueError, match=r"the sites are w\); name those .* Horseshoe\(\['w'\]\)"):
+        Horseshoe()(linear_model(normal))(x, y)
 
     def off_centre():
         pyro.sample("w", dist.Normal(torch.ones(2, 2), 1.0).to_event(2))
