@@ -30,6 +30,8 @@ RESULT_COLUMNS = (
 FAR = 2.0
 #: Up to so many metrics have a table each.
 MOST_METRICS = 4
+#: Of a number without a standard error that says where it ends: that of one trial, or of equal ones.
+DIGITS = 4
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,9 @@ class Line:
 
     @property
     def ours(self) -> str:
-        return format_figure(None if self.mean is None else Estimate(self.mean, self.se))
+        if self.mean is None or self.se:
+            return format_figure(None if self.mean is None else Estimate(self.mean, self.se))
+        return f"{self.mean:.{DIGITS}g}" if abs(self.mean) < 10**DIGITS else f"{self.mean:.0f}"
 
     @property
     def theirs(self) -> str:
@@ -194,7 +198,7 @@ def _facts(request: Request, folder: Path, records: Sequence[Record]) -> Iterabl
     experiment, effort = request.experiment, request.effort
     found = read_config(folder)["versions"]
     yield f"- published in: {experiment.source}"
-    yield f"- made by: `{_command(request, folder, records)}`"
+    yield f"- {_made_by(request, folder, records)}"
     options = ", ".join(f"{name} {value}" for name, value in effort.options.items())
     yield f"- seed {request.seed}" + (f"; {options}" if options else "")
     yield "- " + ", ".join(f"{name} {version}" for name, version in found.items())
@@ -206,11 +210,13 @@ def _facts(request: Request, folder: Path, records: Sequence[Record]) -> Iterabl
         if experiment.published:
             yield f"- **not comparable with the published numbers, which need {full}**"
         else:
-            yield f"- **less work than the full budget, which is {full}**"
+            yield f"- **not the work of the full budget, which is {full}**"
 
 
-def _command(request: Request, folder: Path, records: Sequence[Record]) -> str:
-    """The one call that makes all that the folder holds, whichever calls have made it."""
+def _made_by(request: Request, folder: Path, records: Sequence[Record]) -> str:
+    """The one call that makes all that the folder holds, whichever calls have made it; and that it makes more
+    where it does.
+    """
     chosen = {}
     for axis in AXES:
         seen = {getattr(record.cell, axis) for record in records}
@@ -218,7 +224,9 @@ def _command(request: Request, folder: Path, records: Sequence[Record]) -> str:
         if len(names) < len(request.experiment.axis(axis)):
             chosen[axis] = names
     trials = 1 + max(record.cell.trial for record in records)
-    return replace(request, chosen=chosen, trials=trials).command(folder)
+    whole = replace(request, chosen=chosen, trials=trials)
+    words = "made by" if len(whole.cells()) == len(records) else "made by a part of"
+    return f"{words}: `{whole.command(folder)}`"
 
 
 def _completeness(request: Request, records: Sequence[Record]) -> Iterable[str]:
@@ -332,7 +340,9 @@ def _extremes(experiment: Experiment, records: Sequence[Record]) -> str:
             values = [record.metrics[metric] for record in group if metric in record.metrics]
             if len(values) > 1:
                 three = min(values), statistics.median(values), max(values)
-                rows.append([*combination, metric, *(f"{value:.4g}" for value in three), str(len(values))])
+                rows.append(
+                    [*combination, metric, *(f"{value:.{DIGITS}g}" for value in three), str(len(values))]
+                )
     if not rows:
         return ""
     headings = (*HEADINGS[:4], "smallest", "median", "largest", "n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from runner_helpers import rows
@@ -12,7 +13,7 @@ from zoo.experiments.declaration import Effort
 from zoo.experiments.records import read_all
 from zoo.experiments.request import plan
 from zoo.experiments.runner import reproduce
-from zoo.experiments.tables import mean_and_se
+from zoo.experiments.tables import Line, mean_and_se
 
 pytestmark = pytest.mark.usefixtures("calls")
 COLUMNS = "dataset,method,setting,metric,mean,se,n,published,published_se,note"
@@ -91,9 +92,9 @@ def test_less_work_than_published_is_not_compared(tmp_path):
     assert "**not comparable with the published numbers, which need epochs 4**" in page(tmp_path)
 
 
-def test_less_work_is_told_where_no_number_was_published(tmp_path):
+def test_other_work_is_told_where_no_number_was_published(tmp_path):
     run(tmp_path, published={}, axes={"budget": "quick"})
-    assert "**less work than the full budget, which is epochs 4**" in page(tmp_path)
+    assert "**not the work of the full budget, which is epochs 4**" in page(tmp_path)
     assert "not comparable" not in page(tmp_path)
 
 
@@ -159,11 +160,24 @@ def test_command_of_the_page_makes_all_that_is_there(tmp_path):
     """Whatever calls have made it."""
     run(tmp_path, axes={"datasets": ["a"], "methods": ["m"], "trials": 2})
     run(tmp_path, axes={"datasets": ["a"], "methods": ["n"], "trials": 5})
-    assert f"`zoo reproduce toy/plain --datasets a --trials 5 --budget full --out {tmp_path}`" in page(
+    words = "- made by a part of: `zoo reproduce toy/plain"  # the first call made two trials, not five
+    assert f"{words} --datasets a --trials 5 --budget full --out {tmp_path}`\n" in page(tmp_path)
+    run(tmp_path, axes={"settings": ["5"], "trials": 5})
+    assert f"{words} --trials 5 --budget full --out {tmp_path}`\n" in page(tmp_path)
+    run(tmp_path, axes={"trials": 5})
+    assert f"- made by: `zoo reproduce toy/plain --trials 5 --budget full --out {tmp_path}`\n" in page(
         tmp_path
     )
-    run(tmp_path, axes={"settings": ["5"], "trials": 5})
-    assert f"`zoo reproduce toy/plain --trials 5 --budget full --out {tmp_path}`" in page(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(0.98046, "0.9805"), (-186.95026, "-187"), (2.0, "2"), (123456.7, "123457"), (math.inf, "inf")],
+)
+def test_number_without_an_error_has_four_digits(value, words):
+    line = Line("a", "m", "5", "error", value, None, 1, None, None, "")
+    assert line.ours == words
+    assert replace(line, se=0.0, n=3).ours == words
 
 
 @pytest.mark.parametrize(
