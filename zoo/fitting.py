@@ -26,6 +26,8 @@ from guides.storage import write_atomically
 from zoo.errors import DivergenceError, UserError
 
 SECONDS_BETWEEN_CHECKPOINTS = 10.0
+#: How far the sum of all steps goes (half of ``lr`` times their number), where the highest rate allows it.
+REACH, HIGHEST_RATE = 50.0, 0.05
 #: The ELBO of a fit: networks drawn for it, fewer (not below the least) where rows times parameters times
 #: networks would exceed the work.
 ELBO_DRAWS, FEWEST_ELBO_DRAWS, ELBO_WORK = 1000, 25, 2 * 10**10
@@ -52,6 +54,14 @@ class FitSettings:
     def progress(self, step: int) -> float:
         """From 0 at the first step to 1 at the last, for schedules of the guide's own."""
         return step / max(1, self.steps - 1)
+
+
+def default_learning_rate(steps: int) -> float:
+    """So high, between 0.01 and 0.05, that Adam can move a parameter by 50 in that many steps: in 2000 steps
+    of 0.01 ``spike-slab`` does not reach the coefficients of ``mjmcmc_sim_logistic`` (bound -249 nats, with
+    0.05 -190, and elsewhere as good or better).
+    """
+    return min(max(2 * REACH / steps, FitSettings.lr), HIGHEST_RATE)
 
 
 def default_batch_size(rows: int) -> int | None:

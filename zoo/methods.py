@@ -21,7 +21,14 @@ from guides.autoguide import FlatGuide
 from guides.posterior import Posterior
 from zoo.budgets import STEPS
 from zoo.errors import UserError
-from zoo.fitting import Fit, FitSettings, default_batch_size, guide_state, read_checkpoint
+from zoo.fitting import (
+    Fit,
+    FitSettings,
+    default_batch_size,
+    default_learning_rate,
+    guide_state,
+    read_checkpoint,
+)
 
 
 class ClosedForm(Protocol):
@@ -144,9 +151,10 @@ class Variational:
         seed: int,
         *,
         steps: int = STEPS,
-        lr: float = FitSettings.lr,
+        lr: float | None = None,
         batch_size: int | None = None,
     ) -> FitSettings:
+        lr = default_learning_rate(steps) if lr is None else lr
         return FitSettings(steps, lr, batch_size or default_batch_size(rows), seed)
 
     def fit(

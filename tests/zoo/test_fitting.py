@@ -15,7 +15,14 @@ from safetensors.torch import save_file
 
 import zoo.fitting
 from zoo.errors import DivergenceError, UserError
-from zoo.fitting import Fit, FitSettings, default_batch_size, log_joint, read_checkpoint
+from zoo.fitting import (
+    Fit,
+    FitSettings,
+    default_batch_size,
+    default_learning_rate,
+    log_joint,
+    read_checkpoint,
+)
 from zoo.registry import GUIDES, MODELS, ModelOptions
 
 SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
@@ -163,6 +170,14 @@ def test_learning_rate_falls_along_a_half_cosine():
     assert settings.learning_rate(100) == pytest.approx(0, abs=1e-12)
     fit = make(steps=10, lr=0.2).run()
     assert fit.optimizer.adam.param_groups[0]["lr"] == fit.settings.learning_rate(9)
+
+
+def test_few_steps_reach_as_far_as_many_within_bounds():
+    reach = [sum(map(FitSettings(n, default_learning_rate(n)).learning_rate, range(n))) for n in (2000, 5000)]
+    assert reach == pytest.approx([50, 50], rel=0.01)
+    assert [default_learning_rate(n) for n in (1, 10_000, 100_000)] == [0.05, 0.01, 0.01]
+    assert GUIDES["mean-field"].method.settings(100, 0, steps=2000).lr == 0.05
+    assert GUIDES["mean-field"].method.settings(100, 0, steps=2000, lr=0.2).lr == 0.2
 
 
 def test_minibatches_only_where_there_are_many_rows():
