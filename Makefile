@@ -50,7 +50,7 @@ tutorials: $(READY) ## render tutorials/*.py to notebooks in out/tutorials
 	for file in tutorials/*.py; do $(BIN)/jupytext --to ipynb --output $(OUT)/tutorials/$$(basename $$file .py).ipynb $$file; done
 
 docs: $(READY) ## print the documentation of the public names
-	$(BIN)/python -m pydoc guides data_loaders zoo.registry
+	$(BIN)/python -m pydoc guides data_loaders zoo.registry.queries
 
 clean: ## remove what was built, the virtual environment too
 	rm -rf $(VENV) $(OUT) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

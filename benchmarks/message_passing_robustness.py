@@ -22,8 +22,8 @@ import torch
 
 from guides import ProbabilisticBackpropagation
 from guides.message_passing import fit_together
-from zoo.bnn import PBPNetwork
-from zoo.experiments.sspbp_networks import Task, task_80_20
+from zoo.experiments.sspbp.networks import Task, task_80_20
+from zoo.models.bnn import PBPNetwork
 
 
 @dataclass(frozen=True)

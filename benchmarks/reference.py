@@ -12,10 +12,10 @@ import numpy as np
 import torch
 
 from data_loaders import DataError
-from guides.mcmc import nuts
-from guides.posterior import function_values, observed_laws
-from zoo.bnn import BNN
-from zoo.problem import load_problem
+from guides.posterior.draws import function_values, observed_laws
+from guides.truth.mcmc import nuts
+from zoo.fitting.problem import load_problem
+from zoo.models.bnn import BNN
 
 BAR_SECONDS = 180.0
 

@@ -22,11 +22,11 @@ import torch
 
 from data_loaders import Standardizer, generate_piecewise
 from guides import AutoMeanField
-from guides.mcmc import nuts
-from guides.posterior import Posterior, function_values, observed_laws
-from zoo.bnn import BNN
+from guides.posterior.draws import Posterior, function_values, observed_laws
+from guides.truth.mcmc import nuts
 from zoo.evaluation.distances import compare_functions
-from zoo.fitting import Fit, FitSettings
+from zoo.fitting.svi import Fit, FitSettings
+from zoo.models.bnn import BNN
 
 matplotlib.use("Agg")
 warnings.filterwarnings("ignore", module="arviz")

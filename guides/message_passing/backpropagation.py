@@ -12,13 +12,13 @@ from pyro import poutine
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, MixtureSameFamily, Normal
 
-from guides.distributions import SpikeSlab
+from guides.core.distributions import SpikeSlab
 from guides.message_passing.fitted import Fitted, GammaPosterior, SiteMoments
 from guides.message_passing.job import Job
 from guides.message_passing.program import Forward, Program, all_messages
 from guides.message_passing.recorder import predicting, record
 from guides.message_passing.schedule import as_inputs
-from guides.posterior import Posterior
+from guides.posterior.draws import Posterior
 
 Messages = Literal["gaussian", "spike-slab"]
 
@@ -270,7 +270,7 @@ class ProbabilisticBackpropagation:
         return total
 
     def posterior(self, n: int = 1000, seed: int = 0) -> Posterior:
-        """``n`` independent draws as a :class:`~guides.posterior.Posterior`.
+        """``n`` independent draws as a :class:`~guides.posterior.draws.Posterior`.
 
         Its predictive averages networks with *drawn weights*; :meth:`predictive` is the message itself.
         """

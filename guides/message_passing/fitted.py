@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 from torch import Tensor
 
 from guides.message_passing.recorder import Recording
-from guides.storage import write_atomically
+from guides.posterior.files import write_atomically
 
 FORMAT = "posterior-zoo message passing 1"
 

@@ -20,11 +20,12 @@ from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
-from guides.laws import base_prior
+from guides.core.distributions import base_prior
+from guides.core.sites import UnsupportedSiteError
+from guides.message_passing.operations import apply
 from guides.message_passing.program import Program
 from guides.message_passing.simplify import compact, refuse_repeated_use
 from guides.message_passing.views import Recorded, Tape, WeightView, as_message
-from guides.sites import UnsupportedSiteError
 
 # The experiments with Gamma sites: all are 1 in the first run, then the i-th has the value start * step ** i,
 # so that every site leaves a mark of its own on the scales that it sets.
@@ -245,7 +246,7 @@ def _record_rows(
     model: Callable, x: Tensor, y: Tensor | None, gammas: Mapping[str, float]
 ) -> tuple[Recording | None, Exception | None, dict[str, tuple[int, ...]]]:
     """``(recording or None, error or None, shapes of the weights that the model has)``"""
-    tape = Tape(len(x))
+    tape = Tape(len(x), apply)
     recorder = _Recorder(tape, gammas, y is not None)
     recording = error = None
     try:

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from guides.core.sites import UnsupportedSiteError
 from guides.message_passing.program import Node, Program, used_elements
 from guides.message_passing.views import Tape
-from guides.sites import UnsupportedSiteError
 
 
 def compact(tape: Tape, output: int) -> tuple[Program, dict[str, np.ndarray]]:

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from guides.core.sites import UnsupportedSiteError
 from guides.message_passing.program import Node, WeightTable
-from guides.sites import UnsupportedSiteError
 
 SUPPORTED = (
     "supported are linear layers (F.linear, @, with bias, padding or concatenated ones), relu, "
@@ -32,10 +32,11 @@ class Tape:
 
     :param rows: number of rows; no weight may have a dimension of this size, so that rows can be told from
         units
+    :param apply: ``(function, args, kwargs)`` -> what a torch function gives for recorded tensors
     """
 
-    def __init__(self, rows: int):
-        self.rows = rows
+    def __init__(self, rows: int, apply: Callable):
+        self.rows, self.apply = rows, apply
         self.nodes: list[Node] = []
         self.row_values: dict[str, np.ndarray] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
@@ -115,9 +116,7 @@ class Recorded(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
-        from guides.message_passing.operations import apply
-
-        return apply(func, args, kwargs or {})
+        return next(recorded((args, kwargs or {}))).tape.apply(func, args, kwargs or {})
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):

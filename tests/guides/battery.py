@@ -20,7 +20,7 @@ from torch.distributions import kl_divergence
 from torch.nn import functional as F
 
 from guides import AutoConcrete, AutoMeanField, AutoMNF, AutoSpikeSlab, AutoSpikeSlabMVN, SpikeSlab
-from guides.concrete import relaxed_moments
+from guides.variational.concrete import relaxed_moments
 
 FAMILY_WISE = 1e-5
 NOISE = 0.7

@@ -12,7 +12,7 @@ import numpy as np
 from typer.testing import CliRunner, Result
 
 from zoo.budgets import Budget
-from zoo.cli import app
+from zoo.cli.main import app
 
 #: Seconds, not minutes; what it gives says nothing about a posterior.
 TINY = Budget(steps=60, draws=60, warmup=20, mcmc_draws=30)

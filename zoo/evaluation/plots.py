@@ -18,7 +18,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from guides.storage import write_atomically
+from guides.posterior.files import write_atomically
 from zoo.evaluation.estimates import Estimate
 from zoo.evaluation.scoreboard import LEGEND, Row
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from rich.table import Table
 
-from guides.storage import write_atomically
+from guides.posterior.files import write_atomically
 from zoo.evaluation.estimates import Estimate
 
 

@@ -7,6 +7,6 @@ numbers.
 --list`` imports them all.
 """
 
-from zoo.experiments.declaration import Cell, Effort, Experiment, Source
+from zoo.experiments.engine.declaration import Cell, Effort, Experiment, Source
 
 __all__ = ["Cell", "Effort", "Experiment", "Source"]

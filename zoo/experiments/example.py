@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from zoo.experiments.declaration import Cell, Effort, Experiment, Source
+from zoo.experiments.engine.declaration import Cell, Effort, Experiment, Source
 
 FACES = {"fair": (1, 2, 3, 4, 5, 6), "loaded": (1, 6, 6, 6, 6, 6)}
 

@@ -10,7 +10,6 @@ import pyro
 import pytest
 import torch
 import torch.nn.functional as F
-from networks import INPUTS, NETWORKS, data, gamma, number, observe, pbp, weights
 from pyro import distributions as dist
 from scipy import integrate, stats
 from torch.distributions import Categorical, MixtureSameFamily, Normal
@@ -21,7 +20,8 @@ from guides.message_passing.messages import FAMILIES
 from guides.message_passing.program import propagate
 from guides.message_passing.recorder import analyse, record
 from guides.message_passing.schedule import start_means
-from guides.posterior import Posterior
+from guides.posterior.draws import Posterior
+from tests.guides.message_passing.networks import INPUTS, NETWORKS, data, gamma, number, observe, pbp, weights
 
 both_families = pytest.mark.parametrize("messages", ["gaussian", "spike-slab"])
 NOISE = 0.5

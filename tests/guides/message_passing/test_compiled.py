@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from published import Published
 
 from guides.message_passing import compiled
 from guides.message_passing.messages import FAMILIES
+from tests.guides.message_passing.published import Published
 
 
 @dataclasses.dataclass(frozen=True)

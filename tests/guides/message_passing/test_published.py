@@ -8,10 +8,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from published import Published, moment_matched, start_means
 
 from guides import ProbabilisticBackpropagation
-from zoo.bnn import PBPNetwork
+from tests.guides.message_passing.published import Published, moment_matched, start_means
+from zoo.models.bnn import PBPNetwork
 
 EPOCHS = 3
 MESSAGES = {"pbp": "gaussian", "sspbp": "spike-slab"}

@@ -6,7 +6,6 @@ import pyro
 import pytest
 import torch
 import torch.nn.functional as F
-from networks import INPUTS, NETWORKS, data, gamma, number, observe, pbp, weights
 from pyro import distributions as dist
 from pyro import poutine
 
@@ -16,6 +15,7 @@ from guides.message_passing.gathers import gather
 from guides.message_passing.messages import GAUSSIAN, SPIKE_SLAB
 from guides.message_passing.program import propagate
 from guides.message_passing.recorder import analyse, record
+from tests.guides.message_passing.networks import INPUTS, NETWORKS, data, gamma, number, observe, pbp, weights
 
 each_network = pytest.mark.parametrize("model", NETWORKS.values(), ids=NETWORKS.keys())
 

@@ -11,14 +11,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[3]
 # What runs in the background of a shell ignores Ctrl-C and hands that down, so it is switched on again.
 MAIN = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
-import zoo.experiments.catalogue
-zoo.experiments.catalogue.MODULES = ("toy_experiments",)
-from zoo.cli import main
+import zoo.experiments.engine.catalogue
+zoo.experiments.engine.catalogue.MODULES = ("tests.zoo.experiments.toy_experiments",)
+from zoo.cli.main import main
 main()
 """
 
@@ -35,13 +35,12 @@ def without_seconds(folder: Path) -> list[dict[str, str]]:
 
 def start_zoo(*arguments: object, seconds: float = 0.0) -> subprocess.Popen[str]:
     """A call on the toys; a cell of `toy/slow` takes that many seconds."""
-    path = os.pathsep.join([str(HERE), str(HERE.parent)])
     return subprocess.Popen(
         [sys.executable, "-c", MAIN, "reproduce", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": path, "TOY_SECONDS": str(seconds)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TOY_SECONDS": str(seconds)},
         start_new_session=True,  # so that a test can send Ctrl-C to the whole group
     )
 

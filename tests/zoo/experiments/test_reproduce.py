@@ -8,12 +8,12 @@ import shutil
 import signal
 
 import pytest
-from cli_helpers import fresh_process, run_zoo
-from runner_helpers import results, rows, running, start_zoo, wait_for, without_seconds
-from toy_experiments import CELLS
 
-import zoo.experiments.catalogue
-from zoo.experiments.catalogue import experiments
+import zoo.experiments.engine.catalogue
+from tests.zoo.cli_helpers import fresh_process, run_zoo
+from tests.zoo.experiments.runner_helpers import results, rows, running, start_zoo, wait_for, without_seconds
+from tests.zoo.experiments.toy_experiments import CELLS
+from zoo.experiments.engine.catalogue import experiments
 
 pytestmark = pytest.mark.usefixtures("calls")
 
@@ -166,7 +166,7 @@ def test_list_of_one():
 
 def test_list_of_the_real_experiments_fits_a_terminal_and_cuts_no_name(monkeypatch):
     monkeypatch.undo()
-    assert "toy_experiments" not in zoo.experiments.catalogue.MODULES
+    assert "tests.zoo.experiments.toy_experiments" not in zoo.experiments.engine.catalogue.MODULES
     text = run_zoo("reproduce", "--list").stdout
     assert max(map(len, text.splitlines())) <= 80
     for name in experiments():
@@ -176,7 +176,7 @@ def test_list_of_the_real_experiments_fits_a_terminal_and_cuts_no_name(monkeypat
 def test_list_does_not_wait_for_torch():
     code = """
 import sys
-from zoo.cli import app
+from zoo.cli.main import app
 app(["reproduce", "--list"], standalone_mode=False)
 sys.exit(", ".join({"torch", "jax", "pyro", "matplotlib", "guides"} & set(sys.modules)) or 0)
 """

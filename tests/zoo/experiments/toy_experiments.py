@@ -6,7 +6,7 @@ import os
 import time
 
 from zoo.errors import DivergenceError, UserError
-from zoo.experiments.declaration import Cell, Effort, Experiment, Source
+from zoo.experiments.engine.declaration import Cell, Effort, Experiment, Source
 
 CALLS: list[Cell] = []
 #: Two data sets, two methods, two settings, three trials.

@@ -1,0 +1,61 @@
+"""What arguments must be: arrays of regressions, and numbers; refused in one line that names them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def checked_data(X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    X, y = np.asarray(X, dtype=float), np.asarray(y, dtype=float)
+    if X.ndim != 2 or X.size == 0 or y.shape != X.shape[:1]:
+        raise ValueError(f"X must be [n, p] and y [n], neither empty; got shapes {X.shape} and {y.shape}")
+    for name, values in (("X", X), ("y", y)):
+        wrong = np.argwhere(~np.isfinite(values))
+        if len(wrong):
+            place = ", ".join(f"{kind} {i}" for kind, i in zip(("row", "column"), wrong[0], strict=False))
+            raise ValueError(
+                f"{name} must be finite, and {place} is {values[tuple(wrong[0])]} (first of {len(wrong)}); "
+                "drop such rows or fill them in"
+            )
+    return X, y
+
+
+def checked_logistic(X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """X [n, p] and y [n] in float64.
+
+    :raises ValueError: shapes that do not fit, numbers that are not finite, labels other than 0 and 1.
+    """
+    X, y = checked_data(X, y)
+    if not np.isin(y, (0.0, 1.0)).all():
+        raise ValueError("y must hold the labels 0 and 1 only")
+    return X, y
+
+
+def checked_vector(name: str, value: float | np.ndarray, p: int) -> np.ndarray:
+    """[p] from a number or [p]; :raises ValueError: naming another shape."""
+    array = np.asarray(value, dtype=float)
+    if array.shape not in ((), (p,)):
+        raise ValueError(f"{name} must be a number or one for each of {p} columns, got shape {array.shape}")
+    return np.broadcast_to(array, p).copy()
+
+
+def checked_inclusion(inclusion_prob: float | np.ndarray, p: int) -> np.ndarray:
+    """[p] probabilities; :raises ValueError: another shape, or not all strictly inside (0, 1)."""
+    q = checked_vector("inclusion_prob", inclusion_prob, p)
+    if not ((q > 0) & (q < 1)).all():
+        raise ValueError(f"inclusion_prob must lie strictly inside (0, 1), got {inclusion_prob}")
+    return q
+
+
+def check_numbers(**values: float) -> None:
+    """:raises ValueError: for anything but positive finite numbers, arrays of them included"""
+    for name, value in values.items():
+        if np.ndim(value):
+            raise ValueError(f"{name} must be a number, got shape {np.shape(value)}")
+    check_positive(**values)
+
+
+def check_positive(**values: float | np.ndarray) -> None:
+    for name, value in values.items():
+        if not (np.all(np.isfinite(value)) and np.all(np.asarray(value) > 0)):
+            raise ValueError(f"{name} must be positive and finite, got {value}")

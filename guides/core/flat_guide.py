@@ -1,0 +1,387 @@
+"""What the variational guides of this package share: any Pyro model in, one law per latent site out.
+
+The guide is a :class:`~pyro.poutine.guide.GuideMessenger`: it runs the model once, answers its latent sites
+with random tensors, and hands Pyro's ELBO both traces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+import pyro
+import torch
+from pyro import distributions as dist
+from pyro import poutine
+from pyro.distributions.score_parts import ScoreParts
+from pyro.distributions.util import scale_and_mask
+from pyro.infer import TraceMeanField_ELBO
+from pyro.infer.autoguide.initialization import InitMessenger
+from pyro.poutine.block_messenger import BlockMessenger
+from pyro.poutine.guide import GuideMessenger
+from pyro.poutine.runtime import _PYRO_STACK, effectful
+from pyro.poutine.trace_messenger import TraceMessenger
+from pyro.poutine.util import prune_subsample_sites, site_is_subsample
+from torch import Tensor, nn
+from torch.distributions import biject_to
+
+from guides.core.distributions import base_prior
+from guides.core.flat_parameters import FlatParameters
+from guides.core.laws import REMEDY, ClosedFormPrior, GaussianLaw, SiteLaw, SpikeSlabLaw, TransformedLaw, Uses
+from guides.core.optim import FusedAdam
+from guides.core.random_tensors import PathwiseGradientError
+from guides.core.row_mixing import RowProbe, mixed_site
+from guides.core.sites import (
+    Site,
+    UnsupportedSiteError,
+    drawn_in_part,
+    full_batch_shape,
+    initial_value,
+    repeat_to_full,
+    site_family,
+)
+
+
+class FlatGuide(GuideMessenger, FlatParameters):
+    """Base of the mean-field guides; ``AutoMeanField`` explains the arguments."""
+
+    #: whether sites with a spike-and-slab prior get a spike-and-slab law; if not, a Gaussian
+    spike_slab_sites = False
+
+    def __init__(
+        self,
+        model: Callable,
+        *,
+        init_loc_fn: Callable[[dict], Tensor] = initial_value,
+        init_scale: float = 0.1,
+    ):
+        if not init_scale > 0:
+            raise ValueError(f"init_scale must be positive, got {init_scale}")
+        FlatParameters.__init__(self)
+        GuideMessenger.__init__(self, model)
+        self.init_loc_fn = init_loc_fn
+        self.init_scale = float(init_scale)
+        self._is_set_up = False
+        self._recording = False
+        self._probe: RowProbe | None = None
+        # Of the run in progress, or the last one:
+        self._tensors: dict[str, tuple[Tensor, ...]] = {}
+        self._uses: dict[str, Uses] = {}
+
+    def __getstate__(self) -> dict:
+        # A copy is between runs; without a trace of its own it could not be copied again.
+        return {**GuideMessenger.__getstate__(self), "trace": None, "_tensors": {}, "_uses": {}}
+
+    # ------------------------------------------------------------------------------------------------------
+    # Set-up
+
+    def setup(self, *args, **kwargs) -> None:
+        """Makes the parameters from one run of the model, and looks in a second run how weights are used.
+
+        Called by itself on first use.  Parameters that exist already, from ``load_state_dict`` or an earlier
+        set-up, stay as they are.
+
+        :raises UnsupportedSiteError: a latent site has no law here
+        :raises PathwiseGradientError: a spike-and-slab site is used in a way that has no gradient
+        :raises ValueError: the parameters that exist belong to another model
+        """
+        with torch.no_grad(), poutine.block():
+            trace = poutine.trace(InitMessenger(self.init_loc_fn)(self.model)).get_trace(*args, **kwargs)
+        nodes = {n: v for n, v in trace.nodes.items() if v["type"] == "sample" and not site_is_subsample(v)}
+        latent = [
+            (self._make_site(name, node), node)
+            for name, node in nodes.items()
+            if not node["is_observed"] and name not in self.observed
+        ]
+        if self.has_parameters:
+            self._check_layout([site for site, _ in latent])
+        else:
+            self.observed = [name for name, node in nodes.items() if node["is_observed"]]
+            # Spike-and-slab sites first: their logits then belong to the head of the flat vectors.
+            latent.sort(key=lambda pair: not self._has_logits(pair[0]))
+            self.sites = {site.name: site for site, _ in latent}
+            self._make_parameters(latent)
+        self._is_set_up = True
+        try:
+            self._record_uses(*args, **kwargs)
+        except BaseException:
+            self._is_set_up = False
+            raise
+
+    def _make_site(self, name: str, node: dict) -> Site:
+        prior, frames = node["fn"], node["cond_indep_stack"]
+        family = site_family(name, prior)
+        for frame in frames:
+            if not frame.vectorized:
+                raise UnsupportedSiteError(
+                    f"site {name!r} lies in a sequential plate; vectorise {frame.name!r}"
+                )
+        event = prior.event_shape
+        if family in ("lognormal", "transformed"):
+            self._transforms[name] = biject_to(prior.support)
+            event = self._transforms[name].inverse_shape(event)
+        batch = full_batch_shape(prior.batch_shape, frames)
+        return Site(name, family, tuple(batch), tuple(batch + event))
+
+    def _has_logits(self, site: Site) -> bool:
+        return self.spike_slab_sites and site.family == "spike_slab"
+
+    def _make_parameters(self, latent: list[tuple[Site, dict]]) -> None:
+        locs, scales = [], []
+        for site, node in latent:
+            value = node["value"].detach()
+            if site.is_transformed:
+                value = self._transforms[site.name].inv(value)
+                scale = torch.full_like(value, self.init_scale)
+            else:
+                scale = self.init_scale * base_prior(node["fn"]).scale.expand(value.shape)
+            for flat, tensor in ((locs, value), (scales, scale)):
+                flat.append(repeat_to_full(tensor, site, node["cond_indep_stack"]).reshape(-1))
+        kinds = {(t.dtype, t.device) for t in locs}
+        if len(kinds) > 1:
+            raise UnsupportedSiteError(f"latent sites mix dtypes or devices: {sorted(map(str, kinds))}")
+        self.loc = nn.Parameter(torch.cat(locs) if locs else torch.zeros(0))
+        self.log_scale = nn.Parameter(torch.cat(scales).log() if scales else torch.zeros(0))
+
+    def _check_layout(self, found: list[Site]) -> None:
+        """The model must have the sites that the existing parameters were made for."""
+        kept = {site.name: (site.family, site.shape) for site in self.sites.values()}
+        for site in found:
+            if kept.pop(site.name, None) != (site.family, site.shape):
+                raise ValueError(
+                    f"site {site.name!r} of the model is not what the guide's parameters were made for"
+                )
+        if kept:
+            raise ValueError(
+                f"the guide has parameters for site {next(iter(kept))!r}, the model has no such site"
+            )
+
+    def _record_uses(self, *args, **kwargs) -> None:
+        """Decides for each site whether linear layers may use its moments.
+
+        They may when the site enters one product and nothing else, and no likelihood term sees two rows of
+        the layer's output.  The second question is asked of all sites at once first: most models pass.
+        """
+        self._run_recorded(None, *args, **kwargs)
+        uses = {name: self._uses.get(name, Uses()) for name in self.sites}
+        usable = {n for n, site in self.sites.items() if uses[n].used_once and self._allows_moments(site)}
+        mixed = {}
+        if self._mixing(usable, *args, **kwargs):
+            mixed = {name: self._mixing({name}, *args, **kwargs) for name in sorted(usable)}
+        for name, site in self.sites.items():
+            if self._needs_moments(site) and not uses[name].used_once:
+                raise PathwiseGradientError(
+                    f"site {name!r} (spike and slab) enters {uses[name].describe()}: its inclusion has no "
+                    f"pathwise gradient there; {REMEDY}"
+                )
+            if self._needs_moments(site) and mixed.get(name):
+                raise PathwiseGradientError(
+                    f"site {name!r} (spike and slab): rows of its layer's output meet in one term of "
+                    f"{mixed[name]!r}, so they need the same weights, and drawn inclusion has no pathwise "
+                    "gradient; give every row a likelihood term of its own, or the site relaxed indicators"
+                )
+            self.sites[name] = replace(site, by_moments=name in usable and not mixed.get(name))
+
+    def _mixing(self, names: Collection[str], *args, **kwargs) -> str | None:
+        """The observed site of which one term sees several rows of a layer of ``names``, or None."""
+
+        def run(probe: RowProbe) -> dict[str, Tensor]:
+            with torch.random.fork_rng(devices=[]), pyro.validation_enabled(False):
+                torch.manual_seed(0)  # the runs differ in what the probe moves and in nothing else
+                self._run_recorded(probe, *args, **kwargs)
+            nodes = self.trace.nodes.items()
+            seen = {n: v for n, v in nodes if v["type"] == "sample" and v["is_observed"]}
+            return {name: base_prior(node["fn"]).log_prob(node["value"]) for name, node in seen.items()}
+
+        return mixed_site(run, names) if names else None
+
+    def _run_recorded(self, probe: RowProbe | None, *args, **kwargs) -> None:
+        self._recording, self._probe = True, probe
+        try:
+            with torch.no_grad(), poutine.block():
+                self(*args, **kwargs)
+        finally:
+            self._recording, self._probe = False, None
+
+    def _allows_moments(self, site: Site) -> bool:
+        return True
+
+    def _needs_moments(self, site: Site) -> bool:
+        """Whether a draw of the site has no pathwise gradient, so that other uses must be refused."""
+        return self._has_logits(site)
+
+    def _law(self, site: Site) -> Callable[..., SiteLaw]:
+        """Makes the law of a weight site; called as :class:`~guides.core.laws.RandomTensorLaw`."""
+        return SpikeSlabLaw if self._has_logits(site) else GaussianLaw
+
+    # ------------------------------------------------------------------------------------------------------
+    # Running the model
+
+    def __call__(self, *args, **kwargs) -> dict[str, Tensor]:
+        """Runs the model on this guide's laws.
+
+        :returns: the latent sites' values, by name: random tensors while gradients are wanted
+        """
+        if not self._is_set_up:
+            self.setup(*args, **kwargs)
+        self._uses = {}
+        with self:
+            # Inside the messenger, or Trace_ELBO sees no parameter.
+            self._tensors = self._views(**{name: self._param(name) for name in self._parameters})
+            self._announce_modules()
+            self.model(*args, **kwargs)
+        for uses in self._uses.values():
+            uses.is_over = True
+        self._hide_other_sites()
+        return {name: node["value"] for name, node in self.trace.nodes.items() if name in self.sites}
+
+    def _hide_other_sites(self) -> None:
+        """A guide's trace shows its own latent sites only, though running the model also met the others."""
+        for name, node in self.trace.nodes.items():
+            if node["type"] == "sample" and name not in self.sites and not site_is_subsample(node):
+                for handler in _PYRO_STACK:
+                    if isinstance(handler, TraceMessenger) and name in handler.trace:
+                        handler.trace.remove_node(name)
+
+    def _announce_modules(self) -> None:
+        """A ``pyro.param`` statement for every parameter of a submodule: SVI trains what it has seen."""
+
+    def _param(self, name: str, announce: bool = False) -> Tensor:
+        """A ``pyro.param`` statement for a parameter of this module, past the global store.
+
+        :param announce: the value is not used, the parameter itself is
+        """
+        parameter = self.get_parameter(name)
+
+        def value(parameter: Tensor, **_) -> Tensor:
+            value = parameter.detach() if announce else parameter.view_as(parameter)
+            value.unconstrained = lambda: parameter  # SVI asks each value for what to optimise
+            return value
+
+        statement = effectful(value, type="param")
+        return statement(parameter, name=f"{type(self).__name__}_{id(self):x}.{name}", event_dim=None)
+
+    def _pyro_sample(self, msg: dict) -> None:
+        site = self.sites.get(msg["name"])
+        if site is None or msg["is_observed"]:
+            return  # data, plates, and what the guide was told to leave alone
+        prior = msg["fn"]
+        law = self.get_posterior(msg["name"], prior, msg["cond_indep_stack"])
+        if law.batch_shape != prior.batch_shape:
+            law = law.expand(prior.batch_shape)
+        msg["infer"]["prior"] = prior
+        msg["fn"] = law
+
+    def _pyro_post_sample(self, msg: dict) -> None:
+        prior, law = msg["infer"].get("prior"), msg["fn"]
+        if prior is not None and isinstance(law, SiteLaw):
+            if law.exact:
+                msg["infer"]["prior"] = ClosedFormPrior(prior, law)
+            elif prior.batch_shape != law.batch_shape:  # plates outside the guide
+                msg["infer"]["prior"] = prior.expand(law.batch_shape)
+        TraceMessenger._pyro_post_sample(self, msg)
+
+    def get_posterior(self, name: str, prior: dist.TorchDistribution, frames=()) -> SiteLaw:
+        """The law of one site in this execution, for the data rows that its plates ``frames`` have drawn."""
+        site, tensors = self.sites[name], self._tensors[name]
+        for frame in frames:
+            if drawn_in_part(frame):
+                rows = self._subsample(site, frame)
+                tensors = tuple(t.index_select(frame.dim - site.event_dim, rows) for t in tensors)
+        shape = tensors[0].shape
+        batch, event = shape[: len(site.batch_shape)], shape[len(site.batch_shape) :]
+        if site.is_transformed:
+            if self._recording and self._support_has_moved(site, prior):
+                self._moving_supports.add(name)
+            exact = site.family == "lognormal"
+            return TransformedLaw(name, batch, prior.event_shape, *tensors, prior=prior, exact=exact)
+        uses = self._uses.get(name)
+        if uses is None:
+            uses = self._uses[name] = Uses(self._recording, torch.is_grad_enabled(), self._probe)
+        by_moments = self._recording or site.by_moments and uses.wants_grad
+        return self._law(site)(name, batch, event, *tensors, prior=prior, by_moments=by_moments, uses=uses)
+
+    def _support_has_moved(self, site: Site, prior: dist.TorchDistribution) -> bool:
+        """Whether the support is another than in the model's first run: then no fixed map leads to it."""
+        if site.name not in self._transforms:
+            return False
+        unconstrained = torch.full(site.shape[len(site.batch_shape) :], 0.3).to(self.loc)
+        then, now = self._transforms[site.name](unconstrained), biject_to(prior.support)(unconstrained)
+        return then.shape != now.shape or not torch.allclose(then, now)
+
+    def _subsample(self, site: Site, frame) -> Tensor:
+        """The rows of a plate that are in this minibatch."""
+        if frame.name not in self.trace:
+            raise UnsupportedSiteError(
+                f"site {site.name!r}: poutine.block hides from the guide which rows of plate "
+                f"{frame.name!r} are in the minibatch; expose the plate too"
+            )
+        return torch.as_tensor(self.trace.nodes[frame.name]["value"], device=self.loc.device)
+
+    def get_traces(self) -> tuple[poutine.Trace, poutine.Trace]:
+        """``(model_trace, guide_trace)`` of the last run; Pyro's ELBO asks for them.
+
+        Latent sites that the guide leaves alone (hidden by ``poutine.block``) keep their prior as their law.
+        """
+        model_trace = prune_subsample_sites(self.trace)
+        missing = [n for n in self.observed if n in model_trace and not model_trace.nodes[n]["is_observed"]]
+        if missing:
+            raise ValueError(
+                f"site {missing[0]!r} was observed when the guide was set up: pass its data again"
+            )
+        if not self.observed and isinstance(_first_messenger(self.model), BlockMessenger):
+            raise ValueError(
+                "the guide was built on a model whose poutine.block hides the data: use hide=[...]"
+            )
+        guide_trace = model_trace.copy()
+        for name, node in list(model_trace.nodes.items()):
+            if node["type"] != "sample" or node["is_observed"]:
+                if node["type"] == "sample":
+                    del guide_trace.nodes[name]
+                continue
+            if name in self.sites:
+                prior = node["infer"]["prior"]
+                scores = _closed_form_scores(node, prior) if isinstance(prior, ClosedFormPrior) else ({}, {})
+                model_trace.nodes[name] = {**node, "fn": prior, **scores[0]}
+                guide_trace.nodes[name] = {**node, **scores[1]}
+        return model_trace, guide_trace
+
+    # ------------------------------------------------------------------------------------------------------
+    # Fitting
+
+    def elbo(self, num_particles: int = 1, **kwargs) -> TraceMeanField_ELBO:
+        """The loss we recommend: closed-form KL, Monte Carlo likelihood.  Works before the first call.
+
+        ``Trace_ELBO`` and ``TraceGraph_ELBO`` have the same expectation.  Objectives that weigh draws by
+        their density (``RenyiELBO``, importance sampling) do not fit a guide that scores expectations: use
+        :meth:`draws` and :meth:`log_prob` there.
+        """
+        return TraceMeanField_ELBO(num_particles=num_particles, **kwargs)
+
+    def optimizer(self, lr: float = 0.01, **kwargs) -> FusedAdam:
+        """Adam in one fused step over the flat parameters (and those of the model, if it has any)."""
+        return FusedAdam(lr=lr, **kwargs)
+
+    def quantiles(self, quantiles: list[float] | Tensor, *args, **kwargs) -> dict[str, Tensor]:
+        """See :meth:`FlatParameters.quantiles`; ``args`` set the guide up if it has not been called yet."""
+        if not self.has_parameters:
+            self.setup(*args, **kwargs)
+        return super().quantiles(quantiles)
+
+
+def _closed_form_scores(node: dict, prior: ClosedFormPrior) -> tuple[dict, dict]:
+    """What Pyro's traces would compute, for the model's side and the guide's: minus the KL, and zero."""
+    negative = -prior.kl
+    scaled = scale_and_mask(negative, node["scale"], node["mask"])
+    zero = torch.zeros_like(negative)
+    total, nothing = (scaled.sum(), zero.sum()) if scaled.dim() else (scaled, zero)
+    model = {"unscaled_log_prob": negative, "log_prob": scaled, "log_prob_sum": total}
+    guide = {"unscaled_log_prob": zero, "log_prob": zero, "log_prob_sum": nothing}
+    return model, {**guide, "score_parts": ScoreParts(zero, 0, zero)}
+
+
+def _first_messenger(model: Callable) -> object | None:
+    """The Pyro handler that wraps a model, if one does."""
+    handler = getattr(model, "func", None)
+    arguments = getattr(handler, "args", None) or getattr(model, "args", ())
+    return next((a for a in arguments or () if isinstance(a, pyro.poutine.messenger.Messenger)), None)

@@ -1,0 +1,155 @@
+/* The arithmetic of a spike-and-slab site in one pass: what SpikeSlabSite and MultipliedSpikeSlabSite of
+ * fused.py say, in single precision.  guides/core/kernels.py compiles this file and states what the arguments are.
+ *
+ * Symbols: lambda logits, mu means and s log scales of the slabs, alpha = sigmoid(lambda), off = 1 - alpha,
+ * s2 = exp(2 s); prior = {half, mean, shift} with half = 1 / (2 s_p^2) and shift = log s_p - 1/2 - logit(pi).
+ * Arrays are [rows, cols]; z and c are [cols].
+ */
+#include <stdint.h>
+#include <string.h>
+
+#define INLINE static inline __attribute__((always_inline))
+
+/* Columns whose contributions are added in single precision. */
+enum { BLOCK = 4096 };
+
+/* exp by Cephes' polynomial, right to two units in the last place; arguments beyond the range are clipped. */
+INLINE float fast_exp(float x) {
+    x = x > 88.0f ? 88.0f : x;
+    x = x < -87.0f ? -87.0f : x;
+    float n = (x * 1.44269504f + 12582912.0f) - 12582912.0f; /* adding 1.5 * 2^23 rounds to an integer */
+    float r = x - n * 0.693359375f + n * 2.12194440e-4f;     /* x - n log 2, in two parts */
+    float p = 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    int32_t bits = ((int32_t)n + 127) << 23; /* 2^n */
+    float power;
+    memcpy(&power, &bits, sizeof power);
+    return p * power;
+}
+
+/* log(1 + t) for 0 <= t <= 1, as 2 artanh(u) with u = t / (2 + t) <= 1/3; truncated below 1e-8. */
+INLINE float log_of_1_plus(float t) {
+    float u = t / (2.0f + t), q = u * u, p = 1.0f / 15;
+    p = p * q + 1.0f / 13;
+    p = p * q + 1.0f / 11;
+    p = p * q + 1.0f / 9;
+    p = p * q + 1.0f / 7;
+    p = p * q + 1.0f / 5;
+    p = p * q + 1.0f / 3;
+    return 2.0f * u * (p * q + 1.0f);
+}
+
+typedef struct {
+    float alpha, off, softplus, s2;
+} weight;
+
+/* One exponential serves sigmoid and softplus. */
+INLINE weight read_weight(float lambda, float s) {
+    float t = fast_exp(lambda > 0 ? -lambda : lambda), large = 1.0f / (1.0f + t), small = t * large;
+    weight w;
+    w.alpha = lambda > 0 ? large : small;
+    w.off = lambda > 0 ? small : large;
+    w.softplus = (lambda > 0 ? lambda : 0.0f) + log_of_1_plus(t);
+    w.s2 = fast_exp(2.0f * s);
+    return w;
+}
+
+/* KL without its constant; with a flow, seen = sum_j c_j mean_ij and the like for variances. */
+INLINE double forward(int64_t rows, int64_t cols, const float *restrict prior, const float *restrict lambda,
+                      const float *restrict mu, const float *restrict s, const float *restrict z,
+                      const float *restrict c, float *restrict mean, float *restrict variance,
+                      float *restrict seen_mean, float *restrict seen_variance, const int flow) {
+    const float half = prior[0], prior_mean = prior[1], shift = prior[2];
+    double total = 0;
+    for (int64_t i = 0; i < rows; i++) {
+        float kl = 0, a = 0, b = 0;
+        const int64_t k = i * cols;
+#pragma omp simd reduction(+ : kl, a, b)
+        for (int64_t j = 0; j < cols; j++) {
+            weight w = read_weight(lambda[k + j], s[k + j]);
+            float m = flow ? mu[k + j] * z[j] : mu[k + j], d = m - prior_mean;
+            float am = w.alpha * m, v = w.alpha * (w.s2 + w.off * m * m);
+            kl += w.alpha * ((w.s2 + d * d) * half + lambda[k + j] - s[k + j] + shift) - w.softplus;
+            mean[k + j] = am;
+            variance[k + j] = v;
+            if (flow) {
+                a += c[j] * am;
+                b += c[j] * c[j] * v;
+            }
+        }
+        if (flow) {
+            seen_mean[i] = a;
+            seen_variance[i] = b;
+        }
+        total += kl;
+    }
+    return total;
+}
+
+/* d_* are derivatives of the loss; d_z and d_c are added to. */
+INLINE void backward(int64_t rows, int64_t cols, const float *restrict prior, float d_kl,
+                     const float *restrict lambda, const float *restrict mu, const float *restrict s,
+                     const float *restrict z, const float *restrict c, const float *restrict d_mean,
+                     const float *restrict d_variance, const float *restrict d_seen_mean,
+                     const float *restrict d_seen_variance, float *restrict d_lambda, float *restrict d_mu,
+                     float *restrict d_s, float *restrict d_z, float *restrict d_c, const int flow) {
+    const float half = prior[0], prior_mean = prior[1], shift = prior[2], precision = 2 * half * d_kl;
+    for (int64_t i = 0; i < rows; i++) {
+        const int64_t k = i * cols;
+        const float a = flow ? d_seen_mean[i] : 0, b = flow ? d_seen_variance[i] : 0;
+#pragma omp simd
+        for (int64_t j = 0; j < cols; j++) {
+            weight w = read_weight(lambda[k + j], s[k + j]);
+            float m = flow ? mu[k + j] * z[j] : mu[k + j], d = m - prior_mean;
+            float dm = d_mean[k + j], dv = d_variance[k + j];
+            if (flow) {
+                d_c[j] += w.alpha * (a * m + 2 * b * c[j] * (w.s2 + w.off * m * m));
+                dm += a * c[j];
+                dv += b * c[j] * c[j];
+            }
+            float cost = (w.s2 + d * d) * half + lambda[k + j] - s[k + j] + shift;
+            /* d variance / d alpha = s2 + (1 - 2 alpha) m^2 */
+            float d_alpha = m * dm + (w.s2 + (w.off - w.alpha) * m * m) * dv + d_kl * cost;
+            float d_m = w.alpha * (dm + 2 * w.off * m * dv + d * precision);
+            d_lambda[k + j] = w.alpha * w.off * d_alpha;
+            d_s[k + j] = w.alpha * (w.s2 * (2 * dv + precision) - d_kl);
+            d_mu[k + j] = flow ? d_m * z[j] : d_m;
+            if (flow) d_z[j] += d_m * mu[k + j];
+        }
+    }
+}
+
+double spike_slab_forward(int64_t n, const float *prior, const float *lambda, const float *mu, const float *s,
+                          float *mean, float *variance) {
+    double total = 0;
+    for (int64_t at = 0; at < n; at += BLOCK) {
+        int64_t size = n - at < BLOCK ? n - at : BLOCK;
+        total += forward(1, size, prior, lambda + at, mu + at, s + at, 0, 0, mean + at, variance + at, 0, 0, 0);
+    }
+    return total;
+}
+
+void spike_slab_backward(int64_t n, const float *prior, float d_kl, const float *lambda, const float *mu,
+                         const float *s, const float *d_mean, const float *d_variance, float *d_lambda,
+                         float *d_mu, float *d_s) {
+    backward(1, n, prior, d_kl, lambda, mu, s, 0, 0, d_mean, d_variance, 0, 0, d_lambda, d_mu, d_s, 0, 0, 0);
+}
+
+double multiplied_forward(int64_t rows, int64_t cols, const float *prior, const float *lambda, const float *mu,
+                          const float *s, const float *z, const float *c, float *mean, float *variance,
+                          float *seen_mean, float *seen_variance) {
+    return forward(rows, cols, prior, lambda, mu, s, z, c, mean, variance, seen_mean, seen_variance, 1);
+}
+
+void multiplied_backward(int64_t rows, int64_t cols, const float *prior, float d_kl, const float *lambda,
+                         const float *mu, const float *s, const float *z, const float *c, const float *d_mean,
+                         const float *d_variance, const float *d_seen_mean, const float *d_seen_variance,
+                         float *d_lambda, float *d_mu, float *d_s, float *d_z, float *d_c) {
+    backward(rows, cols, prior, d_kl, lambda, mu, s, z, c, d_mean, d_variance, d_seen_mean, d_seen_variance,
+             d_lambda, d_mu, d_s, d_z, d_c, 1);
+}

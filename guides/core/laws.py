@@ -1,0 +1,392 @@
+"""The posterior law of one site in one execution of the model: what a variational guide samples from.
+
+Scoring is in closed form wherever there is one.  In the traces that an ELBO gets, the model's site scores
+minus the KL divergence and the guide's site scores zero, so that Pyro's ``Trace_ELBO`` and
+``TraceMeanField_ELBO`` both see the exact KL and no weight is drawn to be scored.  Elsewhere (a guide inside
+Pyro's ``AutoGuideList``) a law scores its own value with ``E_q[log q]``, minus the entropy.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+from pyro import distributions as dist
+from pyro.distributions.score_parts import ScoreParts
+from pyro.distributions.torch_distribution import TorchDistribution
+from torch import Tensor
+from torch.distributions import biject_to, constraints, register_kl
+from torch.nn.functional import logsigmoid
+
+from guides.core import moments
+from guides.core.distributions import SpikeSlab, base_prior
+from guides.core.fused import GaussianSite, SpikeSlabSite
+from guides.core.random_tensors import PathwiseGradientError, RandomTensor
+from guides.core.row_mixing import RowProbe
+
+REMEDY = "use it once, through F.linear, @ or F.conv2d, or give the site relaxed indicators"
+
+
+class SiteLaw(TorchDistribution):
+    """A distribution over one site, ``batch_shape + event_shape``; parameters may lack leading dimensions.
+
+    :param name: name of the site
+    :ivar exact: whether the KL to the prior is closed form
+    :ivar leading: batch dimensions put on the left by plates outside the guide (vectorized particles)
+    """
+
+    has_rsample = True
+    arg_constraints: dict = {}
+    support = constraints.real
+    exact = True
+    #: whether each of several vectorized particles has parameters of its own
+    by_particle = False
+
+    def __init__(self, name: str, batch_shape: torch.Size, event_shape: torch.Size):
+        self.name = name
+        self.leading = torch.Size()
+        super().__init__(batch_shape, event_shape, validate_args=False)
+
+    @property
+    def plate_dims(self) -> int:
+        """How many of the site's own dimensions are plates."""
+        return len(self._batch_shape) - len(self.leading)
+
+    def expand(self, batch_shape, _instance=None):
+        batch_shape = torch.Size(batch_shape)
+        own = self._batch_shape[len(self.leading) :]
+        extra = len(batch_shape) - len(own)
+        if batch_shape[extra:] != own:
+            raise ValueError(
+                f"site {self.name!r}: batch shape {tuple(own)} cannot become {tuple(batch_shape)}"
+            )
+        new = object.__new__(type(self))
+        new.__dict__.update({k: v for k, v in self.__dict__.items() if k not in type(self)._per_shape})
+        new.leading, new._batch_shape = batch_shape[:extra], batch_shape
+        return new
+
+    _per_shape = frozenset({"minus_entropy", "_value"})
+
+    def __str__(self) -> str:
+        return f"{self.name!r}"
+
+    def _sum_events(self, elementwise: Tensor) -> Tensor:
+        """``[*batch]``: sum over the event, expanded over the leading dimensions."""
+        events = tuple(range(-self.event_dim, 0))
+        return (elementwise.sum(events) if events else elementwise).expand(self.batch_shape)
+
+    def score_parts(self, value: Tensor) -> ScoreParts:
+        log_prob = self.log_prob(value)
+        return ScoreParts(log_prob, 0, log_prob)
+
+
+class RandomTensorLaw(SiteLaw):
+    """A law whose value is a :class:`~guides.core.random_tensors.RandomTensor`.
+
+    :param loc: ``[*site]``
+    :param log_scale: ``[*site]``
+    :param prior: the site's prior in this execution
+    :param by_moments: whether linear layers may use the moments (local reparameterization)
+    :param uses: counts products and draws of this execution; see :class:`Uses`
+    """
+
+    def __init__(self, name, batch_shape, event_shape, loc, log_scale, *, prior, by_moments, uses):
+        super().__init__(name, batch_shape, event_shape)
+        self.loc, self.log_scale = loc, log_scale
+        self.prior, self.by_moments, self.uses = base_prior(prior), by_moments, uses
+
+    @property
+    def mean(self) -> Tensor:
+        return self.moments_and_kl[0]
+
+    @property
+    def variance(self) -> Tensor:
+        return self.moments_and_kl[1]
+
+    def rsample(self, sample_shape=torch.Size()) -> RandomTensor:  # noqa: B008
+        if sample_shape:
+            raise ValueError(f"site {self.name!r}: draw several values through plates, not sample_shape")
+        return RandomTensor(self, self.mean, self.variance)
+
+    def sample(self, sample_shape=torch.Size()) -> Tensor:  # noqa: B008
+        with torch.no_grad():
+            return self.expand(torch.Size(sample_shape) + self.batch_shape)._draw("sample")
+
+    def multiply(self, weight: RandomTensor | None = None, axis: int = -1) -> bool:
+        if self.uses.recording and weight is not None:
+            self.uses.axis = weight.runs_along(axis)
+            self.uses.is_weight = True
+        self.uses.count_product(self)
+        return self.by_moments
+
+    def output(self, value: Tensor, batch: torch.Size) -> Tensor:
+        return value if self.uses.probe is None else self.uses.probe(self.name, value, batch)
+
+    def draw(self, operation: str) -> Tensor:
+        self.uses.count_draw(self, operation)
+        if "_value" not in self.__dict__:
+            self._value = self._draw(operation)
+        return self._value
+
+    def _draw(self, operation: str) -> Tensor:
+        noise = torch.randn(self._full_shape, dtype=self.loc.dtype, device=self.loc.device)
+        return self.loc + torch.exp(self.log_scale) * noise
+
+    @property
+    def _full_shape(self) -> torch.Size:
+        """``[*leading, *site]``."""
+        return self.leading + self.log_scale.shape
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """``E_q[log q]``, ``[*batch]``."""
+        return self.minus_entropy
+
+    @cached_property
+    def minus_entropy(self) -> Tensor:
+        return -self._sum_events(self._entropy())
+
+    def expected_log_prob(self, prior: TorchDistribution) -> Tensor:
+        """``E_q[log p]`` of every element, ``[*leading, *site]``, for a prior that is elementwise."""
+        if isinstance(prior, SpikeSlab):
+            elementwise = self._spike_slab_cross_entropy(prior)
+        elif isinstance(prior, dist.Normal):
+            elementwise = self._normal_cross_entropy(prior)
+        else:
+            raise NotImplementedError(f"site {self.name!r}: no closed form against {type(prior).__name__}")
+        return -elementwise.expand(self._full_shape)
+
+    @property
+    def kl(self) -> Tensor:
+        """``KL(law || prior)``, ``[*batch]``.
+
+        :raises NotImplementedError: naming the site, for a prior without closed form
+        """
+        *_, kl = self.moments_and_kl
+        if kl is not None:  # of the whole site at once
+            return kl.expand(self.batch_shape) if self.leading else kl
+        return self.minus_entropy - self._sum_events(self.expected_log_prob(self.prior))
+
+    def _shared_prior(self, family: type, *names: str) -> list[Tensor] | None:
+        """The prior's parameters as scalars, if it is of this family and each is one number all over the
+        site, as ``expand`` leaves it.
+        """
+        if not isinstance(self.prior, family) or self.log_scale.dim() != self.event_dim:
+            return None
+        scalars = []
+        for parameter in (getattr(self.prior, name) for name in names):
+            if parameter.dim() != self.event_dim or any(
+                stride and size != 1 for stride, size in zip(parameter.stride(), parameter.shape, strict=True)
+            ):
+                return None
+            scalars.append(parameter[(0,) * self.event_dim])
+        return scalars
+
+
+class GaussianLaw(RandomTensorLaw):
+    """Independent Gaussians, ``Normal(loc, exp(log_scale))``."""
+
+    @cached_property
+    def moments_and_kl(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """``(mean, variance, KL)``; the KL is None unless the whole site shares one prior."""
+        prior = self._shared_prior(dist.Normal, "loc", "scale")
+        if prior is None:
+            return self.loc, torch.exp(2 * self.log_scale), None
+        return self.loc, *GaussianSite.apply(self.loc, self.log_scale, *prior)
+
+    def _entropy(self) -> Tensor:
+        return moments.normal_entropy(self.log_scale)
+
+    def _normal_cross_entropy(self, prior) -> Tensor:
+        return moments.normal_cross_entropy(self.loc, self.variance, prior.loc, prior.scale)
+
+    def _spike_slab_cross_entropy(self, prior: SpikeSlab) -> Tensor:
+        """A Gaussian never visits the spike."""
+        return self._normal_cross_entropy(prior) - logsigmoid(prior.logits)
+
+
+class SpikeSlabLaw(RandomTensorLaw):
+    """Independent spike-and-slab variables with inclusion ``sigmoid(logits)`` and Gaussian slabs.
+
+    :param logits: ``[*site]``
+    """
+
+    def __init__(self, name, batch_shape, event_shape, loc, log_scale, logits, **kwargs):
+        super().__init__(name, batch_shape, event_shape, loc, log_scale, **kwargs)
+        self.logits = logits
+
+    @cached_property
+    def moments_and_kl(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """``(mean, variance, KL)``; the KL is None unless the whole site shares one prior."""
+        prior = self._shared_prior(SpikeSlab, "logits", "loc", "scale")
+        if prior is not None:
+            return SpikeSlabSite.apply(self.logits, self.loc, self.log_scale, *prior)
+        probs, slab_variance = torch.sigmoid(self.logits), torch.exp(2 * self.log_scale)
+        mean = moments.spike_slab_mean(probs, self.loc)
+        return mean, moments.spike_slab_variance(probs, self.loc, slab_variance), None
+
+    def _draw(self, operation: str) -> Tensor:
+        if torch.is_grad_enabled() and not self.uses.is_over:
+            raise PathwiseGradientError(
+                f"site {self.name!r}: `{operation}` draws spike-and-slab weights, and their inclusion has no "
+                f"pathwise gradient; {REMEDY}"
+            )
+        slab = super()._draw(operation)
+        return torch.where(torch.rand_like(slab) < torch.sigmoid(self.logits), slab, torch.zeros_like(slab))
+
+    def _entropy(self) -> Tensor:
+        return moments.spike_slab_entropy(self.logits, self.log_scale)
+
+    def _normal_cross_entropy(self, prior) -> Tensor:
+        raise NotImplementedError(
+            f"site {self.name!r}: the atom of a spike and slab has no density under a Normal"
+        )
+
+    def _spike_slab_cross_entropy(self, prior: SpikeSlab) -> Tensor:
+        probs, variance = torch.sigmoid(self.logits), torch.exp(2 * self.log_scale)
+        return moments.spike_slab_cross_entropy(
+            probs, self.loc, variance, prior.logits, prior.loc, prior.scale
+        )
+
+
+class ThesisSpikeSlabLaw(SpikeSlabLaw):
+    """A spike and slab whose layers use the wrong variance ``alpha^2 sigma^2`` of Skaaret-Lund (2022); draws
+    and KL are right.  For reproducing published tables only.
+    """
+
+    @cached_property
+    def moments_and_kl(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        mean, _, kl = super().moments_and_kl
+        return mean, (torch.sigmoid(self.logits) * torch.exp(self.log_scale)).square(), kl
+
+
+class TransformedLaw(SiteLaw):
+    """``transform(Normal(loc, scale))``, drawn as numbers.  ``E_q[log p]`` is exact for a Gamma prior
+    (``transform = exp``) and otherwise estimated by the draw.
+    """
+
+    def __init__(self, name, batch_shape, event_shape, loc, log_scale, *, prior, exact: bool):
+        super().__init__(name, batch_shape, event_shape)
+        self.loc, self.scale, self.log_scale = loc, torch.exp(log_scale), log_scale
+        self.prior, self.transform, self.exact = base_prior(prior), biject_to(prior.support), exact
+
+    @property
+    def support(self):
+        return self.transform.codomain
+
+    def _distribution(self) -> TorchDistribution:
+        normal = dist.Normal(self.loc, self.scale, validate_args=False).to_event(
+            self.transform.domain.event_dim
+        )
+        law = dist.TransformedDistribution(normal, self.transform.with_cache(), validate_args=False)
+        return law.to_event(self.event_dim - law.event_dim).expand(self.batch_shape)
+
+    def rsample(self, sample_shape=torch.Size()) -> Tensor:  # noqa: B008
+        shape = torch.Size(sample_shape) + self.leading + self.loc.shape
+        noise = torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
+        return self.transform(self.loc + self.scale * noise)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """``E_q[log q]`` if exact, else ``log q(value)``; ``[*batch]``."""
+        if self.exact:
+            return self._sum_events(-moments.normal_entropy(self.log_scale) - self.loc)
+        return self._distribution().log_prob(value)
+
+    @property
+    def kl(self) -> Tensor:
+        """KL to a Gamma prior, ``[*batch]``."""
+        gamma = self.prior.concentration, self.prior.rate
+        cross = moments.lognormal_gamma_cross_entropy(self.loc, self.scale, *gamma)
+        return self._sum_events(cross - moments.normal_entropy(self.log_scale) - self.loc)
+
+
+class ClosedFormPrior(TorchDistribution):
+    """A prior together with the law that answers its site: scored by their KL divergence, ``[*batch]``.
+
+    ``log_prob`` is minus the KL, so that a trace in which the law itself scores zero has the right ELBO.
+    """
+
+    arg_constraints: dict = {}
+    has_rsample = False
+
+    def __init__(self, prior: TorchDistribution, law: SiteLaw):
+        self.prior, self.law = prior, law
+        super().__init__(law.batch_shape, law.event_shape, validate_args=False)
+
+    @property
+    def support(self):
+        return self.prior.support
+
+    @cached_property
+    def kl(self) -> Tensor:
+        return self.law.kl
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return -self.kl
+
+
+@register_kl(SiteLaw, ClosedFormPrior)
+def _kl_law_prior(law: SiteLaw, prior: ClosedFormPrior) -> Tensor:
+    return prior.kl
+
+
+class Uses:
+    """What one execution of the model does with a site.
+
+    A weight that enters two products, or a product and something else, must not be given independent noise
+    in each: the set-up run records the uses (``recording``), later runs are checked against them.
+
+    :param wants_grad: whether the execution began with gradients enabled
+    :param probe: changes the outputs of layers, to see what depends on them
+    :ivar is_over: the run has ended; looking at a value disturbs nothing any more
+    :ivar is_weight: the recording run has seen the site multiply a layer's input
+    :ivar axis: the site's axis that runs over those inputs, or over a convolution's filters
+    """
+
+    def __init__(self, recording: bool = False, wants_grad: bool = False, probe: RowProbe | None = None):
+        self.recording = recording
+        self.wants_grad = wants_grad
+        self.probe = probe
+        self.is_over = False
+        self.is_weight = False
+        self.axis: int | None = None
+        self.products = 0
+        self.drawn_by: list[str] = []
+
+    def count_product(self, law: RandomTensorLaw) -> None:
+        self._check_grad(law, "a linear layer")
+        self.products += 1
+        self._check(law)
+
+    def count_draw(self, law: RandomTensorLaw, operation: str) -> None:
+        self._check_grad(law, f"`{operation}`")
+        self.drawn_by.append(operation)
+        self._check(law)
+
+    def _check_grad(self, law: RandomTensorLaw, operation: str) -> None:
+        if self.wants_grad and not torch.is_grad_enabled() and not self.is_over:
+            raise PathwiseGradientError(
+                f"site {law.name!r}: {operation} draws under no_grad (or in an autograd.Function) "
+                "while the guide is trained: the gradient would be lost; write `+w` first, outside of it"
+            )
+
+    def _check(self, law: RandomTensorLaw) -> None:
+        if (
+            law.by_moments
+            and not self.recording
+            and not self.is_over
+            and self.products > 0
+            and not self.used_once
+        ):
+            raise RuntimeError(
+                f"site {law.name!r} is used more often in this run than when the guide was set up: its noise "
+                "would not be shared; set the guide up with a call that uses every branch of the model"
+            )
+
+    @property
+    def used_once(self) -> bool:
+        return self.products == 1 and not self.drawn_by
+
+    def describe(self) -> str:
+        if self.drawn_by:
+            return "`" + "`, `".join(dict.fromkeys(self.drawn_by)) + "`"
+        return f"{self.products} products" if self.products else "nothing at all"

@@ -1,0 +1,404 @@
+"""Random tensors: site values that carry a distribution instead of numbers.
+
+A :class:`RandomTensor` stands where a weight would stand in a Pyro model.  A linear layer that meets one
+draws its *output* from the Gaussian with the matched mean and variance (local reparameterization, LRT:
+Kingma, Salimans and Welling 2015; for spike and slab Hubin and Storvik 2019)::
+
+    E[x w] = x E[w],    Var[x w] = x^2 Var[w].
+
+Every row of ``x`` gets noise of its own.  That leaves the expected log-likelihood unchanged as long as the
+likelihood factorises over rows and the weight enters it once; a model that mixes rows afterwards (a graph
+convolution, ``x @ (exp(v) @ w)``) should set ``lrt=False``.  For convolutions the noise is independent over
+output positions too, which matches each activation but not their joint law (the usual approximation).
+
+Index operations, scaling and shifting give random tensors again.  Any other operation draws the weights
+once: with a pathwise gradient for a Gaussian; for a spike and slab only while no gradient is wanted, because
+a drawn indicator has none, and otherwise it raises an error that names the site and the operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from guides.core.fused import GaussianOutput
+
+# Added to an output's variance: keeps the square root differentiable where there is none (a row of zeros).
+TINY_VARIANCE = 1e-20
+
+
+class PathwiseGradientError(RuntimeError):
+    """An operation would need the gradient of a drawn indicator, which does not exist."""
+
+
+class Law(Protocol):
+    """The distribution of one site in one execution of the model.
+
+    ``mean`` and ``variance`` have the site's own shape ``[*site]``, of which the first ``plate_dims``
+    dimensions are plates; ``leading`` are the batch dimensions that plates outside the guide put on its left
+    (vectorized particles); ``draw`` gives numbers ``[*leading, *site]``, the same ones each time.  With
+    ``by_particle`` every particle has moments of its own, ``[*leading, *site]``.
+    """
+
+    leading: torch.Size
+
+    @property
+    def by_particle(self) -> bool: ...
+
+    @property
+    def plate_dims(self) -> int: ...
+
+    @property
+    def mean(self) -> Tensor: ...
+    @property
+    def variance(self) -> Tensor: ...
+    def multiply(self, weight: RandomTensor | None = None, axis: int = -1) -> bool:
+        """A linear layer asks: may I use the moments (True), or must I use the draw (False)?
+
+        :param weight: the view that is multiplied; None for a bias
+        :param axis: axis of the view that runs over the layer's inputs (a convolution: over its filters)
+        """
+
+    def output(self, value: Tensor, batch: torch.Size) -> Tensor:
+        """Sees every output that was drawn from the moments, ``[*batch, ...]``, and may change it."""
+
+    def draw(self, operation: str) -> Tensor: ...
+    def expected_log_prob(self, prior: Any) -> Tensor: ...
+
+
+class RandomTensor(torch.Tensor):
+    """A tensor without storage, of shape ``[*leading, *site]``: a view of a :class:`Law`.
+
+    :ivar law: the law of the whole site
+    :ivar mean_: ``[*site]``, or ``[*leading, *site]`` with ``law.by_particle``
+    :ivar variance_: likewise
+    """
+
+    @staticmethod
+    def __new__(
+        cls, law: Law, mean: Tensor, variance: Tensor, view: Callable[[Tensor], Tensor] | None = None
+    ):
+        shape = mean.shape if law.by_particle else law.leading + mean.shape
+        return torch.Tensor._make_wrapper_subclass(cls, shape, dtype=mean.dtype, device=mean.device)
+
+    def __init__(
+        self, law: Law, mean: Tensor, variance: Tensor, view: Callable[[Tensor], Tensor] | None = None
+    ):
+        self.law, self.mean_, self.variance_, self._view = law, mean, variance, view
+
+    @property
+    def own_shape(self) -> torch.Size:
+        """The shape without the particles' dimensions."""
+        return self.shape[len(self.law.leading) :]
+
+    def derive(self, view: Callable[[Tensor], Tensor], factor: Tensor | float | None = None) -> RandomTensor:
+        """The random tensor ``view(self)``, for a map that scales elements by ``factor`` or moves them."""
+        parent = self._view
+        chained = view if parent is None else lambda draw: view(parent(draw))
+        moved = self._over_particles(view) if self.law.by_particle else view
+        variance = moved(self.variance_) if factor is None else self.variance_ * factor**2
+        return RandomTensor(self.law, moved(self.mean_), variance, chained)
+
+    def _over_particles(self, view: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        """A view is written for the site's own dimensions."""
+        for _ in self.law.leading:
+            view = torch.vmap(view)
+        return view
+
+    def runs_along(self, axis: int) -> int | None:
+        """The site's axis along which this view's ``axis`` runs; None if the view mixes the site's axes."""
+        view = self._view or (lambda t: t)
+        shape = self.law.batch_shape[len(self.law.leading) :] + self.law.event_shape
+        for own, size in enumerate(shape):
+            places = torch.arange(1.0, size + 1).reshape(-1, *(1,) * (len(shape) - own - 1)).expand(shape)
+            lines = view(places).movedim(axis, -1).flatten(0, -2) if len(shape) > 1 else view(places)[None]
+            if (lines == lines[:1]).all() and len(lines[0].unique()) == len(lines[0]):
+                return own
+        return None
+
+    def numbers(self, operation: str) -> Tensor:
+        """A draw ``[*leading, *site]``, the same for every view of the site in this execution."""
+        draw = self.law.draw(operation)
+        if self._view is None:
+            return draw
+        return self._over_particles(self._view)(draw)
+
+    def expected_log_prob(self, prior: Any) -> Tensor:
+        """``E[log prior(w)]``, elementwise ``[*leading, *site]``: how a prior scores a random tensor."""
+        if self._view is not None:
+            return prior.log_prob(self.numbers("log_prob"))
+        return self.law.expected_log_prob(prior)
+
+    def __repr__(self, *, tensor_contents: object = None) -> str:
+        return f"{type(self).__name__}({self.law}, shape={tuple(self.shape)})"
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        name = _name(func)
+        if _is_in_place(func, name, kwargs):
+            law = next(_random_tensors((args, kwargs))).law
+            raise TypeError(
+                f"site {law}: `{func.__name__}` would change a random weight in place; make a new tensor"
+            )
+        if name in _METADATA:
+            return super().__torch_function__(func, types, args, kwargs)
+        handler = _HANDLERS.get(name)
+        if handler is not None:
+            result = handler(func, *args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        return func(*_drawn(args, name), **_drawn(kwargs, name))
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        # A net below Python's own dispatch: autograd cannot follow a draw that is made here.
+        law = next(_random_tensors((args, kwargs or {}))).law
+        if torch.is_grad_enabled():
+            raise PathwiseGradientError(
+                f"site {law}: {func} cannot take a random tensor; draw it first with `+w`"
+            )
+        return func(*_drawn(args, str(func)), **_drawn(kwargs or {}, str(func)))
+
+
+def _name(func: Callable) -> str:
+    if func.__name__ == "__get__":  # a property: Tensor.shape, Tensor.T, ...
+        return func.__self__.__name__
+    return func.__name__.removeprefix("__").removesuffix("__")
+
+
+def _is_in_place(func: Callable, name: str, kwargs: dict) -> bool:
+    """``add_``, ``w[0] = 1``, ``out=``: a cached draw must not be changed under its other users.
+
+    (Python answers the TypeError for ``w += 1`` by ``w = w + 1``, which is right.)
+    """
+    return name.endswith("_") or name == "setitem" or func.__name__ == "__set__" or "out" in kwargs
+
+
+def _random_tensors(value: Any) -> Iterator[RandomTensor]:
+    """Every random tensor in nested arguments."""
+    if isinstance(value, RandomTensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _random_tensors(item)
+    elif isinstance(value, dict):
+        yield from _random_tensors(list(value.values()))
+
+
+def _drawn(value: Any, operation: str) -> Any:
+    """The same nested arguments with every random tensor replaced by numbers."""
+    if isinstance(value, RandomTensor):
+        return value.numbers(operation)
+    if isinstance(value, (tuple, list)) and type(value) in (tuple, list):
+        return type(value)(_drawn(v, operation) for v in value)
+    if isinstance(value, dict):
+        return {k: _drawn(v, operation) for k, v in value.items()}
+    return value
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Linear layers
+
+
+def _sample_output(law: Law, mean: Tensor, variance: Tensor, batch: torch.Size) -> Tensor:
+    """A draw of a layer's output ``[*rows, *units]``; ``batch``: its rows, broadcast against particles."""
+    shape = mean.shape if law.by_particle else _row_shape(_outer(law), batch) + mean.shape[len(batch) :]
+    noise = torch.randn(shape, dtype=mean.dtype, device=mean.device)
+    return law.output(GaussianOutput.apply(mean, variance, noise, TINY_VARIANCE), batch)
+
+
+def _outer(law: Law) -> torch.Size:
+    """Particles, as batch dimensions of a layer's output: the plates of the weight itself are summed over."""
+    return law.leading + (1,) * law.plate_dims if law.leading else law.leading
+
+
+def _row_shape(leading: torch.Size, rows: torch.Size) -> torch.Size:
+    """Batch shape of a layer's output when each row of its input is a batch element."""
+    if not leading:
+        return rows
+    if rows and leading[-1] != 1:
+        raise ValueError(
+            f"vectorized particles {tuple(leading)} collide with the rows {tuple(rows)} of a layer's input: "
+            "put the data in a pyro.plate, or pass vectorize_particles=False (to Predictive: parallel=False)"
+        )
+    return torch.broadcast_shapes(leading, rows)
+
+
+def _is_global(value: Any) -> bool:
+    """A random tensor whose rows are no data: rows of noise of their own would be wrong."""
+    return isinstance(value, RandomTensor) and value.law.plate_dims == 0
+
+
+def _linear(func, input, weight, bias=None):
+    if not isinstance(weight, RandomTensor):  # the bias is one
+        return F.linear(_drawn(input, "linear"), weight) + _drawn(bias, "linear")
+    if len(weight.own_shape) not in (1, 2) or _is_global(input):
+        return NotImplemented
+    input = _drawn(input, "linear")
+    if not weight.law.multiply(weight):
+        output = _by_particle(input, weight, weight.numbers("linear"))
+        return output if bias is None else output + _drawn(bias, "linear")
+    shared = _joins_its_layer(bias) and bias.law.multiply()
+    plain = bias is not None and not isinstance(bias, RandomTensor) and bias.dim() <= 1
+    bias_mean, bias_variance = (bias.mean_, bias.variance_) if shared else (bias if plain else None, None)
+    if weight.law.by_particle:
+        mean = _by_particle(input, weight, weight.mean_)
+        variance = _by_particle(input * input, weight, weight.variance_)
+        mean = mean if bias_mean is None else mean + bias_mean
+        variance = variance if bias_variance is None else variance + bias_variance
+    else:
+        mean = F.linear(input, weight.mean_, bias_mean)
+        variance = F.linear(input * input, weight.variance_, bias_variance)
+    output = _sample_output(weight.law, mean, variance, input.shape[:-1])
+    return output if bias is None or shared or plain else output + _drawn(bias, "linear")
+
+
+def _joins_its_layer(bias) -> bool:
+    """A random bias of one entry for each output, whose moments add to the layer's."""
+    return isinstance(bias, RandomTensor) and len(bias.own_shape) == 1 and not bias.law.by_particle
+
+
+def _by_particle(input: Tensor, weight: RandomTensor, numbers: Tensor) -> Tensor:
+    """``F.linear`` with ``numbers [*leading, out, in]``, rows of the input against particles."""
+    outer = _outer(weight.law)
+    vector = len(weight.own_shape) == 1
+    if not outer:
+        return F.linear(input, numbers)
+    _row_shape(outer, input.shape[:-1])
+    matrix = numbers.unsqueeze(-2) if vector else numbers
+    matrix = matrix.reshape(outer + matrix.shape[-2:])  # [*outer, out, in]
+    if input.dim() > 1:
+        matrix = matrix.squeeze(-3)  # the place of the data plate, where the rows of the input go
+        output = input @ matrix.mT
+    else:
+        output = (matrix @ input.unsqueeze(-1)).squeeze(-1)
+    return output.squeeze(-1) if vector else output
+
+
+def _matmul(func, input, other):
+    """Each row of the data is a batch element: ``x @ w``, and ``w @ x`` with the data in columns."""
+    if isinstance(other, RandomTensor):
+        if len(other.own_shape) > 2:
+            return NotImplemented
+        return _linear(func, input, other.mT if len(other.own_shape) == 2 else other)
+    if len(input.own_shape) > 2:
+        return NotImplemented
+    if other.dim() == 1:
+        return _linear(func, other, input)
+    output = _linear(func, other.mT, input)
+    return output.mT if len(input.own_shape) == 2 else output
+
+
+def _rmatmul(func, input, other):
+    return _matmul(func, other, input)
+
+
+def _convolution(func, input, weight, bias=None, *args, **kwargs):
+    name = _name(func)
+    if not isinstance(weight, RandomTensor) or _is_global(input):
+        return NotImplemented
+    input = _drawn(input, name)
+    spatial = len(weight.own_shape) - 1  # channels and positions
+    leading, batch = weight.law.leading, input.shape[:-spatial]
+    by_moments = weight.law.multiply(weight, axis=0)
+    if leading and (weight.law.by_particle or not by_moments):
+        raise ValueError(
+            f"{weight.law}: vectorized particles with filters of their own are not supported in {name}; "
+            "pass vectorize_particles=False (to Predictive: parallel=False)"
+        )
+    if not by_moments:
+        return func(input, weight.numbers(name), _drawn(bias, name), *args, **kwargs)
+    shared = isinstance(bias, RandomTensor) and bias.law.multiply()
+    plain = bias is not None and not isinstance(bias, RandomTensor)
+    flat = input.reshape(-1, *input.shape[-spatial:])
+    mean = func(flat, weight.mean_, bias.mean_ if shared else bias if plain else None, *args, **kwargs)
+    variance = func(flat * flat, weight.variance_, bias.variance_ if shared else None, *args, **kwargs)
+    mean, variance = (t.reshape(*batch, *t.shape[1:]) for t in (mean, variance))
+    output = _sample_output(weight.law, mean, variance, batch)
+    if bias is None or shared or plain:
+        return output
+    drawn = _drawn(bias, name)
+    return output + drawn.reshape(*drawn.shape, *(1,) * (spatial - 1))
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Operations that keep the elements apart
+
+
+def _move(func, input, *args, **kwargs):
+    if not isinstance(input, RandomTensor):
+        return NotImplemented
+    return input.derive(lambda t: func(t, *args, **kwargs))
+
+
+def _getitem(func, tensor, index):
+    parts = index if isinstance(index, tuple) else (index,)
+    if any(not (part is None or part is Ellipsis or isinstance(part, (int, slice))) for part in parts):
+        return NotImplemented  # an index tensor may repeat elements, which would no longer be independent
+    return tensor.derive(lambda t: t[index])
+
+
+def _keeps_shape(tensor: RandomTensor, other: Any) -> bool:
+    """Broadcasting that enlarges a random tensor would repeat its elements as if they were independent."""
+    if isinstance(other, RandomTensor):
+        return False
+    shape = getattr(other, "shape", ())
+    return (
+        len(shape) <= len(tensor.own_shape)
+        and torch.broadcast_shapes(shape, tensor.own_shape) == tensor.own_shape
+    )
+
+
+def _multiply(func, input, other):
+    tensor, factor = (input, other) if isinstance(input, RandomTensor) else (other, input)
+    if not _keeps_shape(tensor, factor):
+        return NotImplemented
+    return tensor.derive(lambda t: t * factor, factor)
+
+
+def _divide(func, input, other, **kwargs):
+    if not isinstance(input, RandomTensor) or kwargs or not _keeps_shape(input, other):
+        return NotImplemented
+    return input.derive(lambda t: t / other, 1 / other)
+
+
+def _shift(func, input, other, **kwargs):
+    tensor, number = (input, other) if isinstance(input, RandomTensor) else (other, input)
+    if kwargs or not _keeps_shape(tensor, number):
+        return NotImplemented
+    return tensor.derive(lambda t: func(t, number) if tensor is input else func(number, t), factor=1.0)
+
+
+def _negate(func, input):
+    return input.derive(torch.neg, -1.0)
+
+
+# fmt: off
+_METADATA = frozenset([
+    "shape", "dtype", "device", "ndim", "layout", "requires_grad", "grad_fn", "is_leaf", "is_sparse",
+    "is_cuda", "is_cpu", "is_mps", "is_quantized", "is_nested", "is_meta", "dim", "size", "numel",
+    "nelement", "len", "is_floating_point", "is_complex", "element_size", "names", "is_inference",
+    "retains_grad", "itemsize", "nbytes", "ndimension", "is_mkldnn", "is_sparse_csr",
+])
+_MOVES = (
+    "T", "mT", "t", "transpose", "permute", "swapaxes", "movedim", "reshape", "view", "flatten", "unflatten",
+    "squeeze", "unsqueeze", "contiguous", "clone", "float", "double", "to",
+)
+# fmt: on
+_HANDLERS: dict[str, Callable] = {
+    "linear": _linear,
+    **dict.fromkeys(("matmul", "mm", "mv", "dot"), _matmul),
+    "rmatmul": _rmatmul,
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _convolution),
+    **dict.fromkeys(_MOVES, _move),
+    "getitem": _getitem,
+    **dict.fromkeys(("mul", "multiply", "rmul"), _multiply),
+    **dict.fromkeys(("div", "divide", "true_divide", "truediv"), _divide),
+    **dict.fromkeys(("add", "radd", "sub", "rsub"), _shift),
+    "neg": _negate,
+}

@@ -1,0 +1,165 @@
+"""The latent sites of a model as a mean-field guide sees them: names, shapes, families, starting values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+import torch
+from pyro import distributions as dist
+from pyro.infer.autoguide.initialization import init_to_median
+from pyro.ops.tensor_utils import periodic_repeat
+from torch import Tensor
+
+from guides.core.distributions import SpikeSlab, base_prior
+from guides.core.fused import pieces
+
+
+class UnsupportedSiteError(ValueError):
+    """A guide cannot answer a latent site of the model."""
+
+
+def drawn_in_part(frame) -> bool:
+    """Whether a plate (an entry of ``cond_indep_stack``) draws a minibatch of itself."""
+    return frame.full_size not in (None, frame.size)
+
+
+def require_whole_plates(name: str, node: dict, instead: str) -> None:
+    """:raises UnsupportedSiteError: for a site in a subsampled plate, naming the guide to use ``instead``"""
+    for frame in filter(drawn_in_part, node["cond_indep_stack"]):
+        raise UnsupportedSiteError(
+            f"site {name!r} lies in the subsampled plate {frame.name!r}; run the model on the whole plate, "
+            f"or use {instead}"
+        )
+
+
+def require_density_of_points(name: str, node: dict) -> None:
+    """:raises UnsupportedSiteError: for a spike and slab whose density is part of the score"""
+    if node["mask"] is not False and isinstance(base_prior(node["fn"]), SpikeSlab):
+        raise UnsupportedSiteError(
+            f"site {name!r} has a spike and slab: a point has no density beside an atom; use AutoSpikeSlab"
+        )
+
+
+def require_centred(name: str, prior: dist.TorchDistribution) -> None:
+    """:raises UnsupportedSiteError: for a Normal prior with a mean other than zero"""
+    if base_prior(prior).loc.any():
+        raise UnsupportedSiteError(
+            f"site {name!r}: its Normal prior must be centred at zero; add the mean in the model"
+        )
+
+
+def checked_names(sites: Collection[str] | None) -> frozenset[str] | None:
+    """Names of sites as a set; :raises ValueError: for a string, which is a collection of letters."""
+    if isinstance(sites, str):
+        raise ValueError(f"sites must be a collection of names, got a string; write sites=[{sites!r}]")
+    return None if sites is None else frozenset(sites)
+
+
+def require_known(names: Collection[str], latent: Collection[str]) -> None:
+    """:raises ValueError: when the model has no latent site of one of the names"""
+    unknown = ", ".join(map(repr, sorted(set(names) - set(latent))))
+    if unknown:
+        raise ValueError(
+            f"sites: the model has no latent site {unknown}; it has {', '.join(latent) or 'none'}"
+        )
+
+
+@dataclass(frozen=True)
+class Site:
+    """One latent site of the model, as the guide parametrises it.
+
+    :ivar family: ``normal`` (Gaussian prior), ``spike_slab``, ``lognormal`` (Gamma prior) or ``transformed``
+    :ivar batch_shape: plates around the site, at their full size
+    :ivar shape: the unconstrained parameters, ``[*batch, *event]``
+    :ivar by_moments: whether the site enters exactly one linear layer, so that the LRT is right
+    :ivar multiplied: the axis along which latent multipliers scale the site's means, or None for none
+    """
+
+    name: str
+    family: str
+    batch_shape: tuple[int, ...]
+    shape: tuple[int, ...]
+    by_moments: bool = False
+    multiplied: int | None = None
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def event_dim(self) -> int:
+        return len(self.shape) - len(self.batch_shape)
+
+    @property
+    def is_transformed(self) -> bool:
+        return self.family in ("lognormal", "transformed")
+
+
+def site_family(name: str, prior: dist.TorchDistribution) -> str:
+    """Which family a prior asks for; :raises UnsupportedSiteError: for a discrete site."""
+    base = base_prior(prior)
+    if isinstance(base, SpikeSlab):
+        return "spike_slab"
+    if isinstance(base, dist.Normal):
+        return "normal"
+    if isinstance(base, dist.Gamma):
+        return "lognormal"
+    if prior.support.is_discrete:
+        raise UnsupportedSiteError(
+            f"site {name!r} is discrete ({type(base).__name__}): marginalise it in the model, or hide it "
+            "with poutine.block and give it a guide of its own"
+        )
+    return "transformed"
+
+
+def initial_value(site: dict) -> Tensor:
+    """Default start: small random weights, which tell hidden units apart, and the prior's median for every
+    other site.
+
+    A weight with a Normal prior (or slab) starts at a draw from it, with the sd held below
+    ``1 / sqrt(inputs)``: draws from a wide prior would saturate a network, or overflow an exponential link.
+    """
+    base = base_prior(site["fn"])
+    if not isinstance(base, (dist.Normal, SpikeSlab)):
+        return init_to_median(site)
+    event = site["fn"].event_shape
+    inputs = event[1:].numel() if len(event) > 1 else event.numel()
+    return torch.normal(base.loc, base.scale.clamp_max(inputs**-0.5)).expand(site["fn"].shape())
+
+
+def full_batch_shape(shape: torch.Size, frames: Iterable) -> torch.Size:
+    """A site's batch shape with every subsampled plate at its full size."""
+    full = list(shape)
+    for frame in frames:
+        if drawn_in_part(frame) and full[frame.dim] == frame.size:
+            full[frame.dim] = frame.full_size
+    return torch.Size(full)
+
+
+def repeat_to_full(tensor: Tensor, site: Site, frames: Iterable) -> Tensor:
+    """Initial values for whole plates from those of the subsample that the set-up run happened to see."""
+    for frame in frames:
+        dim = frame.dim - site.event_dim
+        if drawn_in_part(frame) and tensor.dim() >= -dim:
+            tensor = periodic_repeat(tensor, frame.full_size, dim)
+    return tensor.expand(site.shape)
+
+
+def site_views(sites: Iterable[Site], flat: Tensor) -> list[Tensor]:
+    """Cuts a flat vector into one tensor per site."""
+    shapes = [torch.Size(site.shape) for site in sites]
+    return list(pieces(flat, shapes)) if shapes else []
+
+
+def input_axis(site: Site, recorded: int | None) -> int:
+    """The site's axis over a layer's inputs: the second of a matrix or filters, the first of ``x @ w``.
+
+    :param recorded: the axis that a linear layer was seen to sum over
+    """
+    plates = len(site.batch_shape)
+    if site.event_dim < 2:
+        return plates
+    transposed = site.event_dim == 2 and recorded == plates and site.shape[plates] > 1
+    return plates if transposed else plates + 1

@@ -1,0 +1,158 @@
+"""Linear regression in closed form, with known and with unknown noise.
+
+Notation: X [n, p], y [n], noise precision tau (tau = 1 / noise_scale^2), no intercept.
+
+    y | w, tau ~ N(X w, I / tau)
+
+* :func:`conjugate_linear_regression`: w ~ N(0, P^-1), tau known; with the best mean-field Gaussian and its
+  ELBO.
+* :func:`normal_gamma_regression`: w | tau ~ N(0, s^2 / tau), tau ~ Gamma(a, b) (rate b).
+
+Bishop (2006), sections 3.3 and 10.1.2.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from guides.core.checks import check_numbers, check_positive, checked_data, checked_vector
+from guides.core.moments import LOG_2PI
+
+__all__ = ["ConjugateRegression", "NormalGamma", "conjugate_linear_regression", "normal_gamma_regression"]
+
+
+@dataclass(frozen=True)
+class ConjugateRegression:
+    """Posterior N(mean, covariance) of the weights, known noise.
+
+    :ivar mean: [p].
+    :ivar covariance: [p, p]; ``precision`` its inverse.
+    :ivar log_evidence: log p(y).
+    :ivar mean_field_sd: [p], sd of the mean-field Gaussian with the largest ELBO; its mean is ``mean`` and
+        its variances are 1 / diag(precision), *not* diag(covariance).
+    :ivar mean_field_elbo: its ELBO, log p(y) - (sum_j log precision_jj - log det precision) / 2.
+    """
+
+    mean: np.ndarray
+    covariance: np.ndarray
+    precision: np.ndarray
+    log_evidence: float
+    mean_field_sd: np.ndarray
+    mean_field_elbo: float
+
+
+def conjugate_linear_regression(
+    X: np.ndarray,
+    y: np.ndarray,
+    *,
+    prior_precision: float | np.ndarray | None = None,
+    prior_scale: float | np.ndarray | None = None,
+    noise_scale: float,
+) -> ConjugateRegression:
+    """Exact posterior of w ~ N(0, P^-1) given y ~ N(X w, noise_scale^2 I).
+
+    :param prior_precision: P as a number, a diagonal [p] or a matrix [p, p] ...
+    :param prior_scale: ... or its standard deviations, a number or [p]; exactly one of the two.
+    :raises ValueError: both or neither prior given; shapes that do not fit; values that are not positive or
+        finite.
+    """
+    X, y = checked_data(X, y)
+    n, p = X.shape
+    if (prior_precision is None) == (prior_scale is None):
+        raise ValueError("give exactly one of prior_precision and prior_scale")
+    if prior_scale is None and np.shape(prior_precision) == (p, p):
+        prior = np.asarray(prior_precision, dtype=float)
+    elif prior_scale is None:
+        prior = np.diag(checked_vector("prior_precision", prior_precision, p))
+    else:
+        prior = np.diag(checked_vector("prior_scale", prior_scale, p) ** -2.0)
+    check_numbers(noise_scale=noise_scale)
+    check_positive(prior=np.diag(prior))
+    tau = noise_scale**-2.0
+    precision = prior + tau * X.T @ X
+    half_logdet = _half_logdet(precision)
+    mean = np.linalg.solve(precision, tau * X.T @ y)
+    # y'(I/tau + X P^-1 X')^-1 y = tau |y - X m|^2 + m' P m : no difference of large numbers
+    quadratic = tau * np.sum((y - X @ mean) ** 2) + mean @ prior @ mean
+    log_evidence = 0.5 * (n * (math.log(tau) - LOG_2PI) - quadratic) + _half_logdet(prior) - half_logdet
+    gap = 0.5 * np.log(np.diag(precision)).sum() - half_logdet
+    return ConjugateRegression(
+        mean=mean,
+        covariance=np.linalg.inv(precision),
+        precision=precision,
+        log_evidence=float(log_evidence),
+        mean_field_sd=np.diag(precision) ** -0.5,
+        mean_field_elbo=float(log_evidence - gap),
+    )
+
+
+@dataclass(frozen=True)
+class NormalGamma:
+    """Posterior w | tau ~ N(mean, (tau precision)^-1), tau ~ Gamma(a, b) with rate b.
+
+    :ivar mean: [p]; ``precision`` [p, p], in units of the noise precision.
+    :ivar a: shape; ``b`` rate.
+    :ivar log_evidence: log p(y).
+    """
+
+    mean: np.ndarray
+    precision: np.ndarray
+    a: float
+    b: float
+    log_evidence: float
+
+    @property
+    def covariance(self) -> np.ndarray:
+        """Marginal covariance of w [p, p]: E[1/tau] precision^-1; needs a > 1."""
+        return np.linalg.inv(self.precision) * self.b / (self.a - 1)
+
+    def sample(self, n: int, seed: int = 0) -> dict[str, np.ndarray]:
+        """``n`` independent draws: ``w`` [n, p], ``noise_precision`` [n]."""
+        rng = np.random.default_rng(seed)
+        tau = rng.gamma(self.a, 1 / self.b, size=n)
+        root = np.linalg.cholesky(self.precision)  # w = m + L'^-1 z / sqrt(tau)
+        noise = np.linalg.solve(root.T, rng.standard_normal((len(self.mean), n))).T
+        return {"w": self.mean + noise / np.sqrt(tau)[:, None], "noise_precision": tau}
+
+
+def normal_gamma_regression(
+    X: np.ndarray, y: np.ndarray, *, prior_scale: float | np.ndarray = 1.0, a: float = 1.0, b: float = 1.0
+) -> NormalGamma:
+    """Exact posterior of w | tau ~ N(0, prior_scale^2 / tau), tau ~ Gamma(a, b) given y ~ N(X w, I / tau).
+
+    :param prior_scale: in units of the noise sd; a number or [p].
+    :raises ValueError: shapes that do not fit; values that are not positive or finite.
+    """
+    X, y = checked_data(X, y)
+    n, p = X.shape
+    check_positive(prior_scale=prior_scale)
+    check_numbers(a=a, b=b)
+    prior = checked_vector("prior_scale", prior_scale, p) ** -2.0
+    precision = np.diag(prior) + X.T @ X
+    mean = np.linalg.solve(precision, X.T @ y)
+    residual = float(np.sum((y - X @ mean) ** 2) + np.sum(prior * mean**2))
+    log_det = 0.5 * np.log(prior).sum() - _half_logdet(precision)
+    log_evidence = (
+        log_det + log_noise_integral(torch.tensor(residual, dtype=torch.float64), n, a, b, None).item()
+    )
+    return NormalGamma(mean, precision, a + n / 2, b + residual / 2, float(log_evidence))
+
+
+# ------------------------------------------------------------------------------------------------- arithmetic
+
+
+def log_noise_integral(residual: Tensor, n: int, a: float, b: float, noise_scale: float | None) -> Tensor:
+    """log of (tau / 2 pi)^(n/2) exp(-tau S / 2), at the known tau or integrated over tau ~ Gamma(a, b)."""
+    if noise_scale is not None:
+        return -0.5 * n * (LOG_2PI + 2 * math.log(noise_scale)) - 0.5 * residual / noise_scale**2
+    constant = a * math.log(b) - math.lgamma(a) + math.lgamma(a + n / 2) - 0.5 * n * LOG_2PI
+    return constant - (a + n / 2) * torch.log(b + residual / 2)
+
+
+def _half_logdet(matrix: np.ndarray) -> float:
+    return float(np.log(np.diag(np.linalg.cholesky(matrix))).sum())

@@ -1,0 +1,332 @@
+"""The samplers behind :mod:`guides.truth.mcmc`: one attempt of NumPyro's NUTS, and one of Pyro's.
+
+How the chains run side by side: the sampler is compiled once, and one thread a core executes it (XLA releases
+Python's lock).  No environment variable, no JAX setting and no device of the calling program is touched, and
+a chain does not wait for the slowest trajectory of its neighbours as under ``chain_method="vectorized"``.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from guides.posterior.fingerprint import as_array
+from guides.truth.gates import Draws
+
+#: Draws between two looks at the clock: short enough for Ctrl-C and the bar, long enough to cost nothing.
+_BLOCK = 25
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One attempt: everything a sampler needs besides model and data."""
+
+    warmup: int
+    draws: int
+    chains: int
+    target_accept: float
+    max_tree_depth: int
+    dense_mass: bool
+    seed: int
+    float64: bool
+    attempt: int = 0
+
+    def __post_init__(self) -> None:
+        if self.chains < 2:
+            raise ValueError(f"chains = {self.chains}: R-hat compares chains, at least 2 are needed")
+        if self.warmup < 1 or self.draws < 4:
+            raise ValueError(f"warmup >= 1 and draws >= 4 are needed, got {self.warmup} and {self.draws}")
+        if not 0 < self.target_accept < 1:
+            raise ValueError(f"target_accept must lie inside (0, 1), got {self.target_accept}")
+
+
+# ------------------------------------------------------------------------------------------ NumPyro's sampler
+
+
+def numpyro_attempt(twin: Callable, args: tuple, kwargs: dict, plan: Plan, show: bool) -> tuple[Draws, Draws]:
+    import jax
+
+    with jax.enable_x64(plan.float64):
+        args, kwargs = jax.tree.map(_to_jax, (args, kwargs), is_leaf=lambda x: as_array(x) is not None)
+        names, normals = _twin_sites(twin, args, kwargs)
+        states, advance = _compile(twin, args, kwargs, plan, names, normals)
+    chain = functools.partial(_run_chain, advance, plan)
+    with _Bar(show, (plan.warmup + plan.draws) * plan.chains, "NUTS") as bar:
+        runs = _side_by_side(chain, states, bar)
+    stacked = {k: np.stack([run[k] for run in runs]) for k in runs[0]}
+    return {k: stacked.pop(k) for k in names}, {k.removeprefix("stats:"): v for k, v in stacked.items()}
+
+
+def _to_jax(leaf: Any) -> Any:
+    import jax.numpy as jnp
+
+    array = as_array(leaf)
+    return leaf if array is None else jnp.asarray(array)
+
+
+def _twin_sites(twin: Callable, args: tuple, kwargs: dict) -> tuple[list[str], list[str]]:
+    """Names of the latent sites, and of those to be non-centred.
+
+    :raises ValueError: no latent site, a discrete one, or a plate that subsamples.
+    """
+    import jax
+    from numpyro import distributions as dist
+    from numpyro import handlers
+    from numpyro.infer.initialization import init_to_uniform
+
+    names, normals = [], []
+
+    def look(key: Any) -> None:
+        # abstractly (nothing is compiled), and with an initialiser: improper priors cannot be sampled
+        model = handlers.substitute(handlers.seed(twin, key), substitute_fn=init_to_uniform)
+        for site in handlers.trace(model).get_trace(*args, **kwargs).values():
+            _refuse_subsampling(site["name"], site["args"] if site["type"] == "plate" else None)
+            if site["type"] != "sample" or site["is_observed"]:
+                continue
+            _refuse_discrete(site["name"], site["fn"].support.is_discrete)
+            names.append(site["name"])
+            base = site["fn"]
+            while isinstance(base, dist.Independent | dist.ExpandedDistribution):
+                base = base.base_dist
+            if type(base) is dist.Normal:
+                normals.append(site["name"])
+
+    jax.eval_shape(look, jax.random.PRNGKey(0))
+    return _nonempty(names), normals
+
+
+def _nonempty(names: list[str]) -> list[str]:
+    if not names:
+        raise ValueError("the model has no latent site: there is nothing to sample")
+    return names
+
+
+def _refuse_discrete(name: str, is_discrete: bool) -> None:
+    if is_discrete:
+        raise ValueError(
+            f"latent site {name!r} is discrete: NUTS needs continuous sites (marginalise or enumerate it)"
+        )
+
+
+def _refuse_subsampling(name: str, sizes: Sequence | None) -> None:
+    if sizes is not None and sizes[1] is not None and sizes[1] != sizes[0]:
+        raise ValueError(f"plate {name!r} uses {sizes[1]} of {sizes[0]} rows: NUTS needs the whole data set")
+
+
+def _compile(
+    twin: Callable, args: tuple, kwargs: dict, plan: Plan, names: Sequence[str], normals: Sequence[str]
+) -> tuple[list, Callable]:
+    """Initial states of the chains; compiled ``advance(state, n)`` -> state, buffers [_BLOCK, ...]."""
+    import jax
+    import jax.numpy as jnp
+    from numpyro.handlers import reparam
+    from numpyro.infer import NUTS
+    from numpyro.infer.reparam import LocScaleReparam
+
+    model = reparam(twin, config={name: LocScaleReparam(0) for name in normals})
+
+    def started(key: Any) -> tuple[Any, Any]:
+        # Stan's shrinkage of the estimated variances towards 0.001 swamps weights that the data pin down to a
+        # small share of their prior sd (measured: it costs a factor of 15 in ESS on posteriordb's blr)
+        kernel = NUTS(
+            model,
+            target_accept_prob=plan.target_accept,
+            max_tree_depth=plan.max_tree_depth,
+            dense_mass=plan.dense_mass,
+            regularize_mass_matrix=plan.dense_mass,
+        )
+        return kernel, kernel.init(key, plan.warmup, None, model_args=args, model_kwargs=kwargs)
+
+    def collect(kernel: Any, state: Any) -> dict:
+        sites = kernel.postprocess_fn(args, kwargs)(state.z)
+        stats = {"diverging": state.diverging, "lp": -state.potential_energy, "energy": state.energy,
+                 "acceptance_rate": state.accept_prob, "step_size": state.adapt_state.step_size,
+                 "n_steps": state.num_steps}  # fmt: skip
+        return {k: sites[k] for k in names} | {f"stats:{k}": v for k, v in stats.items()}
+
+    def advance(state: Any, n: Any) -> tuple[Any, dict]:
+        # a kernel keeps transforms that may hold values of the trace which made it: each trace starts its own
+        # (the unused state is dropped by the compiler)
+        kernel, _ = started(jax.random.PRNGKey(0))
+
+        def step(i: Any, carry: tuple) -> tuple:
+            state, buffers = carry
+            state = kernel.sample(state, args, kwargs)
+            return state, jax.tree.map(lambda b, v: b.at[i].set(v), buffers, collect(kernel, state))
+
+        shapes = jax.eval_shape(lambda s: collect(kernel, s), state)
+        empty = jax.tree.map(lambda s: jnp.zeros((_BLOCK, *s.shape), s.dtype), shapes)
+        return jax.lax.fori_loop(0, n, step, (state, empty))
+
+    key = jax.random.fold_in(jax.random.PRNGKey(plan.seed), plan.attempt)
+    # compiled as one program: operation by operation it takes some eight seconds on a small network, so two
+    initial = jax.jit(lambda key: started(key)[1])
+    states = [initial(k) for k in jax.random.split(key, plan.chains)]
+    if not all(np.isfinite(state.potential_energy) for state in states):
+        raise ValueError(
+            "no starting point with a finite log density was found: check the model and its data"
+        )
+    return states, jax.jit(advance).lower(states[0], np.int32(1)).compile()
+
+
+def _run_chain(advance: Callable, plan: Plan, state: Any, tick: Callable[[int], None]) -> Draws:
+    """One chain, warm-up first; site and statistic names -> [draw, ...]."""
+    import jax
+
+    kept: list[dict] = []
+    with jax.enable_x64(plan.float64):  # the setting belongs to a thread
+        for phase, total in (("warmup", plan.warmup), ("draws", plan.draws)):
+            for done in range(0, total, _BLOCK):
+                n = min(_BLOCK, total - done)
+                state, block = advance(state, np.int32(n))
+                if phase == "draws":
+                    kept.append({k: np.array(v)[:n] for k, v in block.items()})
+                else:
+                    jax.block_until_ready(state)
+                tick(n)
+    return {k: np.concatenate([block[k] for block in kept]) for k in kept[0]}
+
+
+class _Stop(Exception):
+    """Raised inside a chain when another one failed or the user interrupted."""
+
+
+def _side_by_side(chain: Callable, states: Sequence, bar: _Bar) -> list[Draws]:
+    """Run the chains on the machine's cores; an error or Ctrl-C stops the others at their next block."""
+    stop = threading.Event()
+
+    def tick(n: int) -> None:
+        if stop.is_set():
+            raise _Stop
+        bar.add(n)
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with ThreadPoolExecutor(min(len(states), cores)) as pool:
+        runs = [pool.submit(chain, state, tick) for state in states]
+        try:
+            while not all(run.done() for run in runs):
+                wait(runs, timeout=0.2)
+                bar.refresh()
+                for run in runs:
+                    if run.done():
+                        run.result()
+            return [run.result() for run in runs]
+        except BaseException:
+            stop.set()
+            raise
+
+
+class _Bar:
+    """Progress on stderr, or nothing; counts may come from any thread, drawing is the main thread's."""
+
+    def __init__(self, show: bool, total: int, title: str) -> None:
+        self.count, self.lock, self.bar = 0, threading.Lock(), None
+        if show:
+            from tqdm import tqdm
+
+            self.bar = tqdm(total=total, desc=title, unit="draw", leave=False, file=sys.stderr)
+
+    def __enter__(self) -> _Bar:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self.bar is not None:
+            self.bar.close()
+
+    def add(self, n: int) -> None:
+        with self.lock:
+            self.count += n
+
+    def refresh(self) -> None:
+        if self.bar is not None:
+            self.bar.update(self.count - self.bar.n)
+
+
+# --------------------------------------------------------------------------------------------- Pyro's sampler
+
+
+def pyro_attempt(model: Callable, args: tuple, kwargs: dict, plan: Plan, show: bool) -> tuple[Draws, Draws]:
+    import torch
+    from pyro import poutine
+    from pyro.infer.reparam import LocScaleReparam
+
+    before = torch.get_default_dtype()
+    with torch.random.fork_rng(devices=[]):
+        try:
+            if plan.float64:
+                torch.set_default_dtype(torch.float64)
+                args = tuple(_double(a) for a in args)
+                kwargs = {k: _double(v) for k, v in kwargs.items()}
+            names, normals = _pyro_sites(model, args, kwargs)
+            centred = poutine.reparam(model, config={name: LocScaleReparam(0.0) for name in normals})
+            with _Bar(show, (plan.warmup + plan.draws) * plan.chains, "NUTS (Pyro)") as bar:
+                runs = [_pyro_chain(centred, args, kwargs, plan, c, names, bar) for c in range(plan.chains)]
+        finally:
+            torch.set_default_dtype(before)
+    draws = {k: np.stack([run[0][k] for run in runs]) for k in names}
+    return draws, {"diverging": np.stack([run[1] for run in runs])}
+
+
+def _double(value: Any) -> Any:
+    return value.double() if hasattr(value, "is_floating_point") and value.is_floating_point() else value
+
+
+def _pyro_sites(model: Callable, args: tuple, kwargs: dict) -> tuple[list[str], list[str]]:
+    """As :func:`_twin_sites`, for a Pyro model."""
+    import pyro.distributions as dist
+    from pyro import poutine
+
+    names, normals = [], []
+    for name, site in poutine.trace(model).get_trace(*args, **kwargs).nodes.items():
+        if site["type"] != "sample":
+            continue
+        if type(site["fn"]).__name__ == "_Subsample":
+            _refuse_subsampling(name, (site["fn"].size, site["fn"].subsample_size))
+        elif not site["is_observed"]:
+            _refuse_discrete(name, site["fn"].support.is_discrete)
+            names.append(name)
+            base = site["fn"]
+            while isinstance(base, dist.Independent | dist.ExpandedDistribution):
+                base = base.base_dist
+            if type(base) is dist.Normal:
+                normals.append(name)
+    return _nonempty(names), normals
+
+
+def _pyro_chain(
+    model: Callable, args: tuple, kwargs: dict, plan: Plan, chain: int, names: Sequence[str], bar: _Bar
+) -> tuple[Draws, np.ndarray]:
+    """Draws {site: [draw, *site]} in centred coordinates, and which of them diverged [draw]."""
+    import torch
+    from pyro import poutine
+    from pyro.infer.mcmc import MCMC, NUTS
+
+    torch.manual_seed(int(np.random.SeedSequence([plan.seed, plan.attempt, chain]).generate_state(1)[0]))
+    settings = {"max_tree_depth": plan.max_tree_depth, "full_mass": plan.dense_mass}
+    kernel = NUTS(model, target_accept_prob=plan.target_accept, **settings)
+
+    def hook(*_: Any) -> None:
+        bar.add(1)
+        bar.refresh()
+
+    run = MCMC(kernel, plan.draws, plan.warmup, disable_progbar=True, hook_fn=hook)
+    run.run(*args, **kwargs)
+    raw = run.get_samples()
+    rows = []
+    for i in range(
+        plan.draws
+    ):  # x = loc + scale z needs the model: its loc and scale may depend on other sites
+        fixed = poutine.condition(model, data={k: v[i] for k, v in raw.items()})
+        nodes = poutine.trace(fixed).get_trace(*args, **kwargs).nodes
+        rows.append({k: nodes[k]["value"].detach().numpy() for k in names})
+    diverging = np.zeros(plan.draws, dtype=bool)
+    diverging[run.diagnostics()["divergences"]["chain 0"]] = True
+    return {k: np.stack([row[k] for row in rows]) for k in names}, diverging

@@ -1,0 +1,316 @@
+"""Variable selection in closed form, by counting all 2^p models of a linear regression.
+
+Notation, everywhere: X [n, p], y [n], noise precision tau (tau = 1 / noise_scale^2), and no intercept unless
+said.
+
+    y | w, tau ~ N(X w, I / tau)
+
+* :func:`enumerate_g_prior`: Bayes factors of all 2^p subsets under Zellner's g-prior, intercept integrated
+out.
+* :func:`enumerate_spike_slab`: w_j = 0 or w_j | tau ~ N(0, s^2 / tau), independently; everything exact.
+
+Float64 throughout, log space, no loop over models: subsets of one size are gathered and factorised in
+batches. In a model's number, bit i says that column i is in.
+
+Zellner (1986); Liang, Paulo, Molina, Clyde, Berger (2008), JASA
+103(481), equation 6; George and McCulloch (1997), Statistica Sinica 7.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from guides.core.checks import check_numbers, checked_data, checked_inclusion
+from guides.truth.conjugate import log_noise_integral
+
+__all__ = [
+    "GPriorModels",
+    "SpikeSlabPosterior",
+    "enumerate_g_prior",
+    "enumerate_spike_slab",
+]
+
+#: Most columns whose subsets are enumerated: 2^20 models take some seconds, 2^25 would take minutes and
+#: gigabytes.
+MAX_COLUMNS = 20
+#: Numbers held at a time by a batch of gathered submatrices (8 bytes each, a handful of such arrays: about
+#: 100 MB).
+_BATCH_NUMBERS = 2_000_000
+
+
+# --------------------------------------------------------------------------------------- g-prior, all subsets
+
+
+@dataclass(frozen=True)
+class GPriorModels:
+    """All 2^p linear models under Zellner's g-prior.
+
+    :ivar log_bf: [2^p] log Bayes factors against the null model; bit i of the index = column i in.
+    :ivar log_model_probs: [2^p] log posterior probabilities, uniform prior over models.
+    :ivar inclusion: [p] posterior inclusion probabilities.
+    """
+
+    log_bf: np.ndarray
+    log_model_probs: np.ndarray
+    inclusion: np.ndarray
+
+
+def enumerate_g_prior(X: np.ndarray, y: np.ndarray, g: float) -> GPriorModels:
+    """Bayes factors and inclusion probabilities of all subsets of the columns of X.
+
+    Prior of a model: p(intercept, tau) ~ 1/tau, w | tau ~ N(0, g (Xc'Xc)^-1 / tau), Xc the centred columns.
+    Then
+
+        log BF = (n - 1 - k)/2 log(1 + g) - (n - 1)/2 log(1 + g (1 - R^2))
+
+    :raises ValueError: more than 20 columns; linearly dependent columns (the prior has no density there); g
+        <= 0; constant y.
+    """
+    X, y = checked_data(X, y)
+    n, p = X.shape
+    check_numbers(g=g)
+    Xc, yc = X - X.mean(0), y - y.mean()
+    scale = np.sqrt((Xc**2).sum(0))
+    total = float(yc @ yc)
+    if scale.min() == 0 or np.linalg.matrix_rank(Xc / scale) < p:
+        raise ValueError("columns of X are linearly dependent (with the intercept): no g-prior exists")
+    if total <= 1e-24 * n * float(np.abs(y).max()) ** 2:
+        raise ValueError("y is constant: R^2 does not exist")
+    Xc = Xc / scale  # R^2 does not change, the conditioning does
+
+    def score(gram: Tensor, moment: Tensor, subset: Tensor) -> Tensor:
+        explained = _half_solve(torch.linalg.cholesky(gram), moment).square().sum(-1)
+        unexplained = (1 - explained / total).clamp_min(0.0)  # rounding of a perfect fit
+        size = subset.shape[-1]
+        return (n - 1 - size) / 2 * math.log1p(g) - (n - 1) / 2 * torch.log1p(g * unexplained)
+
+    log_bf = _score_models(torch.as_tensor(Xc.T @ Xc), torch.as_tensor(Xc.T @ yc), score)
+    log_probs = torch.log_softmax(log_bf, 0)
+    return GPriorModels(log_bf.numpy(), log_probs.numpy(), _inclusion(log_probs, p).numpy())
+
+
+# -------------------------------------------------------------------------------- spike and slab, all subsets
+
+
+@dataclass(frozen=True)
+class SpikeSlabPosterior:
+    """Exact posterior of a spike-and-slab linear regression.
+
+    :ivar log_evidence: log p(y), summed over all 2^p models.
+    :ivar model_log_evidence: [2^p] log p(y | model); bit i of the index = column i in.
+    :ivar log_model_probs: [2^p] log posterior probabilities.
+    :ivar inclusion: [p] posterior inclusion probabilities.
+    :ivar mean: [p] posterior mean of the coefficients, ``sd`` [p], ``covariance`` [p, p] (spikes included).
+    :ivar noise_precision_mean: E[tau | y].
+    """
+
+    log_evidence: float
+    model_log_evidence: np.ndarray
+    log_model_probs: np.ndarray
+    inclusion: np.ndarray
+    mean: np.ndarray
+    sd: np.ndarray
+    covariance: np.ndarray
+    noise_precision_mean: float
+    _problem: _SpikeSlab = field(repr=False)
+
+    def function(self, X_new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and sd, each [m], of the noiseless function X_new w at ``X_new`` [m, p]."""
+        X_new = np.asarray(X_new, dtype=float)
+        variance = np.einsum("mi,ij,mj->m", X_new, self.covariance, X_new)
+        return X_new @ self.mean, np.sqrt(np.maximum(variance, 0.0))  # 0 up to rounding at X_new = 0
+
+    def sample(self, n: int, seed: int = 0) -> dict[str, np.ndarray]:
+        """``n`` independent draws: ``w`` [n, p] with exact zeros, ``noise_precision`` [n]."""
+        generator = torch.Generator().manual_seed(seed)
+        cumulative = torch.as_tensor(self.log_model_probs).exp().cumsum(0)
+        u = torch.rand(n, generator=generator, dtype=torch.float64) * cumulative[-1]
+        models = torch.searchsorted(cumulative, u, right=True).clamp_max(len(cumulative) - 1)
+        w, tau = self._problem.sample_given(models, generator)
+        return {"w": w.numpy(), "noise_precision": tau.numpy()}
+
+
+@dataclass(frozen=True)
+class _SpikeSlab:
+    """Sufficient statistics and prior: gram X'X [p, p], moment X'y [p], y'y."""
+
+    gram: Tensor
+    moment: Tensor
+    total: float
+    rows: int
+    slab_scale: float
+    a: float
+    b: float
+    noise_scale: float | None
+
+    def factor(self, gram: Tensor, moment: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Of A = X'X + I/s^2 (batch of submatrices): L with A = L L', z = L^-1 X'y, S = y'y - |z|^2."""
+        eye = torch.eye(gram.shape[-1], dtype=gram.dtype) / self.slab_scale**2
+        root = torch.linalg.cholesky(gram + eye)
+        z = _half_solve(root, moment)
+        return root, z, (self.total - z.square().sum(-1)).clamp_min(0.0)  # below 0 only by rounding
+
+    def log_evidence(self, gram: Tensor, moment: Tensor) -> Tensor:
+        """log p(y | model) = -log det(I + s^2 X'X) / 2 + the integral over tau."""
+        root, _, residual = self.factor(gram, moment)
+        size = gram.shape[-1]
+        half_logdet = root.diagonal(dim1=-2, dim2=-1).log().sum(-1) + size * math.log(self.slab_scale)
+        return log_noise_integral(residual, self.rows, self.a, self.b, self.noise_scale) - half_logdet
+
+    def noise(self, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """E[1/tau] and E[tau] given the model, from S."""
+        if self.noise_scale is not None:
+            return torch.full_like(residual, self.noise_scale**2), torch.full_like(
+                residual, self.noise_scale**-2
+            )
+        a, b = self.a + self.rows / 2, self.b + residual / 2
+        return b / (a - 1), a / b
+
+    def sample_given(self, models: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """One draw (w [n, p], tau [n]) for each of the model numbers [n]."""
+        p = len(self.moment)
+        w = torch.zeros(len(models), p, dtype=torch.float64)
+        tau = torch.empty(len(models), dtype=torch.float64)
+        included = (models[:, None] >> torch.arange(p)) & 1
+        sizes = included.sum(1)
+        for size in sizes.unique().tolist():
+            rows = torch.nonzero(sizes == size)[:, 0]
+            for part in rows.split(max(1, _BATCH_NUMBERS // max(1, size) ** 2)):
+                subset = torch.nonzero(included[part])[:, 1].reshape(len(part), size)
+                root, z, residual = self.factor(*_gather(self.gram, self.moment, subset))
+                tau[part] = self._sample_noise(residual, generator)
+                noise = torch.randn(z.shape, generator=generator, dtype=z.dtype)
+                # w = A^-1 X'y + L'^-1 z' / sqrt(tau) = L'^-1 (z + z' / sqrt(tau))
+                values = _half_solve(root, z + noise / tau[part, None].sqrt(), transposed=True)
+                w[part[:, None], subset] = values
+        return w, tau
+
+    def _sample_noise(self, residual: Tensor, generator: torch.Generator) -> Tensor:
+        if self.noise_scale is not None:
+            return torch.full_like(residual, self.noise_scale**-2)
+        # torch's gamma sampler takes the generator by this private name only
+        shape = torch.full_like(residual, self.a + self.rows / 2)
+        return torch._standard_gamma(shape, generator=generator) / (self.b + residual / 2)
+
+
+def enumerate_spike_slab(
+    X: np.ndarray,
+    y: np.ndarray,
+    *,
+    inclusion_prob: float | np.ndarray = 0.5,
+    slab_scale: float = 1.0,
+    a: float = 1.0,
+    b: float = 1.0,
+    noise_scale: float | None = None,
+) -> SpikeSlabPosterior:
+    """Exact posterior of y ~ N(X w, I / tau) with a spike and a slab on every coefficient,
+
+        w_j = gamma_j v_j,  gamma_j ~ Bernoulli(inclusion_prob),  v_j | tau ~ N(0, slab_scale^2 / tau).
+
+    No intercept: standardise X and y first.  Needs a + n/2 > 1 for the posterior sd.
+
+    :param inclusion_prob: a number or [p], strictly inside (0, 1).
+    :param slab_scale: sd of the slab in units of the noise sd.
+    :param a, b: tau ~ Gamma(a, b), rate b; ignored if ``noise_scale`` is given (known noise sd).
+    :raises ValueError: more than 20 columns; shapes that do not fit; values outside their range.
+    """
+    X, y = checked_data(X, y)
+    n, p = X.shape
+    check_numbers(slab_scale=slab_scale, a=a, b=b, noise_scale=1.0 if noise_scale is None else noise_scale)
+    q = torch.as_tensor(checked_inclusion(inclusion_prob, p))
+    if noise_scale is None and a + n / 2 <= 1:
+        raise ValueError(f"a + n/2 = {a + n / 2} must be above 1: the posterior variance is infinite")
+    gram, moment = torch.as_tensor(X.T @ X), torch.as_tensor(X.T @ y)
+    problem = _SpikeSlab(gram, moment, float(y @ y), n, slab_scale, a, b, noise_scale)
+    evidence = _score_models(gram, moment, lambda part, xy, subset: problem.log_evidence(part, xy))
+    prior = _score_models(gram, moment, lambda part, xy, subset: torch.logit(q)[subset].sum(-1))
+    joint = evidence + prior + torch.log1p(-q).sum()
+    log_evidence = torch.logsumexp(joint, 0)
+    log_probs = joint - log_evidence
+    mean, covariance, noise_precision = _moments(problem, log_probs)
+    return SpikeSlabPosterior(
+        log_evidence=log_evidence.item(),
+        model_log_evidence=evidence.numpy(),
+        log_model_probs=log_probs.numpy(),
+        inclusion=_inclusion(log_probs, p).numpy(),
+        mean=mean.numpy(),
+        sd=covariance.diagonal().sqrt().numpy(),
+        covariance=covariance.numpy(),
+        noise_precision_mean=noise_precision,
+        _problem=problem,
+    )
+
+
+def _moments(problem: _SpikeSlab, log_probs: Tensor) -> tuple[Tensor, Tensor, float]:
+    """Mean [p] and covariance [p, p] of w, and E[tau], averaged over the models."""
+    p = len(problem.moment)
+    mean, second, tau = torch.zeros(p, dtype=torch.float64), torch.zeros(p * p, dtype=torch.float64), 0.0
+    for models, subset in _subsets(p):
+        weight = log_probs[models].exp()
+        keep = weight > 1e-22  # 2^20 models of that size change nothing in float64
+        subset, weight = subset[keep], weight[keep]
+        root, z, residual = problem.factor(*_gather(problem.gram, problem.moment, subset))
+        variance, precision = problem.noise(residual)
+        tau += (weight * precision).sum().item()
+        if subset.shape[1] == 0 or not len(subset):
+            continue
+        centre = _half_solve(root, z, transposed=True)
+        inner = variance[:, None, None] * torch.cholesky_inverse(root)
+        inner = inner + centre[:, :, None] * centre[:, None, :]
+        mean.index_add_(0, subset.reshape(-1), (weight[:, None] * centre).reshape(-1))
+        place = subset[:, :, None] * p + subset[:, None, :]
+        second.index_add_(0, place.reshape(-1), (weight[:, None, None] * inner).reshape(-1))
+    return mean, second.reshape(p, p) - torch.outer(mean, mean), tau
+
+
+# ------------------------------------------------------------------------------------------------- arithmetic
+
+
+def _half_solve(root: Tensor, right: Tensor, transposed: bool = False) -> Tensor:
+    """L^-1 r, or L'^-1 r, of a batch of lower triangles [..., k, k] and vectors [..., k]."""
+    matrix = root.mT if transposed else root
+    return torch.linalg.solve_triangular(matrix, right[..., None], upper=transposed)[..., 0]
+
+
+def _gather(gram: Tensor, moment: Tensor, subset: Tensor) -> tuple[Tensor, Tensor]:
+    """Submatrices [B, k, k] and subvectors [B, k] of the columns ``subset`` [B, k]."""
+    return gram[subset[:, :, None], subset[:, None, :]], moment[subset]
+
+
+def _subsets(p: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """All subsets of p columns in batches of one size k: model numbers [B], columns [B, k]."""
+    if p > MAX_COLUMNS:
+        raise ValueError(
+            f"{p} columns make 2^{p} models: at most {MAX_COLUMNS} columns are enumerated (use MCMC)"
+        )
+    models = torch.arange(2**p)
+    size = torch.zeros_like(models)
+    for i in range(p):
+        size += (models >> i) & 1
+    for k in range(p + 1):
+        for part in models[size == k].split(max(1, _BATCH_NUMBERS // max(1, k * k, p))):
+            columns = torch.nonzero((part[:, None] >> torch.arange(p)) & 1)[:, 1]
+            yield part, columns.reshape(len(part), k)
+
+
+def _score_models(gram: Tensor, moment: Tensor, score: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
+    """``score(X'X of the subset, X'y of the subset, subset)`` of every model, [2^p]."""
+    p = len(moment)
+    out = None
+    for models, subset in _subsets(p):
+        out = torch.empty(2**p, dtype=torch.float64) if out is None else out
+        out[models] = score(*_gather(gram, moment, subset), subset)
+    return out
+
+
+def _inclusion(log_probs: Tensor, p: int) -> Tensor:
+    """Sum of the probabilities of the models whose bit i is set, [p]."""
+    probs = log_probs.exp()
+    number = torch.arange(len(probs))
+    return torch.stack([probs[(number >> i) & 1 == 1].sum() for i in range(p)])

@@ -1,0 +1,95 @@
+"""Point estimates and deep ensembles (Lakshminarayanan, Pritzel and Blundell 2017) of any Pyro model.
+
+Pyro has the point estimate: ``AutoDelta`` maximises the log joint density (MAP).  Without the priors'
+densities it maximises the likelihood, the deterministic network (:class:`FlatPriors`).  An ensemble is
+several of them from different seeds; it comes out as a :class:`~guides.posterior.draws.Posterior` whose
+draws are its members, so that every question asked of a posterior can be asked of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pyro
+import torch
+from pyro.infer import SVI, Trace_ELBO
+from pyro.infer.autoguide import AutoDelta
+from pyro.poutine.messenger import Messenger
+from torch import Tensor
+
+from guides.core.optim import FusedAdam
+from guides.core.sites import initial_value, require_density_of_points
+from guides.posterior.draws import Posterior
+
+
+class FlatPriors(Messenger):
+    """Leaves the priors' densities out of the score: ``FlatPriors()(model)`` for maximum likelihood."""
+
+    def _pyro_sample(self, msg: dict) -> None:
+        if not msg["is_observed"]:
+            msg["mask"] = False
+
+
+def fit_ensemble(
+    model: Callable,
+    *args,
+    members: int = 5,
+    steps: int = 1000,
+    lr: float = 0.01,
+    prior: bool = True,
+    seed: int = 0,
+    init_loc_fn: Callable[[dict], Tensor] = initial_value,
+    **kwargs,
+) -> Posterior:
+    """Fits ``members`` networks by Adam, each from a start and with minibatches (if any) of its own.
+
+    :param model: a Pyro model; ``args`` and ``kwargs`` are its arguments, with data
+    :param members: 1 for the deterministic network
+    :param lr: first learning rate; it falls linearly to zero
+    :param prior: maximise the joint density (MAP); False: the likelihood alone
+    :param seed: member ``i`` starts from ``seed + i``; the caller's random generators stay as they are
+    :returns: one chain of ``members`` draws; ``info["losses"]`` has each member's last loss
+    :raises ValueError: for arguments out of range; RuntimeError when a member's loss is not finite
+    :raises UnsupportedSiteError: for a SpikeSlab prior, unless ``prior=False``
+    """
+    if members < 1 or steps < 1 or not lr > 0:
+        raise ValueError(f"members, steps and lr must be positive, got {members}, {steps} and {lr}")
+    scored = model if prior else FlatPriors()(model)
+
+    def start(site: dict) -> Tensor:
+        require_density_of_points(site["name"], site)
+        return init_loc_fn(site)
+
+    points, losses = [], []
+    for member in range(members):
+        # Nothing of the fit stays in Pyro's global store, nor in the generators.
+        with pyro.get_param_store().scope(), _generators_restored():
+            pyro.set_rng_seed(seed + member)
+            guide = AutoDelta(scored, init_loc_fn=start)
+            optimizer = FusedAdam(lr=lr)
+            svi = SVI(scored, guide, optimizer, Trace_ELBO())
+            for step in range(steps):
+                optimizer.set_lr(lr * (1 - step / steps))
+                loss = svi.step(*args, **kwargs)
+            if not torch.isfinite(torch.tensor(loss)):
+                raise RuntimeError(f"member {member}: the loss is {loss} after {steps} steps; lower lr")
+            points.append({name: value.detach().clone() for name, value in guide.median().items()})
+            losses.append(float(loss))
+    draws = {name: torch.stack([point[name] for point in points]) for name in points[0]}
+    info = {
+        "method": ("map" if prior else "maximum-likelihood") if members == 1 else "deep-ensemble",
+        "members": members, "steps": steps, "lr": lr, "prior": prior, "seed": seed, "losses": losses,
+    }  # fmt: skip
+    return Posterior.from_draws(model, draws, info)
+
+
+@contextmanager
+def _generators_restored() -> Iterator[None]:
+    """The generators of torch (CUDA's too), numpy and Python end as they began."""
+    before = pyro.util.get_rng_state()
+    with torch.random.fork_rng():
+        try:
+            yield
+        finally:
+            pyro.util.set_rng_state(before)

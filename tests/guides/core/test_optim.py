@@ -1,0 +1,84 @@
+"""One Adam for a whole fit: the same steps as torch's, parameters that join late, saved states."""
+
+import pytest
+import torch
+from pyro.infer import SVI
+
+from guides import AutoMeanField
+from guides.core.optim import FusedAdam
+from tests.guides.battery import data, linear_model, normal
+
+
+def parameters(n: int = 2) -> list[torch.Tensor]:
+    return [torch.full((3,), float(i), requires_grad=True) for i in range(n)]
+
+
+def give_gradients(params, factor: float = 1.0) -> None:
+    for i, p in enumerate(params):
+        p.grad = factor * torch.arange(1.0, 4.0) * (i + 1)
+
+
+def test_steps_are_adams():
+    mine, theirs = parameters(), parameters()
+    fused, plain = FusedAdam(lr=0.1, betas=(0.8, 0.9)), torch.optim.Adam(theirs, lr=0.1, betas=(0.8, 0.9))
+    for step in range(4):
+        give_gradients(mine, 1.0 + step)
+        give_gradients(theirs, 1.0 + step)
+        fused.set_lr(0.1 / (step + 1))
+        plain.param_groups[0]["lr"] = 0.1 / (step + 1)
+        fused(mine)
+        plain.step()
+    for p, q in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(p, q)
+        assert p.grad is None
+
+
+def test_clipping_is_by_the_norm_of_all_gradients():
+    mine, theirs = parameters(), parameters()
+    fused, plain = FusedAdam(lr=0.1, clip_norm=0.5, eps=1.0), torch.optim.Adam(theirs, lr=0.1, eps=1.0)
+    give_gradients(mine)
+    give_gradients(theirs)
+    torch.nn.utils.clip_grad_norm_(theirs, 0.5)
+    fused(mine)
+    plain.step()
+    for p, q in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(p, q)
+
+
+def test_parameters_join_late_at_the_present_rate():
+    params = parameters()
+    fused = FusedAdam(lr=0.1)
+    give_gradients(params[:1])
+    fused(params)  # the other has no gradient yet
+    fused.set_lr(0.01)
+    give_gradients(params)
+    before = params[1].detach().clone()
+    fused(params)
+    torch.testing.assert_close(before - params[1].detach(), torch.full((3,), 0.01))
+
+
+def test_a_saved_state_goes_on_as_if_nothing_happened():
+    x, y = data()
+    model = linear_model(normal)
+
+    def start():
+        guide = AutoMeanField(model)
+        guide.setup(x, y)
+        optimizer = guide.optimizer(lr=0.1)
+        optimizer.adopt(guide.parameters())
+        return guide, optimizer, SVI(model, guide, optimizer, guide.elbo())
+
+    guide, optimizer, svi = start()
+    for _ in range(3):
+        svi.step(x, y)
+    other, later, svi_later = start()
+    other.load_state_dict(guide.state_dict())
+    later.set_state(optimizer.get_state())
+    for one in (svi, svi_later):
+        torch.manual_seed(3)
+        one.step(x, y)
+        one.step(x, y)
+    assert all(torch.equal(p, q) for p, q in zip(guide.parameters(), other.parameters(), strict=True))
+    with pytest.raises(RuntimeError, match="adopt the parameters"):
+        FusedAdam().set_state(optimizer.get_state())
+    assert FusedAdam().get_state() == {}

@@ -1,0 +1,560 @@
+"""NUTS against Stan's reference draws and exact posteriors; the gates, the retry and the cache."""
+
+import os
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pyro
+import pyro.distributions as pdist
+import pytest
+import torch
+from numpyro.distributions import constraints
+from scipy import stats
+
+from guides.posterior import arviz_io
+from guides.truth import mcmc, samplers
+from guides.truth.conjugate import conjugate_linear_regression
+from guides.truth.gates import Gates, MCMCResult, judge
+from guides.truth.mcmc import nuts, pyro_nuts
+
+#: Chance that a correct sampler fails any one group of comparisons (Bonferroni over the group).
+FAMILY_WISE = 1e-5
+LOOSE = Gates(max_rhat=1.05, min_ess_bulk=50, max_divergence_share=0.05)
+
+
+def z_bound(comparisons: int) -> float:
+    return stats.norm.isf(FAMILY_WISE / (2 * comparisons))
+
+
+# ------------------------------------------------------------------ Stan's reference posteriors (posteriordb)
+
+
+def regression(X, y, weights, sigma):
+    """y ~ N(X beta, sigma): beta and sigma with the priors given."""
+    beta = numpyro.sample("beta", weights)
+    sigma = numpyro.sample("sigma", sigma)
+    numpyro.sample("y", dist.Normal(X @ beta, sigma), obs=y)
+
+
+def flat(k):
+    """Stan's default where a model names no prior for a vector[k]."""
+    return dist.ImproperUniform(constraints.real, (k,), ()).to_event(1)
+
+
+def flat_positive():
+    return dist.ImproperUniform(constraints.positive, (), ())
+
+
+def blr(d):
+    """blr.stan: beta ~ N(0, 10), sigma ~ N(0, 10) cut at 0."""
+    beta = dist.Normal(0.0, 10.0).expand([5]).to_event(1)
+    return regression, (d["X"], d["y"], beta, dist.HalfNormal(10.0))
+
+
+def kidiq(d):
+    """kidscore_interaction.stan: beta flat, sigma ~ Cauchy(0, 2.5) cut at 0; score ~ 1 + hs + iq + hs iq."""
+    hs, iq = d["mom_hs"], d["mom_iq"]
+    X = np.stack([np.ones(len(iq)), hs, iq, hs * iq], 1)
+    return regression, (X, d["kid_score"], flat(4), dist.HalfCauchy(2.5))
+
+
+def mesquite(d):
+    """logmesquite.stan: beta and sigma flat; log weight ~ 1 + five logarithms + group."""
+    names = ("diam1", "diam2", "canopy_height", "total_height", "density")
+    X = np.stack([np.ones(46), *(np.log(d[n]) for n in names), d["group"]], 1)
+    return regression, (X, np.log(d["weight"]), flat(7), flat_positive())
+
+
+def earnings(d):
+    """logearn_interaction_z.stan: beta and sigma flat; log earn ~ 1 + z + male + z male, z: height."""
+    z = (d["height"] - d["height"].mean()) / d["height"].std(ddof=1)
+    X = np.stack([np.ones(len(z)), z, d["male"], z * d["male"]], 1)
+    return regression, (X, np.log(d["earn"]), flat(4), flat_positive())
+
+
+def eight_schools(d):
+    """eight_schools_noncentered.stan: mu ~ N(0, 5), tau ~ Cauchy(0, 5) cut at 0, theta ~ N(mu, tau).
+
+    Written centred here: a funnel, which only automatic non-centring makes samplable.
+    """
+
+    def model(y, sigma):
+        mu = numpyro.sample("mu", dist.Normal(0.0, 5.0))
+        tau = numpyro.sample("tau", dist.HalfCauchy(5.0))
+        theta = numpyro.sample("theta", dist.Normal(mu, tau).expand([8]).to_event(1))
+        numpyro.sample("y", dist.Normal(theta, sigma), obs=y)
+
+    return model, (d["y"].astype(float), d["sigma"].astype(float))
+
+
+POSTERIORS = [
+    ("sblri-blr", blr, {}),
+    ("kidiq-kidscore_interaction", kidiq, {"dense_mass": True}),
+    ("eight_schools-eight_schools_noncentered", eight_schools, {"target_accept": 0.95, "draws": 1000}),
+    pytest.param("mesquite-logmesquite", mesquite, {}, marks=pytest.mark.slow),
+    pytest.param("sblrc-blr", blr, {}, marks=pytest.mark.slow),
+    pytest.param("earnings-logearn_interaction_z", earnings, {}, marks=pytest.mark.slow),
+]
+
+
+def moments(draws):
+    """Mean and sd of [chain, draw, P] with their Monte Carlo standard errors, each [2, P]."""
+    value = np.stack([draws.mean((0, 1)), draws.std((0, 1))])
+    return value, np.stack([arviz_io.mcse(draws, "mean"), arviz_io.mcse(draws, "sd")])
+
+
+@pytest.mark.parametrize(("name", "twin", "settings"), POSTERIORS)
+def test_nuts_agrees_with_stan(name, twin, settings):
+    root = os.environ.get("ZOO_DATA")
+    if not root:
+        pytest.skip("ZOO_DATA does not name the folder of the data sets")
+    file = np.load(Path(root) / "posteriordb" / f"{name}.npz", allow_pickle=False)
+    model, args = twin({k.removeprefix("data_"): file[k] for k in file.files if k.startswith("data_")})
+    result = nuts(model, args, float64=True, seed=1, **settings)
+    assert result.passed, result.reason
+    columns = []
+    for parameter in file["param_names"]:  # "beta[1]" -> draws["beta"][..., 0]
+        site, _, index = str(parameter).rstrip("]").partition("[")
+        columns.append(result.draws[site][..., int(index) - 1] if index else result.draws[site])
+    (ours, our_error), (stan, stan_error) = moments(np.stack(columns, -1)), moments(file["draws"])
+    z = (ours - stan) / np.hypot(our_error, stan_error)
+    assert np.abs(z).max() < z_bound(z.size * len(POSTERIORS)), z
+
+
+# ------------------------------------------------------------------------------------------- exact posteriors
+
+PRIOR_MEAN, PRIOR_SD = np.array([3.0, -1.0, 40.0]), np.array([2.0, 0.5, 10.0])
+
+
+def linear(X, y, loc, scale, noise=0.7, bias=True):
+    """Weights with a prior that is neither centred nor unit, as one event and as single numbers."""
+    w = numpyro.sample("w", dist.Normal(loc[:2], scale[:2]).to_event(1))
+    b = numpyro.sample("b", dist.Normal(loc[2], scale[2])) if bias else 0.0
+    with numpyro.plate("rows", len(y)):
+        numpyro.sample("y", dist.Normal(X[:, :2] @ w + b, noise), obs=y)
+
+
+def linear_data():
+    rng = np.random.default_rng(0)
+    X = np.c_[rng.standard_normal((12, 2)) @ [[1, 0.7], [0, 0.7]], np.ones(12)]
+    return X, X @ [1.0, 0.0, 30.0] + 0.7 * rng.standard_normal(12)
+
+
+def assert_is_the_exact_posterior(result):
+    X, y = linear_data()
+    exact = conjugate_linear_regression(X, y - X @ PRIOR_MEAN, prior_scale=PRIOR_SD, noise_scale=0.7)
+    draws = np.concatenate([result.draws["w"], result.draws["b"][..., None]], -1)
+    value, error = moments(draws)
+    sd = np.sqrt(np.diag(exact.covariance))
+    z = (value - [exact.mean + PRIOR_MEAN, sd]) / error
+    assert np.abs(z).max() < z_bound(3 * z.size), z
+    deviations = (draws - draws.mean((0, 1))) / sd
+    products = np.stack([deviations[..., i] * deviations[..., j] for i, j in ((0, 1), (0, 2), (1, 2))], -1)
+    correlation = (exact.covariance / np.outer(sd, sd))[[0, 0, 1], [1, 2, 2]]
+    assert np.abs((products.mean((0, 1)) - correlation) / arviz_io.mcse(products)).max() < z_bound(9)
+
+
+@pytest.fixture(scope="module")
+def exact_run():
+    X, y = linear_data()
+    before = jax.config.jax_enable_x64, jax.local_device_count()
+    # torch tensors and keyword arguments, static ones among them, are fine
+    args = (torch.tensor(X), torch.tensor(y))
+    kwargs = {"loc": PRIOR_MEAN, "scale": PRIOR_SD, "bias": True}
+    result = nuts(linear, args, kwargs, draws=1500, float64=True, seed=2)
+    assert (jax.config.jax_enable_x64, jax.local_device_count()) == before
+    return result
+
+
+def test_noncentred_sampling_returns_the_centred_exact_posterior(exact_run):
+    assert exact_run.passed, exact_run.reason
+    assert set(exact_run.draws) == {"w", "b"}
+    assert exact_run.draws["w"].shape == (2, 1500, 2)
+    assert exact_run.draws["w"].dtype == np.float64
+    assert exact_run.flat()["w"].shape == (3000, 2)
+    np.testing.assert_array_equal(exact_run.flat()["b"][1500:], exact_run.draws["b"][1])
+    assert_is_the_exact_posterior(exact_run)
+
+
+def test_only_latent_normal_sites_are_noncentred():
+    """Which sites are latent, and which of them are non-centred: Normal ones, and no others."""
+    X, y = linear_data()
+    names, normals = samplers._twin_sites(linear, (jnp.array(X), jnp.array(y), PRIOR_MEAN, PRIOR_SD), {})
+    assert names == normals == ["w", "b"]
+
+    def others():
+        numpyro.sample("gamma", dist.Gamma(2.0, 1.0))
+        numpyro.sample("normal", dist.Normal(0.0, 1.0).expand([3, 2]).to_event(2))
+        numpyro.sample("lognormal", dist.LogNormal(0.0, 1.0))
+        numpyro.sample("observed", dist.Normal(0.0, 1.0), obs=0.0)
+        numpyro.deterministic("square", 1.0)
+
+    assert samplers._twin_sites(others, (), {}) == (["gamma", "normal", "lognormal"], ["normal"])
+
+
+def test_pyro_nuts_returns_the_exact_posterior():
+    def model(X, y, loc, scale):
+        w = pyro.sample("w", pdist.Normal(loc[:2], scale[:2]).to_event(1))
+        b = pyro.sample("b", pdist.Normal(loc[2], scale[2]))
+        with pyro.plate("rows", len(y)):
+            pyro.sample("y", pdist.Normal(X[:, :2] @ w + b, 0.7), obs=y)
+
+    X, y = (torch.tensor(v, dtype=torch.float32) for v in linear_data())
+    args = (X, y, torch.tensor(PRIOR_MEAN).float(), torch.tensor(PRIOR_SD).float())
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    # with 150 iterations of warm-up one machine in a few gets a step size that mixes badly
+    result = pyro_nuts(model, args, warmup=400, draws=250, float64=True, gates=LOOSE, retries=0)
+    assert torch.equal(state, torch.get_rng_state())
+    assert torch.get_default_dtype() == torch.float32
+    assert result.passed, result.reason
+    assert result.draws["w"].shape == (2, 250, 2)
+    assert result.draws["w"].dtype == np.float64
+    assert not np.array_equal(result.draws["w"][0], result.draws["w"][1])
+    assert result.settings["versions"]["pyro-ppl"] == pyro.__version__
+    assert_is_the_exact_posterior(result)
+
+
+def test_chains_do_not_depend_on_the_number_of_cores_and_follow_the_seed(monkeypatch):
+    def model():
+        # bounds made by jax inside the model: a kernel must not carry them from one trace to the next
+        numpyro.sample("u", dist.Uniform(jnp.zeros(2) * 1.0, jnp.ones(2) + 1).to_event(1))
+
+    settings = {"warmup": 40, "draws": 30, "chains": 3, "retries": 0}
+    result = nuts(model, **settings)
+    draws = result.draws["u"]
+    assert draws.shape == (3, 30, 2)
+    assert draws.dtype == np.float32
+    assert draws.min() > 0
+    assert draws.max() < 2
+    assert len({chain.tobytes() for chain in draws}) == 3
+    assert not result.passed  # far too short
+    assert result.sample_stats["diverging"].shape == (3, 30)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0}, raising=False)
+    np.testing.assert_array_equal(nuts(model, **settings).draws["u"], draws)
+    assert not np.array_equal(nuts(model, **settings, seed=1).draws["u"], draws)
+
+
+# --------------------------------------------------------------------------------------------------- refusals
+
+
+def test_models_that_nuts_cannot_serve_are_refused_by_name():
+    def discrete():
+        numpyro.sample("x", dist.Normal(0.0, 1.0))
+        numpyro.sample("gate", dist.Bernoulli(0.5))
+
+    def nothing():
+        numpyro.sample("y", dist.Normal(0.0, 1.0), obs=1.0)
+
+    def minibatch():
+        x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+        with numpyro.plate("rows", 10, subsample_size=5):
+            numpyro.sample("y", dist.Normal(x, 1.0), obs=jnp.zeros(5))
+
+    def impossible():
+        x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+        numpyro.factor("never", -jnp.inf * (1 + x**2))
+
+    for model, words in ((discrete, "'gate' is discrete"), (nothing, "no latent site"),
+                         (minibatch, "'rows' uses 5 of 10"), (impossible, "no starting point")):  # fmt: skip
+        with pytest.raises(ValueError, match=words) as caught:
+            nuts(model)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match="at least 2"):
+        nuts(nothing, chains=1)
+
+
+def test_pyro_models_that_nuts_cannot_serve_are_refused_by_name():
+    def discrete():
+        pyro.sample("x", pdist.Normal(0.0, 1.0))
+        pyro.sample("gate", pdist.Bernoulli(0.5))
+
+    def minibatch():
+        x = pyro.sample("x", pdist.Normal(0.0, 1.0))
+        with pyro.plate("rows", 10, subsample_size=5):
+            pyro.sample("y", pdist.Normal(x, 1.0), obs=torch.zeros(5))
+
+    for model, words in ((discrete, "'gate' is discrete"), (minibatch, "'rows' uses 5 of 10"),
+                         (lambda: None, "no latent site")):  # fmt: skip
+        with pytest.raises(ValueError, match=words):
+            pyro_nuts(model)
+
+
+# ------------------------------------------------------------------------------------------ gates and retries
+
+
+def test_a_sampler_that_hardly_moves_fails():
+    def model():
+        x = numpyro.sample("x", dist.Normal(0.0, 1.0))
+        numpyro.sample("y", dist.Normal(x, 0.001).expand([50]).to_event(1))  # a narrow ridge
+
+    result = nuts(model, warmup=20, draws=100, max_tree_depth=1, retries=0)
+    assert not result.passed
+    assert "is not below 1.01" in result.reason
+    assert "is not above 400" in result.reason
+
+
+def test_chains_in_different_modes_fail_even_if_each_mixes_well():
+    def model():
+        x = numpyro.sample("x", dist.ImproperUniform(constraints.real, (), ()))
+        numpyro.factor("modes", jnp.logaddexp(-0.5 * (100 * (x - 1)) ** 2, -0.5 * (100 * (x + 1)) ** 2))
+
+    for seed in range(5):  # the first seed whose chains start on different sides
+        result = nuts(model, warmup=200, draws=500, retries=0, seed=seed)
+        sides = np.sign(result.draws["x"]).mean(1)
+        if sides.sum() == 0:
+            break
+    assert sides.sum() == 0
+    assert not result.passed
+    assert result.diagnostics["max_rhat"] > 1.5
+    # the same chains agree on what the two modes have in common: this is why gates act on functions
+    values = mcmc._function_values(result.draws, lambda d: (d["x"] ** 2)[:, None])
+    assert judge(values, result.sample_stats["diverging"], Gates())[0]["max_rhat"] < 1.02
+
+
+def fake(values=None, divergences=0, good_from=0, calls=None):
+    """An attempt that answers at once: independent normals, poor before attempt ``good_from``."""
+
+    def attempt(twin, args, kwargs, plan, show):
+        if calls is not None:
+            calls.append(plan)
+        x = np.random.default_rng(plan.attempt).standard_normal((plan.chains, plan.draws, 3))
+        if values is not None:
+            x = values(x)
+        elif plan.attempt < good_from and not divergences:
+            x = x + np.linspace(0, 3, plan.draws)[:, None]  # drifts: R-hat and ESS fail
+        diverging = np.zeros(x.shape[:2], bool)
+        if plan.attempt < good_from:
+            diverging[0, :divergences] = True
+        return {"x": x}, {"diverging": diverging}
+
+    return attempt
+
+
+def nothing_to_sample():
+    raise AssertionError("the fake sampler calls no model")
+
+
+def test_a_good_run_passes_at_once(monkeypatch):
+    monkeypatch.setattr(mcmc, "numpyro_attempt", fake(calls=(calls := [])))
+    result = nuts(nothing_to_sample)
+    assert (result.passed, result.reason, len(calls)) == (True, "", 1)
+    d = result.diagnostics
+    assert d["attempts"] == 1
+    assert d["max_rhat"] < 1.01
+    assert d["min_ess_bulk"] > 400
+    assert d["min_ess_tail"] > 400
+    assert d["divergences"] == 0
+    assert result.settings["versions"]["jax"] == jax.__version__
+    assert result.settings["seed"] == 0
+
+
+def test_poor_mixing_is_repeated_with_twice_the_draws_and_a_higher_acceptance(monkeypatch):
+    monkeypatch.setattr(mcmc, "numpyro_attempt", fake(good_from=1, calls=(calls := [])))
+    result = nuts(nothing_to_sample)
+    assert [(c.draws, c.target_accept, c.attempt) for c in calls] == [(600, 0.8, 0), (1200, 0.95, 1)]
+    assert result.passed
+    assert result.diagnostics["attempts"] == 2
+    assert result.diagnostics["draws"] == 1200
+    assert result.diagnostics["target_accept"] == 0.95
+    assert result.settings["draws"] == 600  # as asked for
+
+
+def test_divergences_are_repeated_with_the_same_number_of_draws(monkeypatch):
+    monkeypatch.setattr(mcmc, "numpyro_attempt", fake(good_from=1, divergences=2, calls=(calls := [])))
+    result = nuts(nothing_to_sample, target_accept=0.97)
+    assert [(c.draws, c.target_accept) for c in calls] == [(600, 0.97), (600, 0.985)]
+    assert result.passed
+    monkeypatch.setattr(mcmc, "numpyro_attempt", fake(good_from=9, divergences=2))
+    result = nuts(nothing_to_sample, retries=2)
+    assert not result.passed
+    assert result.diagnostics["attempts"] == 3
+    assert result.reason == "2 of 1200 draws diverged (0.17%), more than 0.10%"
+    # 1 in 1200 is within the limit
+    monkeypatch.setattr(mcmc, "numpyro_attempt", fake(good_from=9, divergences=1))
+    assert nuts(nothing_to_sample).passed
+
+
+@pytest.mark.parametrize("function", [lambda d: d["x"], lambda d: d["x"][:, 0]])
+def test_functions_of_one_or_many_values(monkeypatch, function):
+    monkeypatch.setattr(mcmc, "numpyro_attempt", fake())
+    assert nuts(nothing_to_sample, function=function).passed
+
+
+def test_constant_and_infinite_function_values(monkeypatch):
+    monkeypatch.setattr(mcmc, "numpyro_attempt", fake())
+
+    def with_column(value):
+        def function(draws):
+            out = draws["x"].copy()
+            out[:, 1] = value(len(out))
+            return out
+
+        return nuts(nothing_to_sample, function=function, retries=0)
+
+    constant = with_column(lambda n: 1.0)
+    assert constant.passed
+    assert constant.diagnostics["constant_values"] == 1
+    stuck = with_column(lambda n: np.arange(n) // (n // 2))  # each chain constant, at another value
+    assert not stuck.passed
+    assert stuck.diagnostics["max_rhat"] == np.inf
+    for bad in (np.nan, np.inf):
+        result = with_column(lambda n, bad=bad: np.where(np.arange(n) == 7, bad, 0.5))
+        assert not result.passed
+        assert result.reason == "1 of 3 function values are not finite"
+    nothing = nuts(nothing_to_sample, function=lambda d: np.ones((len(d["x"]), 2)), retries=0)
+    assert nothing.reason == "no function value ever moves"
+    with pytest.raises(ValueError, match="one row a draw"):
+        nuts(nothing_to_sample, function=lambda d: d["x"][:5])
+
+
+def test_a_chain_that_fails_stops_the_others():
+    seen = []
+
+    def chain(state, tick):
+        if state == 0:
+            raise RuntimeError("boom")
+        for _ in range(10_000):
+            seen.append(state)
+            tick(1)
+            time.sleep(0.005)
+
+    with samplers._Bar(False, 1, "") as bar, pytest.raises(RuntimeError, match="boom"):
+        samplers._side_by_side(chain, [0, 1], bar)
+    assert len(seen) < 1000
+
+
+def test_no_bar_where_stderr_is_no_terminal(capsys):
+    def model():
+        numpyro.sample("x", dist.Normal(0.0, 1.0))
+
+    nuts(model, warmup=10, draws=10, retries=0, progress=True)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_bar_counts_every_draw(capsys):
+    with samplers._Bar(True, 10, "NUTS") as bar:
+        bar.add(4)
+        bar.add(6)
+        bar.refresh()
+        assert bar.bar.n == 10
+    assert "NUTS" in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------------------ cache
+
+
+def same(a: MCMCResult, b: MCMCResult) -> bool:
+    arrays = all(np.array_equal(a.draws[k], b.draws[k]) for k in a.draws)
+    stats_equal = np.array_equal(a.sample_stats["diverging"], b.sample_stats["diverging"])
+    facts = all(
+        getattr(a, k) == getattr(b, k) for k in ("diagnostics", "settings", "seconds", "passed", "reason")
+    )
+    return arrays and stats_equal and facts and a.draws.keys() == b.draws.keys()
+
+
+@pytest.mark.parametrize("good_from", [0, 9])
+def test_the_same_question_is_answered_from_the_file(monkeypatch, tmp_path, good_from):
+    monkeypatch.setattr(mcmc, "numpyro_attempt", fake(good_from=good_from, calls=(calls := [])))
+    path = tmp_path / "reference.nc"
+    x = np.arange(3.0)
+    first = nuts(nothing_to_sample, (x,), cache=path)
+    made = len(calls)
+    again = nuts(nothing_to_sample, (x.copy(),), cache=path)
+    assert len(calls) == made
+    assert same(first, again)
+    assert again.passed == (good_from == 0)  # a failed reference is shown as failed
+    assert bool(again.reason) == (good_from == 9)
+    assert same(MCMCResult.load(path), first)
+
+
+def test_another_question_is_not(monkeypatch, tmp_path):
+    monkeypatch.setattr(mcmc, "numpyro_attempt", fake(calls=(calls := [])))
+    path = tmp_path / "reference.nc"
+    x = np.arange(3.0)
+
+    def other():
+        raise AssertionError("another model")
+
+    base = {"twin": nothing_to_sample, "args": (x,), "cache": path}
+    changes = [{"args": (x + 1e-9,)}, {"kwargs": {"a": 1}}, {"seed": 1}, {"warmup": 601}, {"twin": other},
+               {"function": lambda d: d["x"]}, {"gates": LOOSE}, {"float64": True}]  # fmt: skip
+    for change in changes:
+        nuts(**base)
+        before = len(calls)
+        nuts(**(base | change))
+        assert len(calls) == before + 1, change
+
+
+@pytest.mark.parametrize("damage", ["truncated", "text", "another library's"])
+def test_a_damaged_file_is_replaced(monkeypatch, tmp_path, damage):
+    monkeypatch.setattr(mcmc, "numpyro_attempt", fake(calls=(calls := [])))
+    path = tmp_path / "reference.nc"
+    first = nuts(nothing_to_sample, cache=path)
+    if damage == "another library's":
+        arviz_io.save_netcdf(arviz_io.to_arviz({"x": np.zeros((2, 9))}), path)
+        with pytest.raises(ValueError, match="reference.nc.*not of an MCMC run"):
+            MCMCResult.load(path)
+    else:
+        path.write_bytes(path.read_bytes()[:3000] if damage == "truncated" else b"text")
+    second = nuts(nothing_to_sample, cache=path)
+    assert len(calls) == 2
+    np.testing.assert_array_equal(first.draws["x"], second.draws["x"])
+    assert same(second, nuts(nothing_to_sample, cache=path))
+    assert os.listdir(tmp_path) == ["reference.nc"]
+
+
+def test_killed_while_saving_leaves_the_old_reference(monkeypatch, tmp_path):
+    monkeypatch.setattr(mcmc, "numpyro_attempt", fake())
+    path = tmp_path / "reference.nc"
+    first = nuts(nothing_to_sample, cache=path)
+
+    def killed(idata, filename):
+        filename.write_bytes(b"half a file")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(arviz_io, "_write", killed)
+        with pytest.raises(KeyboardInterrupt):
+            nuts(nothing_to_sample, seed=1, cache=path)
+    assert same(MCMCResult.load(path), first)
+    assert os.listdir(tmp_path) == ["reference.nc"]
+
+
+def test_a_real_run_survives_the_file(exact_run, tmp_path):
+    path = exact_run.save(tmp_path / "run.nc")
+    assert same(MCMCResult.load(path), exact_run)
+    idata = arviz_io.load_netcdf(path)
+    assert idata["posterior"]["w"].dims == ("chain", "draw", "w_dim_0")
+    assert arviz_io.decode_attrs(idata)["is_mcmc"] == "true"
+    assert {"lp", "energy", "n_steps", "step_size", "acceptance_rate"} <= set(idata["sample_stats"].data_vars)
+
+
+# --------------------------------------------------------------------------------------------- a real network
+
+
+@pytest.mark.slow
+def test_a_network_passes_on_its_predictions():
+    rng = np.random.default_rng(0)
+    x = np.linspace(-2, 2, 40)[:, None]
+    y = np.sin(2 * x[:, 0]) + 0.1 * rng.standard_normal(40)
+
+    def model(x, y):
+        w1 = numpyro.sample("w1", dist.Normal(0.0, 1.0).expand([1, 10]).to_event(2))
+        b1 = numpyro.sample("b1", dist.Normal(0.0, 1.0).expand([10]).to_event(1))
+        w2 = numpyro.sample("w2", dist.Normal(0.0, 10**-0.5).expand([10]).to_event(1))
+        tau = numpyro.sample("tau", dist.Gamma(6.0, 6.0))
+        f = jax.nn.relu(x @ w1 + b1) @ w2
+        numpyro.sample("y", dist.Normal(f, tau**-0.5), obs=y)
+
+    def predictions(d):
+        return np.einsum("snh,sh->sn", np.maximum(x @ d["w1"] + d["b1"][:, None], 0), d["w2"])
+
+    result = nuts(model, (x, y), function=predictions, draws=1500)
+    assert result.passed, result.reason
+    assert result.diagnostics["values"] == 40

@@ -1,0 +1,258 @@
+"""The Polya-Gamma sampler, its tableau, and the chains against numerical integration and enumeration."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from guides.posterior import arviz_io
+from guides.truth import polya_gamma
+from guides.truth.gates import Gates, MCMCResult
+from guides.truth.polya_gamma import inclusion, sample_polya_gamma, spike_slab_logistic_gibbs
+from guides.truth.spike_slab_logistic import enumerate_spike_slab_logistic
+from tests.guides.truth.logistic_problems import SIMULATION, by_quadrature, problem, real, z_bound
+
+LOOSE = Gates(max_rhat=1.05, min_ess_bulk=50)
+
+
+# ------------------------------------------------------------------------------------------------ Polya-Gamma
+
+
+@pytest.mark.parametrize("z", [0.0, 0.3, -2.0, 12.0, 49.9, 50.1, -120.0, 700.0])
+def test_draws_have_the_law_of_polya_gamma(z):
+    """Mean, variance and two values of the Laplace transform; on both sides of the change of method."""
+    n = 200_000
+    omega = sample_polya_gamma(np.full((2, n // 2), z), np.random.default_rng(1)).ravel()
+    assert omega.min() > 0
+    a = abs(z)
+    mean = np.tanh(a / 2) / (2 * a) if a else 0.25
+    # (sinh z - z) / (4 z^3 cosh(z/2)^2) without overflow
+    variance = (2 * np.tanh(a / 2) - a / np.cosh(min(a, 700) / 2) ** 2) / (4 * a**3) if a else 1 / 24
+    errors = [omega - mean, (omega - mean) ** 2 - variance]
+    for t in (1 / mean, 5 / mean):
+        root = np.sqrt(a**2 / 4 + t / 2)
+        log_cosh = [x + np.log1p(np.exp(-2 * x)) for x in (a / 2, root)]
+        errors.append(np.exp(-t * omega) - np.exp(log_cosh[0] - log_cosh[1]))
+    scores = [e.mean() / (e.std() / np.sqrt(n)) for e in errors]
+    assert np.abs(scores).max() < z_bound(4 * 8), scores
+
+
+def test_draws_keep_their_shape_and_stream():
+    z = np.linspace(-80, 80, 12).reshape(3, 4)
+    first, again = (sample_polya_gamma(z, np.random.default_rng(0)) for _ in range(2))
+    assert first.shape == (3, 4)
+    np.testing.assert_array_equal(first, again)
+
+
+# ---------------------------------------------------------------------------------------------------- tableau
+
+
+def tableau_problem(p=4):
+    rng = np.random.default_rng(2)
+    X, y = problem(30, p)
+    q, scales = np.linspace(0.2, 0.6, p), np.append(np.linspace(0.7, 1.5, p), 0.9)
+    built = polya_gamma._Problem.build(X, y, q, scales)
+    return built, rng.uniform(0.05, 0.25, 30), X, y, q, scales
+
+
+def log_marginal(X, y, omega, q, scales, inside):
+    """log of prior x integral over (b, w) of exp(kappa eta - omega eta^2 / 2), from a Gaussian density of the
+    pseudo-data kappa / omega."""
+    D = np.c_[X[:, inside], np.ones(len(y))]
+    sd = np.append(scales[:-1][inside], scales[-1])
+    law = stats.multivariate_normal(cov=np.diag(1 / omega) + (D * sd**2) @ D.T)
+    return law.logpdf((y - 0.5) / omega) + np.log(np.where(inside, q, 1 - q)).sum()
+
+
+@pytest.mark.parametrize("start", [[0, 0, 0, 0], [1, 0, 1, 0], [1, 1, 1, 1]])
+def test_odds_read_off_the_tableau_are_ratios_of_marginals(start):
+    built, omega, X, y, q, scales = tableau_problem()
+    inside = np.array(start, dtype=bool)
+    tableau = polya_gamma._Tableau(built, omega, inside.copy())
+    for step in [None, 1, 2, 1, 0, 3, 2]:  # and again after flips
+        if step is not None:
+            tableau.flip(step)
+            inside[step] = ~inside[step]
+        np.testing.assert_array_equal(tableau.inside, inside)
+        here = log_marginal(X, y, omega, q, scales, inside)
+        for j in range(4):
+            other = inside.copy()
+            other[j] = ~other[j]
+            there = log_marginal(X, y, omega, q, scales, other)
+            expected = here - there if inside[j] else there - here
+            assert tableau.log_odds(j) == pytest.approx(expected, abs=1e-9)
+            for k in range(4):
+                if inside[j] and not inside[k]:
+                    other = inside.copy()
+                    other[[j, k]] = False, True
+                    expected = log_marginal(X, y, omega, q, scales, other) - here
+                    assert tableau.log_odds_of_swap(j, k) == pytest.approx(expected, abs=1e-9)
+
+
+def test_coefficients_drawn_from_the_tableau():
+    built, omega, X, y, _, scales = tableau_problem()
+    inside = np.array([True, False, True, False])
+    tableau = polya_gamma._Tableau(built, omega, inside)
+    rng = np.random.default_rng(0)
+    draws = np.stack([tableau.draw(rng) for _ in range(20_000)])
+    at = [0, 2, 4]
+    D = np.c_[X, np.ones(len(y))][:, at]
+    covariance = np.linalg.inv((D.T * omega) @ D + np.diag(scales[at] ** -2.0))
+    assert not draws[:, [1, 3]].any()
+    z = (draws[:, at].mean(0) - covariance @ D.T @ (y - 0.5)) / np.sqrt(np.diag(covariance) / 20_000)
+    assert np.abs(z).max() < z_bound(3)
+    np.testing.assert_allclose(np.cov(draws[:, at].T), covariance, atol=0.05 * np.diag(covariance).max())
+
+
+# ----------------------------------------------------------------------------------------------------- chains
+
+
+@pytest.mark.parametrize("p", [1, 2])
+def test_chains_find_the_exact_posterior(p):
+    X, y = problem(12, p, seed=1)
+    settings = (0.3, 1.5, 0.8)
+    _, _, exact, mean = by_quadrature(X, y, *settings)
+    run = spike_slab_logistic_gibbs(X, y, *settings, draws=4000, seed=2)
+    assert run.passed, run.reason
+    found, error = inclusion(run)
+    z = ((found - exact) / error).tolist()
+    inside = (run.draws["w"] != 0).astype(float)  # the indicators themselves, too
+    z += ((inside.mean((0, 1)) - exact) / arviz_io.mcse(inside)).tolist()
+    z += ((run.draws["w"].mean((0, 1)) - mean) / arviz_io.mcse(run.draws["w"])).tolist()
+    assert np.abs(z).max() < z_bound(2 * len(z)), z
+
+
+def test_columns_that_can_stand_in_for_each_other():
+    """Correlation .97 among three of five columns, near-separable classes: swaps are at work."""
+    rng = np.random.default_rng(3)
+    common = rng.standard_normal((300, 1))
+    X = np.c_[common + 0.18 * rng.standard_normal((300, 3)), rng.standard_normal((300, 2))]
+    y = (common[:, 0] + 0.15 * rng.standard_normal(300) > 0).astype(float)
+    settings = (0.25, 2.0, 1.0)
+    exact = enumerate_spike_slab_logistic(X, y, *settings).importance(40_000)
+    run = spike_slab_logistic_gibbs(X, y, *settings, draws=2000, seed=4)
+    assert run.passed, run.reason
+    assert run.sample_stats["swaps"].mean() > 0.05
+    found, error = inclusion(run)
+    z = (found - exact.inclusion) / np.hypot(error, exact.inclusion_se)
+    z_mean = (run.draws["w"].mean((0, 1)) - exact.mean) / np.hypot(
+        arviz_io.mcse(run.draws["w"]), exact.mean_se
+    )
+    assert np.abs([*z, *z_mean]).max() < z_bound(10), (z, z_mean)
+    assert error.max() < 0.02
+
+
+def test_without_information_the_chains_sample_the_prior():
+    y = np.array([0.0, 1, 1, 0, 1, 1])
+    run = spike_slab_logistic_gibbs(np.zeros((6, 2)), y, [0.2, 0.7], 3.0, draws=3000, gates=LOOSE)
+    found, error = inclusion(run)
+    np.testing.assert_allclose(found, [0.2, 0.7], atol=1e-12)  # known exactly, whatever the others are
+    np.testing.assert_allclose(error, 0, atol=1e-12)
+    second = run.draws["w"] ** 2
+    assert np.abs((second.mean((0, 1)) - [1.8, 6.3]) / arviz_io.mcse(second)).max() < z_bound(2)
+
+
+# ----------------------------------------------------------------------------------- settings, gates, storage
+
+
+def test_chains_that_fail_go_on_and_say_so():
+    X, y = problem(40, 3)
+    strict = Gates(min_ess_bulk=1e9)
+    run = spike_slab_logistic_gibbs(X, y, draws=50, warmup=10, chains=2, retries=2, gates=strict, seed=1)
+    assert not run.passed
+    assert "ESS" in run.reason
+    assert run.draws["w"].shape == (2, 200, 3)
+    assert (run.diagnostics["attempts"], run.diagnostics["draws"]) == (3, 200)
+    assert "divergences" not in run.diagnostics
+    # the first draws are those of a run without retries
+    once = spike_slab_logistic_gibbs(X, y, draws=50, warmup=10, chains=2, retries=0, gates=strict, seed=1)
+    np.testing.assert_array_equal(run.draws["w"][:, :50], once.draws["w"])
+    # and all of them those of one long run: nothing is thrown away when chains go on
+    long = spike_slab_logistic_gibbs(X, y, draws=200, warmup=10, chains=2, retries=0, gates=strict, seed=1)
+    np.testing.assert_array_equal(run.draws["w"], long.draws["w"])
+    loose = spike_slab_logistic_gibbs(X, y, draws=300, warmup=10, chains=2, gates=LOOSE, seed=1)
+    assert loose.passed
+    assert loose.diagnostics["attempts"] == 1
+
+
+def test_draws_depend_on_the_seed_and_not_on_the_processes():
+    X, y = problem(30, 3)
+    options = {"draws": 30, "warmup": 5, "chains": 2, "retries": 0}
+    first = spike_slab_logistic_gibbs(X, y, seed=1, **options)
+    shared = spike_slab_logistic_gibbs(X, y, seed=1, jobs=2, **options)
+    other = spike_slab_logistic_gibbs(X, y, seed=2, **options)
+    for name in ("w", "b"):
+        np.testing.assert_array_equal(first.draws[name], shared.draws[name])
+        assert not np.array_equal(first.draws[name], other.draws[name])
+    assert not np.array_equal(first.draws["b"][0], first.draws["b"][1])
+    likelihood = stats.bernoulli(1 / (1 + np.exp(-(first.draws["w"] @ X.T + first.draws["b"][..., None]))))
+    np.testing.assert_allclose(first.sample_stats["log_likelihood"], likelihood.logpmf(y).sum(-1), rtol=1e-9)
+
+
+def test_cache_answers_the_same_question_only(tmp_path, monkeypatch):
+    X, y = problem(30, 2)
+    options = {"draws": 40, "chains": 2, "retries": 0, "cache": tmp_path / "run.nc"}
+    first = spike_slab_logistic_gibbs(X, y, 0.3, **options)
+    monkeypatch.setattr(polya_gamma._Chain, "run", None)  # sampling again would fail
+    again = spike_slab_logistic_gibbs(X, y, [0.3, 0.3], **options)
+    np.testing.assert_array_equal(again.draws["w"], first.draws["w"])
+    np.testing.assert_allclose(inclusion(again), inclusion(first))
+    assert again.settings == first.settings
+    assert MCMCResult.load(tmp_path / "run.nc").reason == first.reason
+    for change in ({"seed": 1}, {"slab_scale": 2.0}, {"sweeps": 1}):
+        with pytest.raises(TypeError):
+            spike_slab_logistic_gibbs(X, y, 0.3, **{**options, **change})
+    with pytest.raises(TypeError):
+        spike_slab_logistic_gibbs(X, 1 - y, 0.3, **options)
+
+
+def test_refusals_name_what_is_wrong():
+    X, y = problem(10, 2)
+    for options, words in [
+        ({"chains": 1}, "2 chains"),
+        ({"inclusion_prob": 0.0}, "strictly inside"),
+        ({"slab_scale": -1.0}, "slab_scale must be positive"),
+        ({"slab_scale": [1.0, 2.0, 3.0]}, r"slab_scale must be.* 2 columns, got shape \(3,\)"),
+        ({"inclusion_prob": [0.1, 0.2, 0.3]}, r"inclusion_prob must be.* 2 columns, got shape \(3,\)"),
+        ({"bias_scale": [1.0, 2.0]}, "bias_scale must be a number"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            spike_slab_logistic_gibbs(X, y, **options)
+    with pytest.raises(ValueError, match="labels 0 and 1"):
+        spike_slab_logistic_gibbs(X, y + 0.5)
+
+
+# -------------------------------------------------------------------------------------------------- real data
+
+
+@pytest.mark.slow
+def test_raisin_against_enumeration():
+    X, y = real("raisin")
+    run = spike_slab_logistic_gibbs(X, y, draws=12_000, seed=1)
+    assert run.passed, run.reason
+    found, error = inclusion(run)
+    laplace = enumerate_spike_slab_logistic(X, y)
+    exact = laplace.importance(100_000)
+    z = (found - exact.inclusion) / np.hypot(error, exact.inclusion_se)
+    assert np.abs(z).max() < z_bound(len(z)), z
+    np.testing.assert_allclose(found, laplace.inclusion, atol=0.01 + 3 * error.max())
+
+
+@pytest.mark.slow
+def test_simulation_of_the_thesis():
+    X, y = real("mjmcmc_sim_logistic")
+    run = spike_slab_logistic_gibbs(X, y, draws=12_000, seed=1)
+    assert run.passed, run.reason
+    found, error = inclusion(run)
+    assert error.max() < 0.006
+    np.testing.assert_allclose(found, SIMULATION, atol=0.01 + 2 * error.max())
+
+
+@pytest.mark.slow
+def test_two_runs_on_gallstone_agree():
+    X, y = real("gallstone")
+    runs = [spike_slab_logistic_gibbs(X, y, seed=seed) for seed in (1, 2)]
+    assert all(run.passed for run in runs), [run.reason for run in runs]
+    (first, first_error), (second, second_error) = (inclusion(run) for run in runs)
+    z = (first - second) / np.hypot(first_error, second_error)
+    assert np.abs(z).max() < z_bound(len(z)), z
+    np.testing.assert_allclose(first, second, atol=0.03)

@@ -1,0 +1,319 @@
+"""The closed forms against independent formulas, numerical integration, loops, stored results."""
+
+import itertools
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.linalg import null_space
+
+from guides.truth.conjugate import conjugate_linear_regression, normal_gamma_regression
+from guides.truth.spike_slab_linear import enumerate_g_prior, enumerate_spike_slab
+
+#: Chance that a correct library fails any one group of random comparisons (Bonferroni over the group).
+FAMILY_WISE = 1e-5
+
+
+def z_bound(comparisons: int) -> float:
+    return stats.norm.isf(FAMILY_WISE / (2 * comparisons))
+
+
+def problem(n: int, p: int, seed: int = 0):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, p)) @ (np.eye(p) + 0.4)
+    w = np.where(np.arange(p) % 2 == 0, 1.0, 0.0)
+    return X, X @ w + rng.standard_normal(n)
+
+
+def stored(name: str):
+    root = os.environ.get("ZOO_DATA")
+    if not root:
+        pytest.skip("ZOO_DATA does not name the folder of the data sets")
+    return np.load(Path(root) / "varsel" / name, allow_pickle=False)
+
+
+# --------------------------------------------------------------------------------------- conjugate regression
+
+
+def elbo(X, y, prior_precision, noise_scale, mean, sd):
+    """E_q[log p(y, w)] + entropy of q = N(mean, diag sd^2), term by term."""
+    n, p = X.shape
+    errors = np.sum((y - X @ mean) ** 2) + np.sum(X**2 @ sd**2)
+    likelihood = -0.5 * n * np.log(2 * np.pi * noise_scale**2) - 0.5 * errors / noise_scale**2
+    second = mean @ prior_precision @ mean + np.diag(prior_precision) @ sd**2
+    prior = 0.5 * np.linalg.slogdet(prior_precision)[1] - 0.5 * p * np.log(2 * np.pi) - 0.5 * second
+    return likelihood + prior + np.sum(np.log(sd)) + 0.5 * p * (1 + np.log(2 * np.pi))
+
+
+@pytest.mark.parametrize("prior", ["number", "diagonal", "matrix", "scale"])
+def test_conjugate_regression_is_gaussian_conditioning(prior):
+    X, y = problem(30, 3)
+    matrix = {"number": 2.0 * np.eye(3), "diagonal": np.diag([1.0, 2.0, 3.0]), "scale": np.eye(3) / 0.25,
+              "matrix": np.array([[2.0, 0.5, 0], [0.5, 1, 0.2], [0, 0.2, 3]])}[prior]  # fmt: skip
+    given = {"number": 2.0, "diagonal": np.array([1.0, 2.0, 3.0]), "matrix": matrix}
+    arguments = {"prior_scale": 0.5} if prior == "scale" else {"prior_precision": given[prior]}
+    fit = conjugate_linear_regression(X, y, **arguments, noise_scale=0.7)
+    prior_cov = np.linalg.inv(matrix)
+    marginal = 0.49 * np.eye(30) + X @ prior_cov @ X.T
+    gain = prior_cov @ X.T @ np.linalg.inv(marginal)  # joint Gaussian of (w, y), conditioned on y
+    np.testing.assert_allclose(fit.mean, gain @ y, rtol=1e-9)
+    np.testing.assert_allclose(fit.covariance, prior_cov - gain @ X @ prior_cov, rtol=1e-8, atol=1e-12)
+    np.testing.assert_allclose(fit.precision @ fit.covariance, np.eye(3), atol=1e-10)
+    expected = stats.multivariate_normal.logpdf(y, cov=marginal)
+    np.testing.assert_allclose(fit.log_evidence, expected, rtol=1e-10)
+
+
+def test_mean_field_is_the_best_and_its_elbo_exact():
+    X, y = problem(30, 3)
+    fit = conjugate_linear_regression(X, y, prior_precision=2.0, noise_scale=0.7)
+    best = elbo(X, y, 2 * np.eye(3), 0.7, fit.mean, fit.mean_field_sd)
+    np.testing.assert_allclose(fit.mean_field_elbo, best, rtol=1e-12)
+    assert fit.mean_field_elbo < fit.log_evidence
+    assert np.all(fit.mean_field_sd < np.sqrt(np.diag(fit.covariance)))  # correlated columns
+    for j, step in itertools.product(range(3), (-0.02, 0.02)):
+        e = np.eye(3)[j] * step
+        assert elbo(X, y, 2 * np.eye(3), 0.7, fit.mean + e, fit.mean_field_sd) < best
+        assert elbo(X, y, 2 * np.eye(3), 0.7, fit.mean, fit.mean_field_sd * np.exp(e)) < best
+
+
+def test_without_information_the_posterior_is_the_prior():
+    X, y = np.zeros((4, 2)), np.zeros(4)
+    fit = conjugate_linear_regression(X, y, prior_scale=[0.5, 2.0], noise_scale=1.0)
+    np.testing.assert_allclose(fit.mean, 0)
+    np.testing.assert_allclose(fit.covariance, np.diag([0.25, 4.0]))
+    slab = enumerate_spike_slab(X, y, inclusion_prob=[0.2, 0.7], noise_scale=1.0, slab_scale=3.0)
+    np.testing.assert_allclose(slab.inclusion, [0.2, 0.7])
+    np.testing.assert_allclose(slab.sd, 3 * np.sqrt([0.2, 0.7]))
+
+
+def test_normal_gamma_evidence_and_marginals():
+    X, y = problem(25, 3)
+    fit = normal_gamma_regression(X, y, prior_scale=[0.5, 1.0, 2.0], a=2.5, b=1.5)
+    shape = 1.5 / 2.5 * (np.eye(25) + X @ np.diag([0.25, 1, 4]) @ X.T)
+    expected = stats.multivariate_t.logpdf(y, shape=shape, df=5.0)
+    np.testing.assert_allclose(fit.log_evidence, expected, rtol=1e-10)
+    draws = fit.sample(40_000, seed=1)
+    sd = np.sqrt(np.diag(fit.covariance))
+    z_mean = (draws["w"].mean(0) - fit.mean) / (sd / 200)
+    tau = stats.gamma(fit.a, scale=1 / fit.b)
+    z_tau = (draws["noise_precision"].mean() - tau.mean()) / (tau.std() / 200)
+    assert np.abs([*z_mean, z_tau]).max() < z_bound(7)
+    # w_j is a Student t with 2a degrees of freedom
+    scale = np.sqrt(np.diag(np.linalg.inv(fit.precision)) * fit.b / fit.a)
+    for j in range(3):
+        law = stats.t(2 * fit.a, fit.mean[j], scale[j])
+        assert stats.kstest(draws["w"][:, j], law.cdf).pvalue > FAMILY_WISE / 7
+
+
+# ---------------------------------------------------------------------------------------------------- g-prior
+
+
+@pytest.mark.parametrize("name", ["us_crime.npz", "mjmcmc_sim_linear.npz"])
+def test_g_prior_reproduces_the_stored_enumeration(name):
+    data = stored(name)
+    models = enumerate_g_prior(data["X"], data["y"], float(data["g"]))
+    np.testing.assert_allclose(models.log_bf, data["log_bf"], atol=1e-6)
+    np.testing.assert_allclose(models.inclusion, data["pip_gprior"], atol=1e-6)
+
+
+def test_g_prior_bayes_factors_are_ratios_of_densities_of_the_contrasts():
+    """A flat intercept leaves n - 1 contrasts of y; with p(tau) ~ 1/tau they follow a t law of df -> 0."""
+    X, y = problem(12, 2)
+    g, tiny = 7.0, 1e-9
+    contrasts = null_space(np.ones((1, 12))).T
+
+    def log_marginal(columns):
+        C = contrasts @ X[:, columns]
+        V = np.eye(11) + (g * C @ np.linalg.inv(C.T @ C) @ C.T if columns else 0)
+        return stats.multivariate_t.logpdf(contrasts @ y, shape=V, df=2 * tiny)
+
+    models = enumerate_g_prior(X, y, g)
+    for number, columns in enumerate([[], [0], [1], [0, 1]]):
+        assert abs(log_marginal(columns) - log_marginal([]) - models.log_bf[number]) < 1e-6
+
+
+def test_g_prior_refuses_dependent_columns_and_constant_targets():
+    X, y = problem(20, 3)
+    with pytest.raises(ValueError, match="linearly dependent"):
+        enumerate_g_prior(np.c_[X, X[:, 0] + 2], y, 10.0)
+    with pytest.raises(ValueError, match="constant"):
+        enumerate_g_prior(X, np.full(20, 3.3), 10.0)
+
+
+# --------------------------------------------------------------------------------------------- spike and slab
+
+
+def by_loop(X, y, q, s, a, b, noise_scale):
+    """The same posterior model by model, with evidences from scipy's densities of y."""
+    n, p = X.shape
+    logs, moments = [], []
+    for number in range(2**p):
+        columns = [j for j in range(p) if number >> j & 1]
+        C = X[:, columns]
+        V = np.eye(n) + s**2 * C @ C.T
+        if noise_scale is None:
+            evidence = stats.multivariate_t.logpdf(y, shape=b / a * V, df=2 * a)
+        else:
+            evidence = stats.multivariate_normal.logpdf(y, cov=noise_scale**2 * V)
+        prior = sum(np.log(q[j] if j in columns else 1 - q[j]) for j in range(p))
+        A = C.T @ C + np.eye(len(columns)) / s**2
+        mean, second = np.zeros(p), np.zeros((p, p))
+        mean[columns] = np.linalg.solve(A, C.T @ y)
+        S = y @ np.linalg.solve(V, y)
+        noise = noise_scale**2 if noise_scale else (b + S / 2) / (a + n / 2 - 1)
+        second[np.ix_(columns, columns)] = noise * np.linalg.inv(A)
+        moments.append((mean, second + np.outer(mean, mean)))
+        logs.append((evidence, evidence + prior))
+    evidence, joint = np.array(logs).T
+    probs = np.exp(joint - np.logaddexp.reduce(joint))
+    mean = sum(w * m for w, (m, _) in zip(probs, moments, strict=True))
+    second = sum(w * m for w, (_, m) in zip(probs, moments, strict=True))
+    inclusion = np.array([sum(probs[k] for k in range(2**p) if k >> j & 1) for j in range(p)])
+    return evidence, np.logaddexp.reduce(joint), inclusion, mean, second - np.outer(mean, mean)
+
+
+@pytest.mark.parametrize("noise_scale", [None, 0.8])
+@pytest.mark.parametrize("blocks", ["one batch", "many batches"])
+def test_spike_slab_equals_a_loop_over_models(noise_scale, blocks, monkeypatch):
+    if blocks == "many batches":
+        monkeypatch.setattr("guides.truth.spike_slab_linear._BATCH_NUMBERS", 20)
+    X, y = problem(15, 5)
+    q = np.array([0.5, 0.3, 0.6, 0.2, 0.5])
+    exact = enumerate_spike_slab(
+        X, y, inclusion_prob=q, slab_scale=1.3, a=2.0, b=0.7, noise_scale=noise_scale
+    )
+    evidence, total, inclusion, mean, covariance = by_loop(X, y, q, 1.3, 2.0, 0.7, noise_scale)
+    np.testing.assert_allclose(exact.model_log_evidence, evidence, rtol=1e-9)
+    np.testing.assert_allclose(exact.log_evidence, total, rtol=1e-10)
+    np.testing.assert_allclose(exact.inclusion, inclusion, rtol=1e-9)
+    np.testing.assert_allclose(exact.mean, mean, rtol=1e-8, atol=1e-12)
+    np.testing.assert_allclose(exact.covariance, covariance, rtol=1e-7, atol=1e-11)
+    np.testing.assert_allclose(exact.sd, np.sqrt(np.diag(covariance)), rtol=1e-8)
+    x_new = np.array([[1.0, -2, 0.5, 0, 1], [0, 0, 0, 0, 0]])
+    f_mean, f_sd = exact.function(x_new)
+    np.testing.assert_allclose(f_mean, x_new @ mean, rtol=1e-8, atol=1e-12)
+    np.testing.assert_allclose(f_sd**2, np.diag(x_new @ covariance @ x_new.T), rtol=1e-7, atol=1e-12)
+
+
+@pytest.mark.parametrize("p", [1, 2])
+def test_spike_slab_against_numerical_integration(p):
+    """The joint density as written in the docstring, summed on a grid over (w, log tau); nothing shared."""
+    X, y = problem(6, p)
+    q, s, a, b = 0.3, 1.5, 2.0, 1.2
+    w = np.linspace(-9, 9, 241 if p == 2 else 4001)
+    log_tau = np.linspace(-7, 5, 241)
+    tau = np.exp(log_tau)
+    weight = np.exp(stats.gamma(a, scale=1 / b).logpdf(tau)) * tau * (log_tau[1] - log_tau[0])
+    evidence, first = np.zeros(2**p), np.zeros((2**p, p))
+    squares = np.zeros((2**p, p))
+    for number in range(2**p):
+        inside = [j for j in range(p) if number >> j & 1]
+        grid = np.array(list(itertools.product(*[w] * len(inside))))
+        full = np.zeros((len(grid), p))
+        full[:, inside] = grid
+        errors = ((y - full @ X.T) ** 2).sum(1)
+        for t, dt in zip(tau, weight, strict=True):
+            log = -0.5 * t * errors + 0.5 * len(y) * np.log(t / (2 * np.pi))
+            log += stats.norm(0, s / np.sqrt(t)).logpdf(grid).sum(1) if inside else 0
+            mass = np.exp(log) * dt * (w[1] - w[0]) ** len(inside)
+            evidence[number] += mass.sum()
+            first[number] += mass @ full
+            squares[number] += mass @ full**2
+    exact = enumerate_spike_slab(X, y, inclusion_prob=q, slab_scale=s, a=a, b=b)
+    np.testing.assert_allclose(exact.model_log_evidence, np.log(evidence), atol=1e-6)
+    prior = np.array([q ** bin(k).count("1") * (1 - q) ** (p - bin(k).count("1")) for k in range(2**p)])
+    total = prior @ evidence
+    np.testing.assert_allclose(exact.log_evidence, np.log(total), atol=1e-6)
+    np.testing.assert_allclose(exact.mean, prior @ first / total, atol=1e-6)
+    np.testing.assert_allclose(exact.sd**2 + exact.mean**2, prior @ squares / total, rtol=1e-5)
+
+
+def test_slabs_only_is_the_normal_gamma_regression():
+    X, y = problem(20, 4)
+    slab = enumerate_spike_slab(X, y, inclusion_prob=1 - 1e-13, slab_scale=0.7, a=3.0, b=2.0)
+    fit = normal_gamma_regression(X, y, prior_scale=0.7, a=3.0, b=2.0)
+    np.testing.assert_allclose(slab.mean, fit.mean, rtol=1e-7)
+    np.testing.assert_allclose(slab.covariance, fit.covariance, rtol=1e-7)
+    np.testing.assert_allclose(slab.log_evidence, fit.log_evidence, rtol=1e-9)
+    np.testing.assert_allclose(slab.noise_precision_mean, fit.a / fit.b, rtol=1e-7)
+
+
+@pytest.mark.parametrize("noise_scale", [None, 0.8])
+def test_spike_slab_draws_follow_the_exact_posterior(noise_scale):
+    X, y = problem(15, 5)
+    exact = enumerate_spike_slab(X, y, slab_scale=1.3, a=2.0, b=0.7, noise_scale=noise_scale)
+    n = 40_000
+    draws = exact.sample(n, seed=3)
+    w = draws["w"]
+    assert w.shape == (n, 5)
+    assert draws["noise_precision"].shape == (n,)
+    # independent draws: standard errors straight from the draws (of w, w^2, inclusion, products, tau)
+    x_new = np.array([1.0, -2, 0.5, 0, 1])
+    f_mean, f_sd = exact.function(x_new[None])
+    columns = [w, w**2, w != 0, (w @ x_new)[:, None], ((w @ x_new) ** 2)[:, None]]
+    truth = [exact.mean, exact.sd**2 + exact.mean**2, exact.inclusion, f_mean, f_sd**2 + f_mean**2]
+    if noise_scale is None:
+        columns.append(draws["noise_precision"][:, None])
+        truth.append([exact.noise_precision_mean])
+    else:
+        np.testing.assert_allclose(draws["noise_precision"], noise_scale**-2.0)
+    values = np.concatenate(columns, 1).astype(float)
+    error, spread = values.mean(0) - np.concatenate(truth), values.std(0)
+    assert np.abs(error[spread == 0]).max(initial=0) < 20 / n  # always included, out of n draws
+    z = error[spread > 0] / (spread[spread > 0] / np.sqrt(n))
+    assert np.abs(z).max() < z_bound(2 * len(z))
+    again = exact.sample(n, seed=3)
+    np.testing.assert_array_equal(again["w"], w)
+    assert not np.array_equal(exact.sample(n, seed=4)["w"], w)
+    # which models are drawn, all 32 at once
+    models = ((w != 0) @ 2 ** np.arange(5)).astype(int)
+    probs = np.exp(exact.log_model_probs)
+    common = probs * n > 5
+    counts = np.bincount(models, minlength=32)
+    observed = [*counts[common], counts[~common].sum()]
+    expected = np.array([*probs[common], probs[~common].sum()]) * n
+    assert stats.chisquare(observed, expected * (sum(observed) / expected.sum())).pvalue > FAMILY_WISE
+
+
+def test_refusals_name_what_is_wrong():
+    X, y = problem(10, 2)
+    with pytest.raises(ValueError, match="21 columns.*at most 20"):
+        enumerate_spike_slab(np.ones((5, 21)), np.ones(5))
+    with pytest.raises(ValueError, match="strictly inside"):
+        enumerate_spike_slab(X, y, inclusion_prob=1.0)
+    with pytest.raises(ValueError, match="slab_scale must be positive"):
+        enumerate_spike_slab(X, y, slab_scale=0.0)
+    for name, value in [("slab_scale", [1.0, 2.0]), ("a", [1.0]), ("noise_scale", [0.5, 0.5])]:
+        with pytest.raises(ValueError, match=f"{name} must be a number"):
+            enumerate_spike_slab(X, y, **{name: value})
+    with pytest.raises(ValueError, match=r"inclusion_prob must be.* 2 columns, got shape \(3,\)"):
+        enumerate_spike_slab(X, y, inclusion_prob=[0.1, 0.2, 0.3])
+    for name in ("prior_scale", "prior_precision"):
+        with pytest.raises(ValueError, match=rf"{name} must be.* 2 columns, got shape \(3,\)"):
+            conjugate_linear_regression(X, y, noise_scale=1.0, **{name: [1.0, 1.0, 1.0]})
+    with pytest.raises(ValueError, match="prior_scale must be.* 2 columns"):
+        normal_gamma_regression(X, y, prior_scale=[1.0, 1.0, 1.0])
+    with pytest.raises(ValueError, match="exactly one"):
+        conjugate_linear_regression(X, y, noise_scale=1.0)
+    with pytest.raises(ValueError, match="shapes"):
+        normal_gamma_regression(X, y[:-1])
+    y[4], X[3, 1], X[7, 0] = np.inf, np.nan, np.nan
+    with pytest.raises(
+        ValueError, match=r"X must be finite, and row 3, column 1 is nan \(first of 2\); drop"
+    ):
+        normal_gamma_regression(X, y)
+    with pytest.raises(ValueError, match=r"y must be finite, and row 4 is inf \(first of 1\)"):
+        normal_gamma_regression(np.ones((10, 2)), y)
+
+
+@pytest.mark.slow
+def test_twenty_columns_fit_in_memory_and_agree_with_their_marginals():
+    X, y = problem(60, 20)
+    exact = enumerate_spike_slab(X, y)
+    np.testing.assert_allclose(np.exp(exact.log_model_probs).sum(), 1.0, rtol=1e-10)
+    k = int(np.argmax(exact.log_model_probs))
+    C = X[:, [j for j in range(20) if k >> j & 1]]
+    expected = stats.multivariate_t.logpdf(y, shape=np.eye(60) + C @ C.T, df=2.0)
+    np.testing.assert_allclose(exact.model_log_evidence[k], expected, rtol=1e-9)

@@ -1,0 +1,191 @@
+"""Enumeration of logistic models against numerical integration, an optimiser, and published truths."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import optimize, stats
+from scipy.special import expit
+
+from guides.truth import spike_slab_logistic as exact_logistic
+from guides.truth.spike_slab_logistic import enumerate_spike_slab_logistic
+from tests.guides.truth.logistic_problems import SIMULATION, by_quadrature, problem, real, z_bound
+
+
+def by_loop(X, y, q, slab, bias):
+    """Laplace's evidence model by model, with scipy's optimiser and the curvature written out."""
+    n, p = X.shape
+    logs, moments = [], []
+    for number in range(2**p):
+        columns = [j for j in range(p) if number >> j & 1]
+        D = np.c_[X[:, columns], np.ones(n)]
+        sd = np.append(slab[columns], bias)
+
+        def loss(w, D=D, sd=sd):
+            eta = D @ w
+            value = np.logaddexp(0, eta).sum() - y @ eta - stats.norm(0, sd).logpdf(w).sum()
+            return value, D.T @ (expit(eta) - y) + w / sd**2
+
+        found = optimize.minimize(loss, np.zeros(len(sd)), jac=True, method="BFGS", options={"gtol": 1e-9})
+        v = expit(D @ found.x)
+        H = (D.T * (v * (1 - v))) @ D + np.diag(sd**-2.0)
+        evidence = -found.fun + 0.5 * len(sd) * np.log(2 * np.pi) - 0.5 * np.linalg.slogdet(H)[1]
+        prior = sum(np.log(q[j] if j in columns else 1 - q[j]) for j in range(p))
+        at = [*columns, p]
+        mean, second = np.zeros(p + 1), np.zeros((p + 1, p + 1))
+        mean[at] = found.x
+        second[np.ix_(at, at)] = np.linalg.inv(H)
+        logs.append((evidence, evidence + prior))
+        moments.append((mean, second + np.outer(mean, mean)))
+    evidence, joint = np.array(logs).T
+    probs = np.exp(joint - np.logaddexp.reduce(joint))
+    mean = sum(w * m for w, (m, _) in zip(probs, moments, strict=True))
+    second = sum(w * m for w, (_, m) in zip(probs, moments, strict=True))
+    inclusion = np.array([sum(probs[k] for k in range(2**p) if k >> j & 1) for j in range(p)])
+    return evidence, np.logaddexp.reduce(joint), inclusion, mean, second - np.outer(mean, mean)
+
+
+@pytest.mark.parametrize("numbers", [2**17, 100, 1], ids=["one group", "some groups", "a group a model"])
+def test_equals_a_loop_with_an_optimiser(numbers, monkeypatch):
+    monkeypatch.setattr(exact_logistic, "_GROUP_NUMBERS", numbers)
+    X, y = problem(25, 5)
+    q, slab = np.array([0.5, 0.3, 0.6, 0.2, 0.5]), np.array([1.0, 2.0, 0.5, 1.5, 1.0])
+    exact = enumerate_spike_slab_logistic(X, y, q, slab, 1.3)
+    evidence, total, inclusion, mean, covariance = by_loop(X, y, q, slab, 1.3)
+    np.testing.assert_allclose(exact.model_log_evidence, evidence, atol=4e-5)
+    np.testing.assert_allclose(exact.log_evidence, total, atol=4e-5)
+    np.testing.assert_allclose(exact.inclusion, inclusion, atol=4e-5)
+    np.testing.assert_allclose(np.append(exact.mean, exact.bias_mean), mean, atol=4e-5)
+    np.testing.assert_allclose(exact.covariance, covariance[:-1, :-1], atol=4e-5)
+    np.testing.assert_allclose(exact.sd**2, np.diag(covariance)[:-1], atol=4e-5)
+    np.testing.assert_allclose(exact.bias_sd**2, covariance[-1, -1], atol=4e-5)
+    np.testing.assert_allclose(np.exp(exact.log_model_probs).sum(), 1)
+
+
+@pytest.mark.parametrize("p", [1, 2])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_importance_is_the_exact_posterior(p, seed):
+    """Few rows and a wide slab: Laplace is visibly off, its importance-weighted draws are not."""
+    X, y = problem(12, p, seed)
+    settings = (0.3, 1.5, 0.8)
+    evidence, total, inclusion, mean = by_quadrature(X, y, *settings)
+    laplace = enumerate_spike_slab_logistic(X, y, *settings)
+    exact = laplace.importance(40_000, seed=3)
+    z = [(exact.log_evidence - total) / exact.log_evidence_se]
+    z += ((exact.inclusion - inclusion) / exact.inclusion_se).tolist()
+    z += ((exact.mean - mean) / exact.mean_se).tolist()
+    assert np.abs(z).max() < z_bound(4 * len(z)), z
+    assert exact.log_evidence_se < 0.01
+    assert exact.ess > 20_000
+    # Laplace: near, and not so near that the check above would have nothing to find
+    np.testing.assert_allclose(laplace.model_log_evidence, evidence, atol=0.2)
+    assert abs(laplace.log_evidence - total) > 5 * exact.log_evidence_se
+    # resampled draws; the error of the pool of 8 times as many comes on top of that of 20 000 draws
+    values = np.concatenate([(w := laplace.sample(20_000, seed=5, resample=True)["w"]), w != 0], axis=1)
+    z = (values.mean(0) - np.concatenate([mean, inclusion])) / (values.std(0) * np.sqrt(1.5 / 20_000))
+    assert np.abs(z).max() < z_bound(4 * len(z)), z
+    plain = laplace.sample(20_000, seed=5)["w"]
+    assert np.abs((plain.mean(0) - mean) / (plain.std(0) * np.sqrt(1.5 / 20_000))).max() > 6
+
+
+def test_without_information_the_posterior_is_the_prior():
+    X, y = np.zeros((6, 2)), np.array([0.0, 1, 1, 0, 1, 1])
+    exact = enumerate_spike_slab_logistic(X, y, [0.2, 0.7], 3.0, 1.0)
+    np.testing.assert_allclose(exact.inclusion, [0.2, 0.7])
+    np.testing.assert_allclose(exact.sd, 3 * np.sqrt([0.2, 0.7]))
+    np.testing.assert_allclose(exact.mean, 0, atol=1e-12)
+
+
+def test_laplace_draws_follow_their_own_law():
+    X, y = problem(25, 4)
+    exact = enumerate_spike_slab_logistic(X, y, 0.4, 1.5, 1.0)
+    n = 40_000
+    draws = exact.sample(n, seed=3)
+    w = draws["w"]
+    assert (w.shape, draws["b"].shape) == ((n, 4), (n,))
+    second = exact.covariance + np.outer(exact.mean, exact.mean)
+    values = np.concatenate(
+        [w, w != 0, draws["b"][:, None], *(w[:, [i]] * w[:, i:] for i in range(4))], axis=1
+    ).astype(float)
+    truth = [exact.mean, exact.inclusion, [exact.bias_mean], *(second[i, i:] for i in range(4))]
+    z = (values.mean(0) - np.concatenate(truth)) / (values.std(0) / np.sqrt(n))
+    assert np.abs(z).max() < z_bound(len(z))
+    assert abs(draws["b"].std() / exact.bias_sd - 1) < 0.03
+    np.testing.assert_array_equal(exact.sample(n, seed=3)["w"], w)
+    assert not np.array_equal(exact.sample(n, seed=4)["w"], w)
+
+
+def test_steps_that_overshoot_are_halved():
+    """Separable classes, columns of very different size and a vague slab: plain Newton runs away."""
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((40, 3)) * [100.0, 1.0, 0.01]
+    y = (X[:, 0] + X[:, 1] > 0).astype(float)
+    exact = enumerate_spike_slab_logistic(X, y, 0.5, 50.0, 50.0)
+    evidence = by_loop(X / [100, 1, 0.01], y, np.full(3, 0.5), 50 * np.array([100, 1, 0.01]), 50.0)[0]
+    np.testing.assert_allclose(exact.model_log_evidence, evidence, atol=1e-3)
+    design = exact_logistic._Design.build(X, y, 50.0, 50.0)
+    start = torch.tensor([[-1.0, 30.0, -500.0, 80.0]], dtype=torch.float64)
+    far = design.solve(start, torch.ones_like(start), torch.arange(4))
+    np.testing.assert_allclose(far.log_evidence, evidence[-1], atol=1e-3)
+
+
+def test_labels_may_be_of_any_type_of_number():
+    X, y = problem(20, 2)
+    for labels in (y.astype(int), y.astype(bool), y.astype(np.float32)):
+        assert enumerate_spike_slab_logistic(X, labels).log_evidence == pytest.approx(
+            enumerate_spike_slab_logistic(X, y).log_evidence
+        )
+
+
+def test_refusals_name_what_is_wrong():
+    X, y = problem(10, 2)
+    with pytest.raises(ValueError, match="21 columns.*at most 20.*polya_gamma"):
+        enumerate_spike_slab_logistic(np.ones((5, 21)), np.ones(5))
+    with pytest.raises(ValueError, match="strictly inside"):
+        enumerate_spike_slab_logistic(X, y, 1.0)
+    with pytest.raises(ValueError, match="slab_scale must be positive"):
+        enumerate_spike_slab_logistic(X, y, 0.5, 0.0)
+    for options in ({"slab_scale": [1.0, 2.0, 3.0]}, {"inclusion_prob": [0.1, 0.2, 0.3]}):
+        with pytest.raises(ValueError, match=rf"{next(iter(options))} must be.* 2 columns, got shape \(3,\)"):
+            enumerate_spike_slab_logistic(X, y, **options)
+    with pytest.raises(ValueError, match="bias_scale must be a number"):
+        enumerate_spike_slab_logistic(X, y, bias_scale=[1.0, 2.0])
+    posterior = enumerate_spike_slab_logistic(X, y)
+    for question in (posterior.sample, lambda n: posterior.sample(n, resample=True), posterior.importance):
+        with pytest.raises(ValueError, match="n=0"):
+            question(0)
+    with pytest.raises(ValueError, match="at least 2 draws.*n=1"):
+        posterior.importance(1)
+    with pytest.raises(ValueError, match="bias_scale must be positive"):
+        enumerate_spike_slab_logistic(X, y, 0.5, 1.0, -1.0)
+    with pytest.raises(ValueError, match="labels 0 and 1"):
+        enumerate_spike_slab_logistic(X, 2 * y)
+    with pytest.raises(ValueError, match="shapes"):
+        enumerate_spike_slab_logistic(X, y[:-1])
+
+
+def test_raisin_is_near_its_exact_posterior():
+    X, y = real("raisin")
+    laplace = enumerate_spike_slab_logistic(X, y, 0.25, 1.0, 1.0)
+    exact = laplace.importance(60_000, seed=0)
+    assert exact.inclusion_se.max() < 0.003
+    assert np.abs(laplace.inclusion - exact.inclusion).max() < 0.01 + 4 * exact.inclusion_se.max()
+    assert abs(laplace.log_evidence - exact.log_evidence) < 0.05
+
+
+@pytest.mark.slow
+def test_simulation_of_the_thesis():
+    """All 2^20 models."""
+    X, y = real("mjmcmc_sim_logistic")
+    laplace = enumerate_spike_slab_logistic(X, y, 0.25, 1.0, 1.0)
+    np.testing.assert_allclose(laplace.inclusion, SIMULATION, atol=0.008)
+    exact = laplace.importance(60_000, seed=0)
+    np.testing.assert_allclose(exact.inclusion, SIMULATION, atol=0.01)
+    np.testing.assert_allclose(laplace.inclusion, exact.inclusion, atol=0.01)
+
+
+def test_progress_counts_every_model():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((20, 5))
+    told = []
+    enumerate_spike_slab_logistic(x, (x[:, 0] > 0).astype(float), on_progress=told.append)
+    assert sum(told) == 2**5

@@ -1,0 +1,397 @@
+"""The battery: every case of :mod:`battery` through every law that a guide must obey."""
+
+import copy
+import math
+
+import pyro
+import pytest
+import torch
+from pyro import distributions as dist
+from pyro import poutine
+from pyro.infer import SVI, Predictive, TraceGraph_ELBO, TraceMeanField_ELBO
+from torch.distributions import kl_divergence
+from torch.nn import functional as F
+
+from guides import AutoMeanField, AutoSpikeSlab
+from guides.core.flat_parameters import elementwise_law
+from guides.truth.conjugate import conjugate_linear_regression
+from guides.truth.spike_slab_linear import enumerate_spike_slab
+from tests.guides.battery import (
+    CASES,
+    ELBOS,
+    NOISE,
+    assert_mean,
+    assert_same_mean,
+    data,
+    exact_loss,
+    fit,
+    gradients,
+    linear_model,
+    losses,
+    moments_in_training,
+    network,
+    normal,
+    perturb,
+    priors_only,
+    spike_slab,
+    z_bound,
+)
+
+each_case = pytest.mark.parametrize("case", CASES, ids=str)
+each_exact_case = pytest.mark.parametrize("case", [c for c in CASES if c.exact_loss_known], ids=str)
+each_elbo = pytest.mark.parametrize("elbo", ELBOS)
+
+
+# ---------------------------------------------------------------------- the exact posterior
+
+
+def minimise_exactly(model, guide, monkeypatch, *args) -> float:
+    """Minus the optimal bound, by L-BFGS on the exact loss.
+
+    A Gaussian likelihood is quadratic in the noise of each row, so noise +1 and noise -1 average to the
+    expectation.
+    """
+    elbo = guide.elbo()
+    guide.setup(*args)
+
+    def loss(sign: float) -> torch.Tensor:
+        monkeypatch.setattr(torch, "randn", lambda shape, **kwargs: torch.full(shape, sign, **kwargs))
+        return elbo.differentiable_loss(model, guide, *args) / 2
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        total = loss(1.0) + loss(-1.0)
+        total.backward()
+        return total
+
+    optimizer = torch.optim.LBFGS(guide.parameters(), max_iter=500, tolerance_grad=1e-9, tolerance_change=0,
+                                  line_search_fn="strong_wolfe")  # fmt: skip
+    optimizer.step(closure)
+    value = closure().item()
+    monkeypatch.undo()
+    return value
+
+
+@pytest.fixture
+def _double():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.usefixtures("_double")
+@pytest.mark.parametrize("make", [AutoMeanField, AutoSpikeSlab])
+def test_conjugate_regression_is_solved_exactly(make, monkeypatch):
+    """Mean field reaches the posterior mean and the inverse of the *diagonal of the precision*."""
+    x, y = data()
+    model, guide = linear_model(normal), make(linear_model(normal))
+    bound = -minimise_exactly(model, guide, monkeypatch, x, y)
+    exact = conjugate_linear_regression(x.numpy(), y.numpy(), prior_scale=1.0, noise_scale=NOISE)
+    precision = torch.eye(3) + x.T @ x / NOISE**2
+    law = guide.site_distribution("w")
+    torch.testing.assert_close(law.mean, torch.as_tensor(exact.mean), rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(law.stddev, precision.diagonal() ** -0.5, rtol=1e-6, atol=1e-8)
+    gap = 0.5 * (precision.diagonal().log().sum() - torch.logdet(precision)).item()
+    assert gap > 0.01
+    assert bound == pytest.approx(exact.log_evidence - gap, abs=1e-7)
+
+
+@pytest.mark.usefixtures("_double")
+def test_spike_slab_posterior_is_exact_on_an_orthogonal_design(monkeypatch):
+    """There the exact posterior is a product of spikes and slabs, so the bound is the evidence itself."""
+    x, y = data(rows=12, columns=4)
+    x = torch.linalg.qr(x)[0] * 2
+    model = linear_model(spike_slab)
+    guide = AutoSpikeSlab(model, init_inclusion=(-0.5, 0.5))
+    bound = -minimise_exactly(model, guide, monkeypatch, x, y)
+    exact = enumerate_spike_slab(
+        x.numpy(), y.numpy(), inclusion_prob=0.3, slab_scale=1 / NOISE, noise_scale=NOISE
+    )
+    inclusion = torch.as_tensor(exact.inclusion)
+    torch.testing.assert_close(guide.inclusion_probabilities()["w"], inclusion, rtol=0, atol=1e-6)
+    assert bound == pytest.approx(exact.log_evidence, abs=1e-7)
+    # Given inclusion, each slab is the one-variable posterior.
+    precision = 1 + 4 / NOISE**2
+    law = guide.site_distribution("w")
+    torch.testing.assert_close(law.loc, x.T @ y / NOISE**2 / precision, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(law.scale, torch.full((4,), precision**-0.5), rtol=1e-5, atol=0)
+
+
+@each_exact_case
+@each_elbo
+def test_loss_is_an_unbiased_bound(case, elbo):
+    x, y = data()
+    model, guide = linear_model(case.prior), case.make(linear_model(case.prior))
+    guide.setup(x, y)
+    perturb(guide)
+    assert_mean(losses(model, guide, elbo(), 300, x, y), exact_loss(guide, case.prior, x, y))
+
+
+@each_exact_case
+@each_elbo
+def test_gradient_is_unbiased_and_reaches_every_parameter(case, elbo):
+    x, y = data()
+    model, guide = linear_model(case.prior), case.make(linear_model(case.prior))
+    guide.setup(x, y)
+    perturb(guide)
+    guide.zero_grad()
+    with torch.enable_grad():
+        attached = _differentiable_loss(guide, case.prior, x, y)
+        attached.backward()
+    truth = {name: p.grad.clone() for name, p in guide.named_parameters()}
+    draws = [gradients(model, guide, elbo(), x, y) for _ in range(300)]
+    for name, expected in truth.items():
+        assert (expected != 0).all(), name
+        assert_mean(torch.stack([draw[name] for draw in draws]).double(), expected.double())
+
+
+def _differentiable_loss(guide, prior, x, y):
+    """:func:`battery.exact_loss` with the gradient on: ``site_distribution`` detaches."""
+    parts = dict(guide.named_parameters())
+    logits = parts.get("logits")
+    probs = torch.sigmoid(logits) if logits is not None and len(logits) else torch.ones(())
+    loc, variance = parts["loc"], torch.exp(2 * parts["log_scale"])
+    mean, spread = moments_in_training(guide, elementwise_law(*guide._views(**parts)["w"]))
+    errors = ((y - x @ mean) ** 2).sum() + (x**2 @ spread).sum()
+    slab = 0.5 * (variance + loc**2 - 1) - parts["log_scale"]
+    kl = probs * slab
+    if prior is spike_slab:
+        own, out = math.log(0.3), math.log(0.7)
+        entropy = -(dist.Bernoulli(probs=probs).entropy() if logits is not None else 0.0)
+        kl = kl + entropy - probs * own - (1 - probs) * out
+    return kl.sum() + 0.5 * errors / NOISE**2
+
+
+@each_case
+def test_gradient_reaches_every_parameter_of_a_network(case):
+    x, y = data()
+    model, guide = network(case.prior), case.make(network(case.prior))
+    total = {}
+    for _ in range(5):  # a hidden unit may be dead for one draw
+        for name, value in gradients(model, guide, guide.elbo(), x, y).items():
+            total[name] = total.get(name, 0) + value.abs()
+    assert all((value > 0).all() for value in total.values())
+
+
+# ---------------------------------------------------------------------- equal expectations
+
+
+@each_exact_case
+def test_minibatch_bound_is_unbiased(case):
+    x, y = data(rows=12)
+    model, guide = linear_model(case.prior, batch_size=3), case.make(linear_model(case.prior, batch_size=3))
+    guide.setup(x, y)
+    perturb(guide, 0.2)
+    assert_mean(losses(model, guide, guide.elbo(), 600, x, y), exact_loss(guide, case.prior, x, y))
+
+
+def product(name: str):
+    """``[N, D] -> [N]`` by weights ``w`` (and ``v``, ``b``) in the ways people write a linear layer."""
+
+    def weights(prior, columns):
+        shape = {"linear": [1, columns], "matrix": [columns, 1], "layers": [2, columns], "rows": [1, columns]}
+        return pyro.sample("w", prior(shape.get(name, [columns])))
+
+    def apply(prior, x):
+        w = weights(prior, x.shape[-1])
+        if name == "layers":
+            b = pyro.sample("b", normal([2]))
+            v = pyro.sample("v", prior([2]))
+            return torch.tanh(F.linear(x, w, b)) @ v + pyro.sample("c", normal([]))
+        if name == "linear":
+            return F.linear(x, w, pyro.sample("b", normal([1]))).squeeze(-1)
+        if name == "linear-vector":
+            return F.linear(x, w)
+        if name == "rows":
+            return (w @ x.mT).squeeze(-2)
+        if name == "rows-vector":
+            return w @ x.T
+        output = x @ w
+        return output.squeeze(-1) if name == "matrix" else output
+
+    def model(x, y=None):
+        f = apply(model.prior, x)
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(f, NOISE), obs=y)
+
+    return model
+
+
+@pytest.mark.parametrize(
+    "name", ["vector", "matrix", "linear", "linear-vector", "rows", "rows-vector", "layers"]
+)
+@each_case
+def test_vectorized_particles_equal_sequential_ones(case, name):
+    x, y = data(rows=6)
+    model = product(name)
+    model.prior = case.prior
+    guide = case.make(model)
+    guide.setup(x, y)
+    perturb(guide, 0.2)
+    sequential = losses(model, guide, TraceMeanField_ELBO(), 120, x, y)
+    for elbo in ELBOS:
+        vectorized = elbo(num_particles=40, vectorize_particles=True, max_plate_nesting=1)
+        assert_same_mean(losses(model, guide, vectorized, 15, x, y), sequential)
+    trained = torch.tensor([  # with gradients on, the LRT is used
+        vectorized.loss_and_grads(model, guide, x, y) for _ in range(15)
+    ])  # fmt: skip
+    assert_same_mean(trained.double(), sequential)
+
+
+@each_exact_case
+def test_weights_in_a_plate_of_their_own(case):
+    """The particle dimension stands left of the weights' plate, the data plate takes its place."""
+    x, y = data(rows=6)
+
+    def model(x, y):
+        with pyro.plate("columns", x.shape[-1]):
+            w = pyro.sample("w", case.prior([]))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(x @ w, NOISE), obs=y)
+
+    guide = case.make(model)
+    guide.setup(x, y)
+    perturb(guide, 0.2)
+    truth = exact_loss(guide, case.prior, x, y)
+    assert_mean(losses(model, guide, guide.elbo(), 200, x, y), truth)
+    vectorized = guide.elbo(40, vectorize_particles=True, max_plate_nesting=1)
+    assert_mean(losses(model, guide, vectorized, 25, x, y), truth)
+    trained = torch.tensor([vectorized.loss_and_grads(model, guide, x, y) for _ in range(15)])
+    assert_mean(trained.double(), truth)
+
+
+def test_particles_that_collide_with_rows_are_refused():
+    x, y = data(rows=6)
+
+    def model(x, y):
+        w = pyro.sample("w", normal([3]))
+        pyro.sample("y", dist.Normal(x @ w, NOISE).to_event(1), obs=y)
+
+    guide = AutoMeanField(model)
+    with pytest.raises(ValueError, match=r"put the data in a pyro\.plate"):
+        guide.elbo(5, vectorize_particles=True, max_plate_nesting=0).loss_and_grads(model, guide, x, y)
+
+
+@pytest.mark.parametrize("filters", [False, True])
+def test_vectorized_prediction_is_refused_with_a_remedy(filters):
+    def model(x):
+        w = pyro.sample("w", normal([2, 3, 1, 1] if filters else [2, 3]))
+        with pyro.plate("data", len(x)):
+            f = F.conv2d(x[..., None, None], w).flatten(1) if filters else F.linear(x, w)
+            pyro.sample("y", dist.Normal(f.sum(-1), NOISE))
+
+    x = data(rows=6)[0]
+    guide = AutoMeanField(poutine.block(model, hide=["y"]), lrt=not filters)
+    guide.setup(x)
+    with pytest.raises(ValueError, match=r"\(to Predictive: parallel=False\)"):
+        Predictive(model, guide=guide, num_samples=5, parallel=True)(x)
+    assert Predictive(model, guide=guide, num_samples=5)(x)["y"].shape == (5, 6)
+
+
+@each_exact_case
+@pytest.mark.parametrize("elbo", [*ELBOS, TraceGraph_ELBO])
+def test_without_data_the_loss_is_the_kl_and_has_no_noise(case, elbo):
+    model, guide = priors_only(case.prior), case.make(priors_only(case.prior))
+    guide.setup()
+    perturb(guide)
+    kinds = [elbo(), elbo(num_particles=3)]
+    if elbo is not TraceGraph_ELBO:
+        kinds.append(elbo(num_particles=3, vectorize_particles=True, max_plate_nesting=1))
+    values = torch.cat([losses(model, guide, kind, 4) for kind in kinds])
+    torch.testing.assert_close(values, values[:1].expand(len(values)), rtol=1e-6, atol=0)
+    single = losses(model, guide, elbo(), 4)
+    assert (single == single[0]).all()
+    rate = guide.site_distribution("rate")
+    kl = kl_divergence(guide.site_distribution("w"), case.prior([4, 3]).base_dist).sum()
+    kl = kl + kl_divergence(guide.site_distribution("b"), dist.Normal(torch.arange(4.0), 0.5)).sum()
+    prior = dist.Gamma(torch.tensor([2.0, 3.0]), 1.5)
+    kl = kl + kl_divergence(dist.LogNormal(rate.loc, rate.scale), prior).sum()
+    assert single[0].item() == pytest.approx(kl.item(), rel=1e-5)
+
+
+# ---------------------------------------------------------------------- independence of fits
+
+
+@each_case
+def test_same_seed_same_fit(case):
+    x, y = data()
+    results = []
+    for _ in range(2):
+        pyro.set_rng_seed(4)
+        guide = case.make(network(case.prior))
+        history = fit(network(case.prior), guide, x, y, steps=5)
+        results.append((history, guide.draws(3, seed=1)["w1"]))
+    assert results[0][0] == results[1][0]
+    assert torch.equal(results[0][1], results[1][1])
+
+
+@each_case
+def test_two_fits_live_side_by_side(case):
+    x, y = data()
+    model = network(case.prior)
+    first, second = case.make(model), case.make(model)
+    alone = case.make(model)
+    pyro.set_rng_seed(5)
+    for guide in (first, alone):
+        pyro.set_rng_seed(6)
+        guide.setup(x, y)
+    second.setup(x, y)
+    one = SVI(model, first, first.optimizer(), first.elbo())
+    two = SVI(model, second, second.optimizer(), second.elbo())
+    reference = SVI(model, alone, alone.optimizer(), alone.elbo())
+    for seed in range(4):
+        pyro.set_rng_seed(seed)
+        one.step(x, y)
+        two.step(x, -y)
+    for seed in range(4):
+        pyro.set_rng_seed(seed)
+        reference.step(x, y)
+    assert all(torch.equal(p, q) for p, q in zip(first.parameters(), alone.parameters(), strict=True))
+    assert not any(
+        torch.equal(p, q) for p, q in zip(first.parameters(), second.parameters(), strict=True) if len(p)
+    )
+    assert len(pyro.get_param_store()) == 0
+
+
+@each_case
+def test_deepcopy_is_a_fit_of_its_own(case):
+    x, y = data()
+    model, guide = network(case.prior), case.make(network(case.prior))
+    fit(model, guide, x, y, steps=2)
+    before = guide.draws(2, seed=1)
+    clone = copy.deepcopy(guide)
+    assert torch.equal(clone.draws(2, seed=1)["w1"], before["w1"])
+    fit(model, clone, x, y, steps=2)
+    assert torch.equal(guide.draws(2, seed=1)["w1"], before["w1"])
+    assert not torch.equal(clone.draws(2, seed=1)["w1"], before["w1"])
+
+
+# ---------------------------------------------------------------------- draws and quantiles
+
+
+@each_exact_case
+def test_draws_quantiles_and_log_prob_tell_one_story(case):
+    x, y = data()
+    model, guide = network(case.prior), case.make(network(case.prior))
+    fit(model, guide, x, y, steps=3)
+    draws = guide.draws(4000, seed=2)
+    levels = [0.05, 0.3, 0.5, 0.9]
+    quantiles = guide.quantiles(levels)
+    for name, median in guide.median().items():
+        assert torch.equal(median, quantiles[name][2])
+        assert (quantiles[name].diff(dim=0) >= 0).all()
+        for level, value in zip(levels, quantiles[name], strict=True):
+            # At an atom the quantile is any level in between.
+            below, upto = (draws[name] < value).double(), (draws[name] <= value).double()
+            bound = z_bound(100) * math.sqrt(level * (1 - level) / 4000)
+            assert (below.mean(0) - level < bound).all()
+            assert (level - upto.mean(0) < bound).all()
+    assert guide.log_prob(draws).shape == (4000,)
+    truth = 0.0
+    for name in draws:
+        law = guide.site_distribution(name)
+        value = draws[name].log() if name == "precision" else draws[name]
+        total = law.log_prob(value) - (value if name == "precision" else 0.0)
+        truth = truth + total.reshape(4000, -1).sum(-1)
+    torch.testing.assert_close(guide.log_prob(draws), truth)
+    assert guide.draws(3)["w1"].shape == (3, 4, 3)

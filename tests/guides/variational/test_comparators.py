@@ -1,0 +1,471 @@
+"""Dropout, group sparsity, point estimates and ensembles."""
+
+import math
+
+import numpy as np
+import pyro
+import pytest
+import torch
+from pyro import distributions as dist
+from pyro.infer import Predictive
+from torch.distributions import kl_divergence
+from torch.nn import functional as F
+
+from guides import (
+    AutoConcreteDropout,
+    AutoDropout,
+    AutoGroupNormalJeffreys,
+    AutoMeanField,
+    FlatPriors,
+    Horseshoe,
+    UnsupportedSiteError,
+    fit_ensemble,
+)
+from guides.posterior.draws import Posterior
+from guides.posterior.files import load_guide, save_guide
+from guides.truth.conjugate import conjugate_linear_regression
+from guides.variational.concrete import relaxed_moments
+from tests.guides.battery import (
+    NOISE,
+    assert_mean,
+    assert_same_mean,
+    assert_share,
+    data,
+    fit,
+    gradients,
+    linear_model,
+    losses,
+    network,
+    normal,
+    perturb,
+    spike_slab,
+)
+
+GUIDES = [AutoDropout, AutoConcreteDropout, AutoGroupNormalJeffreys]
+each_guide = pytest.mark.parametrize("make", GUIDES)
+
+
+def layer(x, y=None):
+    """One unit without bias, so that the likelihood is quadratic in independent weights ``[1, 3]``."""
+    w = pyro.sample("w", normal([1, x.shape[-1]]))
+    with pyro.plate("data", len(x)):
+        pyro.sample("y", dist.Normal(F.linear(x, w).squeeze(-1), NOISE), obs=y)
+
+
+def errors_of(mean, variance, x, y):
+    squares = ((y - x @ mean.squeeze(0)) ** 2).sum() + (x**2 @ variance.squeeze(0)).sum()
+    return 0.5 * squares / NOISE**2 + 0.5 * len(y) * math.log(2 * math.pi * NOISE**2)
+
+
+def dropout_loss(guide, x, y):
+    """Likelihood through the mask's first two moments, and the papers' regulariser."""
+    point, logit = guide._views(**dict(guide.named_parameters()))["w"]
+    rate = torch.sigmoid(logit)
+    first, second = 1 - rate, 1 - rate
+    if guide.temperature is not None:
+        first, second = relaxed_moments(-logit, guide.temperature)
+    likelihood = errors_of(first * point, (second - first**2) * point**2, x, y)
+    decay = (1 - rate) / 2 * (point**2).sum() + point.numel() * 0.5 * math.log(2 * math.pi)
+    return likelihood + decay - 3 * dist.Bernoulli(rate).entropy()
+
+
+def jeffreys_loss(guide, x, y):
+    loc, log_scale, z_loc, z_log_scale = guide._views(**dict(guide.named_parameters()))["w"]
+    first, second = z_loc * loc, (z_loc**2 + (2 * z_log_scale).exp()) * (loc**2 + (2 * log_scale).exp())
+    likelihood = errors_of(first, second - first**2, x, y)
+    of_w = kl_divergence(dist.Normal(loc, log_scale.exp()), dist.Normal(0.0, 1.0)).sum()
+    alpha = (2 * z_log_scale).exp() / z_loc**2
+    of_z = 0.63576 - 0.63576 * torch.sigmoid(1.8732 + 1.48695 * alpha.log()) + 0.5 * torch.log1p(1 / alpha)
+    return likelihood + of_w + of_z.sum()
+
+
+@each_guide
+def test_loss_and_gradient_are_unbiased(make):
+    x, y = data()
+    guide = make(layer)
+    guide.setup(x, y)
+    perturb(guide, 0.3)
+    truth = (jeffreys_loss if make is AutoGroupNormalJeffreys else dropout_loss)(guide, x, y)
+    assert_mean(losses(layer, guide, guide.elbo(), 500, x, y), truth.item())
+    vectorized = guide.elbo(20, vectorize_particles=True, max_plate_nesting=1)
+    assert_mean(losses(layer, guide, vectorized, 100, x, y), truth.item())
+    guide.zero_grad()
+    truth.backward()
+    expected = {name: p.grad.double() for name, p in guide.named_parameters()}
+    draws = [gradients(layer, guide, guide.elbo(), x, y) for _ in range(300)]
+    for name, value in expected.items():
+        assert (value != 0).all(), name
+        assert_mean(torch.stack([draw[name] for draw in draws]).double(), value)
+
+
+@each_guide
+def test_same_seed_same_fit_and_a_saved_fit_is_the_same(make, tmp_path):
+    x, y = data()
+    model, results = network(normal), []
+    for _ in range(2):
+        pyro.set_rng_seed(4)
+        guide = make(model)
+        history = fit(model, guide, x, y, steps=5)
+        results.append((history, guide.draws(3, seed=1)["w1"]))
+    assert results[0][0] == results[1][0]
+    assert torch.equal(results[0][1], results[1][1])
+    assert len(pyro.get_param_store()) == 0
+    save_guide(guide, tmp_path / "guide.safetensors")
+    loaded = load_guide(make(model), tmp_path / "guide.safetensors")
+    loaded.setup(x, y)
+    assert {n for n, _ in loaded.named_parameters()} == {n for n, _ in guide.named_parameters()}
+    for name, value in guide.draws(3, seed=1).items():
+        assert torch.equal(loaded.draws(3, seed=1)[name], value)
+    for name, value in guide.median().items():
+        torch.testing.assert_close(loaded.median()[name], value)
+
+
+@each_guide
+def test_fits_a_network_and_predicts(make):
+    x, y = data(rows=60)
+    model = network(normal)
+    guide = make(model)
+    history = fit(model, guide, x, y, steps=400, lr=0.03)
+    assert np.mean(history[-50:]) < np.mean(history[:20]) - 5
+    posterior = Posterior.from_draws(model, guide.draws(100, seed=1))
+    law = posterior.predictive(x)
+    assert law.log_prob(y).mean() > dist.Normal(y.mean(), y.std()).log_prob(y).mean() + 0.1
+    pyro.set_rng_seed(1)
+    samples = Predictive(model, guide=guide, num_samples=200)(x)
+    assert_same_mean(samples["w1"].double(), guide.draws(200, seed=3)["w1"].double())
+
+
+def filters(x, y=None):
+    w = pyro.sample("w", normal([2, 3, 2, 2]))
+    v = pyro.sample("v", normal([2, 4]))
+    hidden = F.conv2d(x, w).flatten(2).mean(-1)
+    with pyro.plate("data", len(x)):
+        pyro.sample("y", dist.Normal((hidden @ v).sum(-1), NOISE), obs=y)
+
+
+@each_guide
+def test_groups_are_inputs_of_layers_and_channels_of_filters(make):
+    """``v`` is used as ``x @ v``, so its inputs are its first dimension."""
+    x, y = torch.randn(5, 3, 4, 4), torch.randn(5)
+    guide = make(filters)
+    fit(filters, guide, x, y, steps=3)
+    assert guide._axes == {"w": 1, "v": 0}
+    if make is AutoGroupNormalJeffreys:
+        assert {name: tuple(v.shape) for name, v in guide.log_alpha().items()} == {"w": (3,), "v": (2,)}
+        return
+    in_model = Predictive(filters, guide=guide, num_samples=400, return_sites=["w", "v"])(x)
+    for draws in (guide.draws(400, seed=1), in_model):
+        shapes = {"w": (400, 2, 3, 2, 2), "v": (400, 2, 4)}
+        on = {name: draws[name].reshape(shape) != 0 for name, shape in shapes.items()}
+        for channels in (on["w"].movedim(2, 1).flatten(2), on["v"].flatten(2)):
+            assert (channels.all(-1) | ~channels.any(-1)).all()
+            assert_share(channels[:, 0, :1].double(), 1 - guide.dropout_rates()["w"])
+        assert not torch.equal(on["w"][:, 0, 0, 0, 0], on["w"][:, 0, 1, 0, 0])
+
+
+# ---------------------------------------------------------------------- dropout
+
+
+def test_learnt_rate_follows_the_evidence():
+    """Strong data switch dropout off; weights that are not needed are dropped."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(200, 3, generator=generator)
+    rates = {}
+    for name, y in (("signal", x @ torch.tensor([1.0, -1.0, 0.7])), ("none", torch.zeros(200))):
+        guide = AutoConcreteDropout(layer, rate=0.3)
+        fit(layer, guide, x, y + NOISE * torch.randn(200, generator=generator), steps=500)
+        rates[name] = guide.dropout_rates()["w"]
+    assert rates["signal"] < 0.06
+    assert rates["none"] > 0.35
+
+
+def test_mc_dropout_keeps_its_rate_and_points():
+    x, y = data()
+    guide = AutoDropout(network(normal), rate=0.4)
+    fit(network(normal), guide, x, y, steps=20)
+    assert guide.dropout_rates() == pytest.approx({"w1": 0.4, "w2": 0.4})
+    draws = guide.draws(300, seed=1)
+    assert (draws["b1"] == draws["b1"][0]).all()  # biases are points
+    assert (draws["precision"] > 0).all()
+    assert_share((draws["w1"] == 0)[:, 0].double(), 0.4)
+    chosen = AutoDropout(linear_model(normal), sites=["w"])
+    chosen(x, y)
+    assert chosen.dropout_rates() == pytest.approx({"w": 0.1})
+
+
+@pytest.mark.parametrize("make", [AutoDropout, AutoConcreteDropout])
+def test_regulariser_of_dropout_is_the_papers(make):
+    """``(1 - p)/2 |M|^2 - K H(p)`` with ``K`` inputs, and the Gaussian's constant for every weight."""
+    x, y = data()
+    guide = make(network(normal), rate=0.3)
+    guide(x, y)
+    law, point = guide.trace.nodes["w1"]["fn"], guide.trace.nodes["w1"]["fn"].loc
+    constant = 12 * math.log(0.7 * math.sqrt(2 * math.pi))
+    expected = 0.7 / 2 * (point / 0.7).square().sum() + constant - 3 * dist.Bernoulli(0.3).entropy()
+    torch.testing.assert_close(law.kl, expected)
+    bias = guide.trace.nodes["b1"]["fn"]
+    torch.testing.assert_close(bias.kl, -dist.Normal(0.0, 1.0).log_prob(bias.value).sum())
+
+
+@pytest.mark.parametrize("make", [AutoDropout, AutoConcreteDropout])
+def test_quantiles_of_dropout_are_those_of_its_draws(make):
+    x, y = data()
+    guide = make(network(normal), rate=0.3)
+    guide.setup(x, y)
+    draws, levels = guide.draws(4000, seed=1), [0.1, 0.25, 0.5, 0.75, 0.9]
+    for name, values in guide.quantiles(levels).items():
+        for level, value in zip(levels, values, strict=True):  # at an atom any level in between
+            bound = 4.5 * math.sqrt(level * (1 - level) / 4000)
+            assert ((draws[name] < value).double().mean(0) - level < bound).all(), name
+            assert (level - (draws[name] <= value).double().mean(0) < bound).all(), name
+
+
+def test_dropout_refuses():
+    x, y = data()
+    for wrong in (0.0, 1.0):
+        with pytest.raises(ValueError, match="rate"):
+            AutoDropout(layer, rate=wrong)
+    with pytest.raises(ValueError, match="temperature"):
+        AutoConcreteDropout(layer, temperature=0.0)
+    guide = AutoDropout(layer)
+    guide(x, y)
+    with pytest.raises(NotImplementedError, match="no density"):
+        guide.log_prob(guide.draws(2))
+    with pytest.raises(UnsupportedSiteError, match="event dimension"):
+        AutoDropout(network(normal), sites=["precision"])(x, y)
+
+
+def rates_of_inputs(x, y=None):
+    """A weight matrix whose prior is not Gaussian."""
+    w = pyro.sample("w", dist.Gamma(2.0, 1.0).expand([1, x.shape[-1]]).to_event(2))
+    with pyro.plate("data", len(x)):
+        pyro.sample("y", dist.Normal(F.linear(x, w).squeeze(-1), NOISE), obs=y)
+
+
+def local_weights(x, y):
+    with pyro.plate("data", len(x), subsample_size=2) as rows:
+        w = pyro.sample("w", normal([2, 3]))
+        pyro.sample("y", dist.Normal(w.sum((-1, -2)), NOISE), obs=y[rows])
+
+
+@pytest.mark.parametrize("make", [AutoDropout, AutoConcreteDropout])
+def test_dropout_refuses_sites_that_it_would_ignore(make):
+    x, y = data()
+    with pytest.raises(ValueError, match=r"got a string; write sites=\['w1'\]"):
+        make(network(normal), sites="w1")
+    with pytest.raises(ValueError, match="no latent site 'nope'; it has w1, b1, w2, b2, precision"):
+        make(network(normal), sites=["w1", "nope"])(x, y)
+    with pytest.raises(UnsupportedSiteError, match="'w' has no Normal prior; leave it out"):
+        make(rates_of_inputs, sites=["w"])(x, y)
+    for model in (linear_model(normal), rates_of_inputs):
+        with pytest.raises(ValueError, match=rf"{make.__name__}: no site of the model \(w\).*sites=\(\)"):
+            make(model)(x, y)
+        points = make(model, sites=())
+        points(x, y)
+        assert points.dropout_rates() == {}
+    with pytest.raises(UnsupportedSiteError, match="subsampled plate 'data'; run the model on the whole"):
+        make(local_weights)(x, y)
+
+
+def test_group_normal_jeffreys_refuses_models_without_groups():
+    x, y = data()
+    with pytest.raises(ValueError, match=r"no site of the model \(w\).*use AutoMeanField"):
+        AutoGroupNormalJeffreys(linear_model(normal))(x, y)
+    with pytest.raises(UnsupportedSiteError, match="subsampled plate 'data'.*use AutoMeanField"):
+        AutoGroupNormalJeffreys(local_weights)(x, y)
+    for wrong in (-1.0, 0.0, math.nan):
+        with pytest.raises(ValueError, match="init_z_scale must be positive"):
+            AutoGroupNormalJeffreys(layer, init_z_scale=wrong)
+
+
+def test_points_under_a_spike_and_slab_are_refused():
+    """Their score would reward a weight for being exactly zero by no more than a constant."""
+    x, y = data()
+    refusal = pytest.raises(UnsupportedSiteError, match="'w1' has a spike and slab.*use AutoSpikeSlab")
+    for options in ({}, {"sites": ["w1"]}, {"sites": ()}):
+        for make in (AutoDropout, AutoConcreteDropout):
+            with refusal:
+                make(network(spike_slab), **options)(x, y)
+    with refusal:
+        fit_ensemble(network(spike_slab), x, y, members=1, steps=1)
+    # A score without the prior's density has nothing to refuse.
+    assert AutoDropout(FlatPriors()(network(spike_slab)), sites=())(x, y)["w1"].shape == (4, 3)
+    assert len(fit_ensemble(network(spike_slab), x, y, members=1, steps=1, prior=False)) == 1
+
+
+# ---------------------------------------------------------------------- group sparsity
+
+
+def test_divergence_of_the_multipliers_up_to_a_constant():
+    """Against ``E log|z| - log v`` by the midpoint rule, at several ``alpha``."""
+    guide = AutoGroupNormalJeffreys(layer)
+    guide(*data())
+    differences = []
+    for log_alpha in (-4.0, -1.0, 0.0, 1.0, 4.0):
+        scale = math.exp(log_alpha / 2)
+
+        normal_quantiles = torch.special.ndtri((torch.arange(400_000).double() + 0.5) / 400_000)
+        expected = (1 + scale * normal_quantiles).abs().log().mean().item()
+        with torch.no_grad():
+            guide.z_log_scale.fill_(log_alpha / 2)
+            guide.loc.zero_()
+            guide.log_scale.zero_()
+        guide(*data())
+        ours = guide.trace.nodes["w"]["fn"].kl.item() / 3
+        differences.append(ours - (expected - math.log(scale)))
+    assert np.ptp(differences) < 0.03
+
+
+def test_divergence_of_group_normal_jeffreys_is_to_the_models_own_scale():
+    """``w1 ~ Normal(0, 0.7)``: ``w~`` is compared with that, not with a standard normal."""
+    x, y = data()
+    guide = AutoGroupNormalJeffreys(network(normal))
+    guide.setup(x, y)
+    perturb(guide, 0.3)
+    guide(x, y)
+    law = guide.trace.nodes["w1"]["fn"]
+    of_w = kl_divergence(dist.Normal(law.loc, law.log_scale.exp()), dist.Normal(0.0, 0.7)).sum()
+    alpha = (2 * law.z_log_scale).exp() / law.z_loc**2
+    # the constants of Molchanov et al. (2017), as printed
+    of_z = 0.63576 * (1 - torch.sigmoid(1.87320 + 1.48695 * alpha.log())) + 0.5 * torch.log1p(1 / alpha)
+    torch.testing.assert_close(law.kl, of_w + of_z.sum())
+
+
+def test_draws_of_group_normal_jeffreys_have_the_moments_of_the_product():
+    """Second moments, and the correlation that weights of one input have through their ``z`` alone."""
+    x, y = data()
+    guide = AutoGroupNormalJeffreys(network(normal), init_z_scale=0.5)
+    guide.setup(x, y)
+    perturb(guide, 0.2)
+    loc, log_scale, z_loc, z_log_scale = guide._detached()["w1"]
+    size = z_loc**2 + torch.exp(2 * z_log_scale)
+    draws = guide.draws(20_000, seed=1)["w1"].double()
+    assert_mean(draws, (z_loc * loc).double())
+    assert_mean(draws**2, (size * (loc**2 + torch.exp(2 * log_scale))).double())
+    assert_mean(draws[:, 0] * draws[:, 1], (size[0] * loc[0] * loc[1]).double())
+    assert_mean(draws[:, 0, 0] * draws[:, 0, 1], (z_loc[0, 0] * z_loc[0, 1] * loc[0, 0] * loc[0, 1]).double())
+
+
+def test_group_normal_jeffreys_finds_the_input_that_is_noise():
+    x, y = data(rows=100)  # the middle column does nothing
+    guide = AutoGroupNormalJeffreys(layer)
+    fit(layer, guide, x, y, steps=800, lr=0.03)
+    noise = guide.log_alpha()["w"]
+    assert noise.argmax() == 1
+    assert noise[1] > max(noise[0], noise[2]) + 2
+    off_centre = AutoGroupNormalJeffreys(
+        lambda: pyro.sample("w", dist.Normal(torch.ones(2, 2), 1.0).to_event(2))
+    )
+    with pytest.raises(UnsupportedSiteError, match="centred"):
+        off_centre()
+
+
+def test_horseshoe_is_the_prior_it_says():
+    pyro.set_rng_seed(0)
+    model = Horseshoe(["w1"], global_scale=0.5)(network(normal))
+    samples = Predictive(model, num_samples=1000)(data()[0])
+    raw, local, shrink = (
+        samples[f"w1_{name}"].reshape(1000, *shape)
+        for name, shape in (("raw", (4, 3)), ("local", (1, 3)), ("global", (1, 1)))
+    )
+    torch.testing.assert_close(samples["w1"].reshape(1000, 4, 3), raw * local * shrink)
+    assert_share((local < 1).double(), 0.5)  # medians of half-Cauchies
+    assert_share((shrink < 0.5).double(), 0.5)
+    assert_share((raw.abs() < 0.7 * 0.67449).double(), 0.5)
+
+
+def test_horseshoe_under_mean_field_keeps_the_lrt_and_shrinks_noise():
+    x, y = data(rows=100)
+    model = Horseshoe()(layer)
+    guide = AutoMeanField(model)
+    guide.setup(x, y)
+    assert guide.sites["w_raw"].by_moments
+    history = fit(model, guide, x, y, steps=600)
+    assert np.mean(history[-50:]) < np.mean(history[:20])
+    draws = guide.draws(500, seed=1)
+    weights = (draws["w_raw"] * draws["w_local"] * draws["w_global"].reshape(-1, 1, 1))[:, 0]
+    assert weights[:, 0].mean() == pytest.approx(1.0, abs=0.25)
+    assert weights[:, 2].mean() == pytest.approx(-0.5, abs=0.25)
+    assert draws["w_local"][:, 0, 1].median() < draws["w_local"][:, 0, 0].median() / 2
+    assert Predictive(model, guide=guide, num_samples=5)(x)["y"].shape == (5, 100)
+    with pytest.raises(ValueError, match="Normal prior"):
+        Horseshoe(["precision"])(network(normal))(x, y)
+    with pytest.raises(ValueError, match="global_scale"):
+        Horseshoe(global_scale=0.0)
+
+
+def test_horseshoe_refuses_sites_that_it_would_ignore_and_priors_off_centre():
+    x, y = data()
+    with pytest.raises(ValueError, match="no latent site 'zz'; it has w1, b1, w2, b2, precision"):
+        Horseshoe(["zz"])(network(normal))(x, y)
+    with pytest.raises(ValueError, match="no latent site 'y'"):
+        AutoMeanField(Horseshoe(["w1", "y"])(network(normal)))(x, y)
+    with pytest.raises(ValueError, match=r"got a string; write sites=\['w1'\]"):
+        Horseshoe("w1")
+    with pytest.raises(ValueError, match=r"the sites are w\); name those .* Horseshoe\(\['w'\]\)"):
+        Horseshoe()(linear_model(normal))(x, y)
+
+    def off_centre():
+        pyro.sample("w", dist.Normal(torch.ones(2, 2), 1.0).to_event(2))
+
+    for model in (Horseshoe()(off_centre), Horseshoe(["w"])(off_centre)):
+        with pytest.raises(UnsupportedSiteError, match="'w': its Normal prior must be centred at zero"):
+            model()
+    assert not pyro.poutine.runtime._PYRO_STACK  # refusals leave nothing behind
+
+
+# ---------------------------------------------------------------------- points and ensembles
+
+
+def test_map_and_maximum_likelihood_of_a_linear_model():
+    x, y = data()
+    model = linear_model(normal)
+    options = {"members": 1, "steps": 1500, "lr": 0.05}
+    exact = conjugate_linear_regression(x.numpy(), y.numpy(), prior_scale=1.0, noise_scale=NOISE)
+    posterior = fit_ensemble(model, x, y, **options)
+    np.testing.assert_allclose(posterior.draws()["w"][0].numpy(), exact.mean, atol=2e-3)
+    least = fit_ensemble(model, x, y, prior=False, **options)
+    np.testing.assert_allclose(
+        least.draws()["w"][0].numpy(), torch.linalg.lstsq(x, y[:, None]).solution[:, 0], atol=2e-3
+    )
+    assert posterior.info["method"] == "map"
+    assert least.info["method"] == "maximum-likelihood"
+    assert len(pyro.get_param_store()) == 0
+
+
+def test_deep_ensemble_has_members_of_its_own_seeds():
+    x, y = data()
+    model = network(normal)
+    ensemble = fit_ensemble(model, x, y, members=3, steps=150, lr=0.03)
+    again = fit_ensemble(model, x, y, members=1, steps=150, lr=0.03, seed=2)
+    draws = ensemble.draws()
+    assert len(ensemble) == 3
+    assert torch.equal(draws["w1"][2], again.draws()["w1"][0])
+    assert not torch.equal(draws["w1"][0], draws["w1"][1])
+    assert ensemble.info["method"] == "deep-ensemble"
+    assert ensemble.predictive(x).batch_shape == (20,)
+    assert ensemble.function(x).std(0).mean() > 1e-3
+    assert np.isfinite(ensemble.info["losses"]).all()
+
+
+def test_ensemble_leaves_the_generators_of_its_caller():
+    import random
+
+    x, y = data()
+    options = {"members": 2, "steps": 3, "seed": 4}
+    before = fit_ensemble(layer, x, y, **options).draws()["w"]
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    state = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    again = fit_ensemble(layer, x, y, **options).draws()["w"]
+    with pytest.raises(RuntimeError, match="lower lr"):
+        fit_ensemble(layer, 1e25 * x, y, steps=1, members=1)
+    assert (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == state
+    assert torch.equal(before, again)
+
+
+def test_ensemble_refuses():
+    x, y = data()
+    with pytest.raises(ValueError, match="members"):
+        fit_ensemble(layer, x, y, members=0)
+    with pytest.raises(RuntimeError, match="lower lr"):
+        fit_ensemble(layer, 1e25 * x, y, steps=1, members=1)

@@ -1,0 +1,498 @@
+"""Relaxed indicators, and Beta and Gamma hyper-priors; the laws that all guides obey are in the battery."""
+
+import math
+
+import numpy as np
+import pyro
+import pytest
+import torch
+from pyro import distributions as dist
+from pyro.infer import SVI, Predictive
+from pyro.infer.autoguide import init_to_value
+from scipy import stats
+from scipy.special import betaln, logsumexp
+from torch.distributions import constraints
+from torch.nn import functional as F
+
+from guides import AutoConcrete, AutoSpikeSlab, PathwiseGradientError, SpikeSlab
+from guides.core import moments
+from guides.posterior.files import load_guide, save_guide
+from guides.truth.spike_slab_linear import enumerate_spike_slab
+from guides.variational.concrete import ConcreteSite, relaxed_moments
+from guides.variational.hyper_priors import (
+    published_log_inclusion,
+    published_log_normal_gamma,
+    published_log_posterior,
+)
+from tests.guides.battery import (
+    NOISE,
+    assert_mean,
+    assert_share,
+    data,
+    exact_loss,
+    fit,
+    gradients,
+    linear_model,
+    losses,
+    network,
+    perturb,
+    spike_slab,
+    z_bound,
+)
+
+LOGITS = torch.tensor([-4.0, -1.0, 0.3, 2.0, 6.0], dtype=torch.float64)
+
+
+# ---------------------------------------------------------------------- the relaxation and its bias
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.3, 0.05])
+def test_moments_of_a_relaxed_indicator(temperature):
+    noise = torch.logit(torch.rand(100_000, 1, dtype=torch.float64))
+    gate = torch.sigmoid((LOGITS + noise) / temperature)
+    first, second = relaxed_moments(LOGITS, temperature)
+    assert_mean(gate, first)
+    assert_mean(gate**2, second)
+
+
+def test_bias_is_of_second_order_in_the_mean_and_of_first_order_in_the_variance():
+    alpha = torch.sigmoid(LOGITS)
+    spread = alpha * (1 - alpha)
+    for temperature in (0.1, 0.05):
+        first, second = relaxed_moments(LOGITS, temperature)
+        predicted = temperature**2 * math.pi**2 / 6 * spread * (1 - 2 * alpha)
+        torch.testing.assert_close(first - alpha, predicted, rtol=0.15, atol=2e-5)
+        torch.testing.assert_close(alpha - second, temperature * spread, rtol=0.35, atol=1e-4)
+
+
+def test_bias_of_the_loss_shrinks_with_the_temperature_and_evaluation_has_none():
+    x, y = data()
+    model = linear_model(spike_slab)
+    guide = AutoConcrete(model)
+    guide.setup(x, y)
+    perturb(guide, 0.3)
+    with torch.no_grad():
+        guide.logits.copy_(torch.tensor([-0.5, 0.2, 0.4]))
+    law = guide.site_distribution("w")
+    relaxed, real = [], exact_loss(AutoSpikeSlab_like(guide), spike_slab, x, y)
+    for temperature in (1.0, 0.3, 0.1, 0.03):
+        guide.temperature = temperature
+        relaxed.append((exact_loss(guide, spike_slab, x, y) - real).item())
+    assert relaxed[0] < relaxed[1] < relaxed[2] < relaxed[3] < 0  # the loss in training looks too good
+    alpha = law.probs
+    slope = 0.5 / NOISE**2 * (x**2).sum(0) @ (alpha * (1 - alpha) * (law.loc**2 + law.scale**2))
+    assert relaxed[3] == pytest.approx(-0.03 * slope.item(), rel=0.1)
+    svi = SVI(model, guide, guide.optimizer(), guide.elbo())
+    guide.temperature = 1.0
+    assert_mean(torch.tensor([svi.evaluate_loss(x, y) for _ in range(1000)]).double(), real)
+
+
+def by_weight(shape, scale=1.0):
+    """The battery's prior, its parameters written out for every weight: nothing is shared by the site."""
+    prior = SpikeSlab(torch.full(tuple(shape), 0.3), torch.zeros(()), torch.tensor(scale))
+    return prior.to_event(len(shape))
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.5])
+@pytest.mark.parametrize("prior", [spike_slab, by_weight])
+def test_loss_in_training_has_the_temperature_on_both_paths(prior, temperature):
+    """At temperature 1 a forgotten division would not be seen."""
+    x, y = data()
+    model = linear_model(prior)
+    guide = AutoConcrete(model, temperature=temperature)
+    guide.setup(x, y)
+    perturb(guide, 0.3)
+    with torch.no_grad():
+        guide.logits.copy_(torch.tensor([-0.5, 0.2, 0.4]))
+        guide.loc.copy_(torch.tensor([0.8, 0.5, -0.6]))
+    assert_mean(losses(model, guide, guide.elbo(), 1000, x, y), exact_loss(guide, spike_slab, x, y))
+    vectorized = guide.elbo(40, vectorize_particles=True, max_plate_nesting=1)
+    assert_mean(losses(model, guide, vectorized, 60, x, y), exact_loss(guide, spike_slab, x, y))
+
+
+class AutoSpikeSlab_like:  # noqa: N801
+    """Sees the real weights of a relaxed guide."""
+
+    def __init__(self, guide):
+        self.site_distribution = guide.site_distribution
+
+
+def test_training_finds_the_exact_inclusion_up_to_a_bias_that_shrinks():
+    """An orthogonal design, where the best mean-field law is the posterior; deterministic optimisation."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        x, y = data(rows=12, columns=4)
+        x = torch.linalg.qr(x)[0] * 2
+        exact = enumerate_spike_slab(
+            x.numpy(), y.numpy(), inclusion_prob=0.3, slab_scale=1 / NOISE, noise_scale=NOISE
+        )
+        errors = {}
+        for temperature in (1.0, 0.1):
+            logits, loc, log_scale = (torch.zeros(4, requires_grad=True) for _ in range(3))
+            optimizer = torch.optim.LBFGS(
+                [logits, loc, log_scale], max_iter=40, line_search_fn="strong_wolfe"
+            )
+
+            def closure(parts=(logits, loc, log_scale), temperature=temperature, optimizer=optimizer):
+                optimizer.zero_grad()
+                logits, loc, log_scale = parts
+                gate, square = relaxed_moments(logits, temperature)
+                mean, size = gate * loc, square * (loc**2 + torch.exp(2 * log_scale))
+                errors = ((y - x @ mean) ** 2).sum() + (x**2 @ (size - mean**2)).sum()
+                prior = torch.logit(torch.tensor(0.3)), torch.tensor(0.0), torch.tensor(1.0)
+                loss = 0.5 * errors / NOISE**2 + moments.spike_slab_kl(logits, loc, log_scale, *prior).sum()
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)
+            probs = torch.sigmoid(logits.detach()).numpy()
+            errors[temperature] = np.abs(probs - exact.inclusion).max()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert errors[1.0] > 0.05
+    assert errors[0.1] < min(errors[1.0] / 2, 0.06)
+
+
+def test_fused_site_has_the_written_value_divergence_and_gradient():
+    def leaves():
+        generator = torch.Generator().manual_seed(0)
+        return [
+            torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_()
+            for shape in [(3, 5)] * 3 + [()] * 3
+        ]
+
+    *site, prior_logits, prior_loc, log_prior_scale = fused = leaves()
+    value, gate, kl = ConcreteSite.apply(*site, 0.7, prior_logits, prior_loc, log_prior_scale.exp())
+    with torch.no_grad():
+        logits, loc, log_scale = site
+        noise = (value / gate - loc) / log_scale.exp()
+        logistic = 0.7 * torch.logit(gate) - logits
+    weights = torch.randn(3, 5, dtype=torch.float64)
+    ((value * weights).sum() + 1.7 * kl).backward()
+
+    *site, prior_logits, prior_loc, log_prior_scale = plain = leaves()
+    logits, loc, log_scale = site
+    again = torch.sigmoid((logits + logistic) / 0.7) * (loc + log_scale.exp() * noise)
+    divergence = moments.spike_slab_kl(*site, prior_logits, prior_loc, log_prior_scale.exp()).sum()
+    torch.testing.assert_close(value, again)
+    torch.testing.assert_close(kl, divergence)
+    ((again * weights).sum() + 1.7 * divergence).backward()
+    for one, other in zip(fused, plain, strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
+
+
+def test_priors_that_differ_by_weight_take_the_plain_path():
+    def prior(shape, scale=1.0):
+        return SpikeSlab(torch.linspace(0.2, 0.4, shape[-1]), 0.0, scale).expand(shape).to_event(len(shape))
+
+    x, y = data()
+    guide = AutoConcrete(linear_model(prior))
+    guide.setup(x, y)
+    svi = SVI(linear_model(prior), guide, guide.optimizer(), guide.elbo())
+    law = guide.site_distribution("w")
+    errors = ((y - x @ law.mean) ** 2).sum() + (x**2 @ law.variance).sum()
+    kl = moments.spike_slab_kl(
+        law.logits,
+        law.loc,
+        law.scale.log(),
+        torch.logit(torch.linspace(0.2, 0.4, 3)),
+        *torch.tensor([0.0, 1]),
+    ).sum()
+    truth = kl + 0.5 * errors / NOISE**2 + 0.5 * len(y) * math.log(2 * math.pi * NOISE**2)
+    assert_mean(torch.tensor([svi.evaluate_loss(x, y) for _ in range(300)]).double(), truth)
+    assert all((g != 0).all() for g in gradients(linear_model(prior), guide, guide.elbo(), x, y).values())
+
+
+# ---------------------------------------------------------------------- real networks
+
+
+def test_drawn_networks_have_exact_zeros_and_trained_ones_none():
+    x, y = data()
+    model = network(spike_slab)
+    guide = AutoConcrete(model)
+    fit(model, guide, x, y, steps=20)
+    assert (guide(x, y)["w1"] != 0).all()
+    samples = Predictive(model, guide=guide, num_samples=400, return_sites=["w1", "y"])(x)
+    assert samples["y"].shape == (400, 20)
+    on = (samples["w1"] != 0).double()
+    for probability, column in zip(
+        guide.inclusion_probabilities()["w1"].flatten().tolist(), on.flatten(1).T, strict=True
+    ):
+        assert_share(column[:, None], probability)
+    assert ((guide.draws(50)["w1"] == 0).double().mean() > 0.02).item()
+
+
+# ---------------------------------------------------------------------- where the moments do not serve
+
+
+def used_twice(x, y=None):
+    w = pyro.sample("w", spike_slab([3]))
+    with pyro.plate("data", len(x)):
+        pyro.sample("y", dist.Normal(x @ w + (x**2) @ w, NOISE), obs=y)
+
+
+def rows_meet(x, y=None):
+    w = pyro.sample("w", spike_slab([3]))
+    pyro.sample("y", dist.Categorical(logits=x @ w), obs=None if y is None else torch.tensor(3))
+
+
+def filters(x, y=None):
+    w = pyro.sample("w", spike_slab([2, 1, 3, 3]))
+    image = x.reshape(5, 1, 3, 4)
+    f = F.conv2d(image, w, padding=1).flatten(1).abs().sum(1)
+    pyro.sample("y", dist.Normal(f, 1.0).to_event(1), obs=None if y is None else y[:5])
+
+
+@pytest.mark.parametrize("model", [used_twice, rows_meet])
+def test_uses_that_the_moments_refuse(model):
+    x, y = data()
+    with pytest.raises(PathwiseGradientError, match="relaxed indicators"):
+        AutoSpikeSlab(model).setup(x, y)
+    guide = AutoConcrete(model)
+    assert all((g != 0).all() for g in gradients(model, guide, guide.elbo(), x, y).values())
+    history = fit(model, guide, x, y, steps=200)
+    assert np.mean(history[-50:]) < np.mean(history[:20])
+
+
+def test_convolution_shares_its_weights_between_positions():
+    """The loss of a sum over positions needs their correlation, which local reparameterization drops."""
+    x, y = data()
+    guide = AutoConcrete(filters, temperature=0.02, init_inclusion=(-1.0, 1.0))
+    guide.setup(x[:, :3], y)
+    svi = SVI(filters, guide, guide.optimizer(), guide.elbo())
+    real = torch.tensor([svi.evaluate_loss(x, y) for _ in range(1000)]).double()
+    trained = torch.tensor([guide.elbo().loss(filters, guide, x, y) for _ in range(1000)]).double()
+    error = trained.mean() - real.mean()
+    spread = ((trained.var() + real.var()) / 1000).sqrt()
+    assert error.abs() < z_bound() * spread + 0.03 * real.std()
+
+
+# ---------------------------------------------------------------------- temperature
+
+
+def test_schedule():
+    guide = AutoConcrete(used_twice, temperature=(2.0, 0.02))
+    assert guide.temperature == 2.0
+    assert guide.anneal(0.5) == pytest.approx(0.2)
+    assert guide.anneal(1.0) == pytest.approx(0.02)
+    assert guide.temperature == pytest.approx(0.02)
+    assert AutoConcrete(used_twice, temperature=0.3).anneal(0.7) == pytest.approx(0.3)
+    assert AutoConcrete(used_twice, temperature=[1.0, 0.1]).schedule == (1.0, 0.1)
+    for wrong in (0.0, -1.0, (1.0, -1.0), [1.0], (1.0, 0.5, 0.1), math.nan, math.inf):
+        with pytest.raises(ValueError, match="temperature must be a positive number, or a pair"):
+            AutoConcrete(used_twice, temperature=wrong)
+    with pytest.raises(ValueError, match="progress"):
+        guide.anneal(1.5)
+    with pytest.raises(ValueError, match="objective"):
+        AutoConcrete(used_twice, objective="wrong")
+
+
+def test_saved_fit_keeps_its_temperature(tmp_path):
+    x, y = data()
+    model = network(spike_slab)
+    guide = AutoConcrete(model)
+    fit(model, guide, x, y, steps=3)
+    guide.anneal(0.4)
+    save_guide(guide, tmp_path / "guide.safetensors")
+    loaded = load_guide(AutoConcrete(model), tmp_path / "guide.safetensors")
+    loaded.setup(x, y)
+    assert loaded.temperature == guide.temperature
+    assert torch.equal(loaded.draws(3, seed=1)["w1"], guide.draws(3, seed=1)["w1"])
+
+
+# ---------------------------------------------------------------------- hyper-priors in the model
+
+A, B = 2.0, 5.0
+GUIDES = [
+    lambda model: AutoSpikeSlab(model, init_inclusion=(-0.5, 0.5), init_loc_fn=START),
+    lambda model: AutoConcrete(model, temperature=0.1, init_inclusion=(-0.5, 0.5), init_loc_fn=START),
+]
+START = init_to_value(values={"w": torch.full((4,), 0.1), "pi": torch.tensor(0.3), "tau": torch.tensor(1.0)})
+
+
+def hierarchical(x, y=None):
+    pi = pyro.sample("pi", dist.Beta(torch.tensor(A), torch.tensor(B)))
+    tau = pyro.sample("tau", dist.Gamma(torch.tensor(4.0), torch.tensor(4.0)))
+    w = pyro.sample("w", SpikeSlab(pi, torch.tensor(0.0), tau.rsqrt()).expand([x.shape[-1]]).to_event(1))
+    with pyro.plate("data", len(x)):
+        pyro.sample("y", dist.Normal(x @ w, NOISE), obs=y)
+
+
+def orthogonal():
+    x, y = data(rows=12, columns=4)
+    return torch.linalg.qr(x)[0] * 2, y
+
+
+def hierarchical_truth(x, y):
+    """Log evidence and inclusion, ``pi`` integrated out in closed form and ``tau`` on a grid."""
+    grid = np.exp(np.linspace(-4, 3, 141))
+    log_weight = stats.gamma.logpdf(grid, 4, scale=1 / 4) + np.log(grid) + np.log(7 / 140)
+    size = np.array([bin(i).count("1") for i in range(16)])
+    prior = betaln(A + size, B + 4 - size) - betaln(A, B)
+    rows = [
+        enumerate_spike_slab(
+            x.numpy(), y.numpy(), slab_scale=tau**-0.5 / NOISE, noise_scale=NOISE
+        ).model_log_evidence
+        + prior
+        + weight
+        for tau, weight in zip(grid, log_weight, strict=True)
+    ]
+    joint = logsumexp(rows, 0)
+    probs = np.exp(joint - logsumexp(joint))
+    return logsumexp(joint), np.array([probs[[i for i in range(16) if i >> j & 1]].sum() for j in range(4)])
+
+
+@pytest.mark.parametrize("make", GUIDES, ids=["spike-slab", "concrete"])
+def test_hyper_priors_in_the_model(make):
+    x, y = orthogonal()
+    evidence, inclusion = hierarchical_truth(x, y)
+    guide = make(hierarchical)
+    fit(hierarchical, guide, x, y, steps=500)
+    svi = SVI(hierarchical, guide, guide.optimizer(), guide.elbo())
+    bounds = -torch.tensor([svi.evaluate_loss(x, y) for _ in range(800)]).double()
+    error = z_bound() * bounds.std() / 800**0.5
+    assert evidence - 0.6 - error < bounds.mean() < evidence + error
+    fitted = guide.inclusion_probabilities()["w"].numpy()
+    np.testing.assert_allclose(fitted, inclusion, atol=0.15)
+    assert fitted.argmax() == inclusion.argmax()
+
+
+@pytest.mark.parametrize("make", GUIDES, ids=["spike-slab", "concrete"])
+def test_divergence_is_closed_form_given_the_drawn_hyper_parameters(make):
+    x, y = orthogonal()
+    guide = make(hierarchical)
+    guide(x, y)
+    model_trace, _ = guide.get_traces()
+    nodes = model_trace.nodes
+    law = guide.site_distribution("w")
+    prior = torch.logit(nodes["pi"]["value"]), torch.tensor(0.0), nodes["tau"]["value"].rsqrt()
+    kl = moments.spike_slab_kl(law.logits, law.loc, law.scale.log(), *prior).sum()
+    torch.testing.assert_close(nodes["w"]["log_prob_sum"], -kl)
+
+
+@pytest.mark.parametrize("make", GUIDES, ids=["spike-slab", "concrete"])
+def test_empirical_bayes_of_the_inclusion_probability(make):
+    """At the optimum the learnt ``pi`` is the mean inclusion of the layer."""
+
+    def model(x, y):
+        pi = pyro.param("pi", torch.tensor(0.5), constraint=constraints.unit_interval)
+        scale = pyro.param("scale", torch.tensor(0.5), constraint=constraints.positive)
+        w = pyro.sample("w", SpikeSlab(pi, torch.tensor(0.0), scale).expand([4]).to_event(1))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(x @ w, NOISE), obs=y)
+
+    x, y = orthogonal()
+    guide = make(model)
+    fit(model, guide, x, y, steps=900)
+    law = guide.site_distribution("w")
+    assert pyro.param("pi").item() == pytest.approx(law.probs.mean().item(), abs=0.02)
+    second = (law.probs * (law.loc**2 + law.scale**2)).sum() / law.probs.sum()
+    assert pyro.param("scale").item() ** 2 == pytest.approx(second.item(), rel=0.15)
+
+
+def test_empirical_bayes_of_a_beta_that_layers_share():
+    """The learnt Beta has the mean of the layers' ``pi``, and the bound rises."""
+
+    def model(x, y):
+        a = pyro.param("a", torch.tensor(1.0), constraint=constraints.positive)
+        b = pyro.param("b", torch.tensor(1.0), constraint=constraints.positive)
+        hidden = x
+        for name in ("w1", "w2"):
+            pi = pyro.sample(f"pi_{name}", dist.Beta(a, b))
+            prior = SpikeSlab(pi, torch.tensor(0.0), torch.tensor(1.0))
+            hidden = torch.tanh(F.linear(hidden, pyro.sample(name, prior.expand([4, 4]).to_event(2))))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(hidden.sum(-1), NOISE), obs=y)
+
+    x, y = orthogonal()
+    guide = AutoConcrete(model)
+    history = fit(model, guide, x, y, steps=500)
+    assert np.mean(history[-50:]) < np.mean(history[:50]) - 3
+    a, b = pyro.param("a").item(), pyro.param("b").item()
+    drawn = guide.draws(500)
+    learnt = torch.cat([drawn["pi_w1"], drawn["pi_w2"]]).mean().item()
+    assert a / (a + b) == pytest.approx(learnt, abs=0.06)
+    assert a / (a + b) < 0.35  # few weights are needed
+
+
+# ---------------------------------------------------------------------- densities, right and as published
+
+
+def test_published_normal_gamma_is_off_by_what_it_says():
+    w, tau = torch.randn(6).double(), torch.rand(6).double() + 0.2
+    a, b = torch.tensor(2.5).double(), torch.tensor(1.5).double()
+    truth = dist.Gamma(a, b).log_prob(tau) + dist.Normal(0.0, tau.rsqrt()).log_prob(w)
+    wrong = published_log_normal_gamma(w, torch.ones(6).double(), tau, a, b)
+    expected = truth + (a - 0.5) * (tau - tau.log()) - 0.5 * tau * w**2
+    torch.testing.assert_close(wrong, expected, atol=1e-6, rtol=0)
+
+
+def test_published_inclusion_does_not_sum_to_one():
+    a, b = torch.tensor([3.3, 2.1], dtype=torch.float64)
+    single = torch.stack([b, a]) / (a + b)  # Beta-Binomial of one indicator
+    wrong = published_log_inclusion(torch.tensor([0.0, 1.0]).double(), a, b).exp()
+    assert abs(wrong.sum().item() - 1) > 0.05
+    missing = torch.lgamma(
+        a + torch.tensor([0.0, 1.0])
+    )  # which cancels there; lgamma(1 + gamma) is 0 at both
+    torch.testing.assert_close((wrong.log() + missing).exp(), single)
+
+
+def test_published_objective_is_what_the_programs_compute():
+    x, y = data()
+    model = linear_model(spike_slab)
+    guide = AutoConcrete(model, objective="published", temperature=0.5)
+    guide(x, y)
+    assert ((guide.log_hyper.exp() >= 1) & (guide.log_hyper.exp() <= 1.1)).all()
+    law = guide.trace.nodes["w"]["fn"]
+    state = torch.get_rng_state()
+    terms = law.kl
+    torch.set_rng_state(state)
+    w, gate, (pa, pb, a, b) = law.draw("test"), law.gate, guide.log_hyper[0].exp()
+    tau = dist.Gamma(a, b).rsample()
+    log_q = published_log_posterior(w, gate, law.logits, law.loc, law.log_scale.exp())
+    by_hand = (
+        gate * dist.Normal(law.loc, law.log_scale.exp()).log_prob(w).exp() + 1 - gate + 1e-8
+    ).log() - F.binary_cross_entropy_with_logits(law.logits, gate, reduction="none")
+    torch.testing.assert_close(log_q, by_hand, atol=1e-5, rtol=1e-5)
+    log_p = published_log_normal_gamma(w, gate, tau, a, b) + published_log_inclusion(gate, pa, pb)
+    torch.testing.assert_close(terms, (log_q - log_p).sum())
+    assert all((g != 0).any() for g in gradients(model, guide, guide.elbo(), x, y).values())
+    assert guide.draws(5)["w"].shape == (5, 3)
+
+
+def test_published_objective_is_differentiated_through_its_gates():
+    """The published programs differentiate all their terms through the relaxed indicator.  Same draws, terms
+    by hand.
+    """
+    x, y = data()
+    guide = AutoConcrete(linear_model(spike_slab), objective="published", temperature=0.5)
+    guide(x, y)
+    law = guide.trace.nodes["w"]["fn"]
+    logits, loc, log_scale, hyper = law.logits, law.loc, law.log_scale, law.hyper
+    state = torch.get_rng_state()
+    terms = law.kl
+    torch.set_rng_state(state)
+    with torch.no_grad():
+        logistic = 0.5 * torch.logit(law.gate) - logits
+        noise = (law.draw("test") / law.gate - loc) / log_scale.exp()
+    gate = torch.sigmoid((logits + logistic) / 0.5)
+    w = gate * (loc + log_scale.exp() * noise)
+    pa, pb, a, b = hyper.exp()
+    tau = dist.Gamma(a, b).rsample()
+    by_hand = published_log_posterior(w, gate, logits, loc, log_scale.exp()).sum()
+    by_hand = by_hand - published_log_normal_gamma(w, gate, tau, a, b).sum()
+    by_hand = by_hand - published_log_inclusion(gate, pa, pb).sum()
+    torch.testing.assert_close(terms, by_hand)
+    own = guide.logits, guide.loc, guide.log_scale, guide.log_hyper
+    for ours, truth in zip(torch.autograd.grad(terms, own), torch.autograd.grad(by_hand, own), strict=True):
+        torch.testing.assert_close(ours, truth, rtol=1e-4, atol=1e-5)
+
+
+def test_floors_of_the_published_posterior():
+    """Where all else underflows: a weight far out whose gate is on, and one surely off that is on."""
+    one, far, logit = torch.ones(1), torch.full((1,), 50.0), torch.tensor([-80.0])
+    got = published_log_posterior(far, one, logit, torch.zeros(1), 0.1 * one)
+    torch.testing.assert_close(got, torch.full((1,), 2 * math.log(1e-8)), rtol=1e-5, atol=0)
+    got = published_log_posterior(0 * far, 0 * one, -logit, torch.zeros(1), 0.1 * one)
+    torch.testing.assert_close(got, torch.full((1,), math.log(1e-8)), rtol=1e-5, atol=1e-6)

@@ -1,0 +1,604 @@
+"""AutoMNF: its bound against exact evidences, layers against drawn networks, densities against sums."""
+
+import copy
+import math
+
+import pyro
+import pytest
+import torch
+from pyro import distributions as dist
+from pyro.infer import Predictive, TraceMeanField_ELBO
+from torch.distributions import kl_divergence
+from torch.nn import functional as F
+
+from guides import AutoMNF, PathwiseGradientError, UnsupportedSiteError
+from guides.core import kernels
+from guides.core.distributions import SpikeSlab
+from guides.core.laws import Uses
+from guides.posterior.files import load_guide, save_guide
+from guides.truth.conjugate import conjugate_linear_regression
+from guides.truth.spike_slab_linear import enumerate_spike_slab
+from guides.variational.multiplicative_flow import MultipliedGaussianLaw, MultipliedSpikeSlabLaw
+from guides.variational.multipliers import Multipliers
+from tests.guides.battery import (
+    ELBOS,
+    NOISE,
+    assert_mean,
+    assert_same_mean,
+    assert_same_moments,
+    assert_share,
+    data,
+    fit,
+    gradients,
+    linear_model,
+    losses,
+    network,
+    normal,
+    perturb,
+    spike_slab,
+)
+
+each_flow = pytest.mark.parametrize("flow", ["rnvp", "iaf"])
+each_prior = pytest.mark.parametrize("prior", [normal, spike_slab])
+each_elbo = pytest.mark.parametrize("elbo", ELBOS)
+
+
+def fitted(prior, x, y, steps: int = 30, lr: float = 0.05, **options) -> tuple:
+    model = linear_model(prior)
+    guide = AutoMNF(model, **options)
+    fit(model, guide, x, y, steps=steps, lr=lr)
+    return model, guide
+
+
+def moved(prior, x, y, scale: float = 0.3, **options) -> tuple:
+    """A guide somewhere nondescript, its flows far from the identity."""
+    model = linear_model(prior)
+    guide = AutoMNF(model, init_z_scale=0.4, **options)
+    guide.setup(x, y)
+    perturb(guide, scale)
+    return model, guide
+
+
+def log_joint(prior, x, y, w) -> torch.Tensor:
+    return prior([x.shape[-1]]).base_dist.log_prob(w).sum(-1) + dist.Normal(w @ x.T, NOISE).log_prob(y).sum(
+        -1
+    )
+
+
+# ---------------------------------------------------------------------- the bound
+
+
+def independent_losses(guide, prior, x, y, n: int) -> torch.Tensor:
+    """The loss written out again from its definition: given ``z`` the likelihood and the KL have closed
+    forms; ``[n]``.
+    """
+    module = guide.multipliers[0]
+    with torch.no_grad():
+        noise = torch.randn(n, x.shape[-1])
+        start = module.base[0] + module.base[1].exp() * noise
+        z = guide.flows["w"](start)
+        base = dist.Normal(module.base[0], module.base[1].exp()).log_prob(start).sum(-1)
+        log_q = base - guide.flows["w"].log_abs_det_jacobian(start, z)
+        loc, scale = z * guide.loc, guide.log_scale.exp()
+        own = prior([x.shape[-1]]).base_dist
+        if prior is spike_slab:
+            law = SpikeSlab(logits=guide.logits, loc=loc, scale=scale)
+        else:
+            law = dist.Normal(loc, scale)
+        kl = torch.distributions.kl_divergence(law, own.expand(loc.shape)).sum(-1)
+        errors = (y - law.mean @ x.T).square().sum(-1) + (law.variance @ (x**2).T).sum(-1)
+        likelihood = -0.5 * len(y) * math.log(2 * math.pi * NOISE**2) - 0.5 * errors / NOISE**2
+        c, a1, b1, a2, b2 = module.auxiliary
+        seen = (law.mean @ c + (law.variance @ c**2).sqrt() * torch.randn(n)).tanh()[:, None]
+        back = module.auxiliary_flow(z)
+        log_r = dist.Normal(a1 + b1 * seen, (0.5 * (a2 + b2 * seen)).exp()).log_prob(back).sum(-1)
+        log_r = log_r + module.auxiliary_flow.log_abs_det_jacobian(z, back)
+        return (kl - likelihood + log_q - log_r).double()
+
+
+@each_prior
+@each_flow
+@each_elbo
+def test_loss_is_its_definition(prior, flow, elbo):
+    x, y = data()
+    model, guide = moved(prior, x, y, flow=flow)
+    assert_same_mean(losses(model, guide, elbo(), 400, x, y), independent_losses(guide, prior, x, y, 20_000))
+
+
+@each_prior
+def test_minibatch_bound_is_unbiased(prior):
+    x, y = data(rows=12)
+    model, guide = linear_model(prior, batch_size=3), AutoMNF(linear_model(prior, batch_size=3))
+    guide.setup(x, y)
+    perturb(guide, 0.2)
+    truth = independent_losses(guide, prior, x, y, 10_000)
+    assert_same_mean(losses(model, guide, guide.elbo(), 600, x, y), truth)
+
+
+@each_flow
+@pytest.mark.parametrize("seed", range(4))
+def test_bound_stays_below_the_exact_evidence(flow, seed):
+    """Gaussian weights: the auxiliary activations' law is exact.  Before, early and late in training."""
+    x, y = data(rows=8, seed=seed)
+    exact = conjugate_linear_regression(x.numpy(), y.numpy(), prior_scale=1.0, noise_scale=NOISE)
+    model = linear_model(normal)
+    guide = AutoMNF(model, flow=flow, hidden=(8,), init_z_scale=0.3)
+    elbo = guide.elbo(200, vectorize_particles=True, max_plate_nesting=1)
+    for steps in (0, 30, 200):
+        fit(model, guide, x, y, steps=steps, lr=0.03)
+        bounds = -losses(model, guide, elbo, 20, x, y)
+        assert bounds.mean() < exact.log_evidence + 4.5 * bounds.std() / math.sqrt(20)
+        draws, log_q = guide.draws_with_log_prob(4000, seed=seed)
+        weights = (log_joint(normal, x, y, draws["w"]) - log_q).double()
+        assert_same_mean(weights, bounds)  # the mean of the log ratio is the bound
+
+
+def test_drawn_bound_of_spikes_and_slabs_stays_below_the_exact_evidence():
+    x, y = data(rows=8)
+    exact = enumerate_spike_slab(
+        x.numpy(), y.numpy(), inclusion_prob=0.3, slab_scale=1 / NOISE, noise_scale=NOISE
+    )
+    for steps in (1, 300):
+        _, guide = fitted(spike_slab, x, y, steps=steps)
+        draws, log_q = guide.draws_with_log_prob(8000, seed=1)
+        weights = (log_joint(spike_slab, x, y, draws["w"]) - log_q).double()
+        assert weights.mean() < exact.log_evidence + 4.5 * weights.std() / math.sqrt(8000)
+    assert weights.mean() > exact.log_evidence - 2
+
+
+@pytest.mark.slow
+def test_tighter_than_mean_field_where_the_posterior_is_correlated():
+    """The best mean-field bound has a closed form: the evidence less half of log prod diag - log det.
+
+    Independence is a stationary point of the loss: on other data, and with fewer steps, training stays there.
+    """
+    generator = torch.Generator().manual_seed(0)
+    for shape in ((10, 1), (10, 3), (10,)):
+        torch.randn(shape, generator=generator)
+    x = 0.9 * torch.randn(10, 1, generator=generator) + 0.19**0.5 * torch.randn(10, 3, generator=generator)
+    y = x.sum(-1) + NOISE * torch.randn(10, generator=generator)
+    exact = conjugate_linear_regression(x.numpy(), y.numpy(), prior_scale=1.0, noise_scale=NOISE)
+    precision = torch.eye(3) + x.T @ x / NOISE**2
+    mean_field = exact.log_evidence - 0.5 * (precision.diagonal().log().sum() - precision.logdet()).item()
+    pyro.set_rng_seed(1)
+    _, guide = fitted(normal, x, y, steps=3000, lr=0.02)
+    draws, log_q = guide.draws_with_log_prob(20_000, seed=1)
+    bound = (log_joint(normal, x, y, draws["w"]) - log_q).double()
+    error = bound.std().item() / math.sqrt(20_000)
+    assert mean_field + 4.5 * error < bound.mean() < exact.log_evidence
+    assert torch.corrcoef(draws["w"].T).min() < -0.2  # the weights of mean field have no correlation
+
+
+# ---------------------------------------------------------------------- densities
+
+
+@each_flow
+def test_auxiliary_density_integrates_to_one(flow):
+    torch.manual_seed(0)
+    module = Multipliers(2, flow, 2, (6,), 1.0, 0.3)
+    perturb(module, 0.3)
+    line = torch.linspace(-15, 17, 1201)
+    grid = torch.cartesian_prod(line, line)
+    for activations in torch.randn(2, 5):
+        density = module.log_auxiliary(grid, activations.expand(len(grid), -1)).exp().sum()
+        assert density.item() * (line[1] - line[0]).item() ** 2 == pytest.approx(1.0, abs=0.01)
+    # Far out, where the density is zero, the inverse of a flow overflows.
+    density = module.log_prob(grid).exp().nan_to_num(0.0).sum()
+    assert density.item() * (line[1] - line[0]).item() ** 2 == pytest.approx(1.0, abs=0.01)
+
+
+@each_flow
+def test_guesses_have_the_auxiliary_density(flow):
+    module = Multipliers(2, flow, 2, (6,), 1.0, 0.3)
+    perturb(module, 0.2)
+    seen = torch.randn(1, 3)
+    line = torch.linspace(-15, 17, 801)
+    grid = torch.cartesian_prod(line, line)
+    with torch.no_grad():
+        weights = module.log_auxiliary(grid, seen.expand(len(grid), -1)).softmax(0)
+        guesses = module.guess(torch.randn(20_000, 2), seen.expand(20_000, -1))
+    assert_mean(guesses.double(), (weights @ grid).double())
+
+
+@each_prior
+def test_log_prob_converges_to_a_sum_over_multipliers(prior):
+    """One column: ``q(w) = int q(z) q(w | z) dz`` on a grid."""
+    x, y = data(columns=1)
+    _, guide = moved(prior, x, y)
+    w = torch.tensor([[0.0], [0.3], [-0.5]])  # far out in a tail it needs more guesses
+    z = torch.linspace(-30, 30, 60_001)[:, None]
+    with torch.no_grad():
+        density = guide.multipliers[0].log_prob(z).exp() * (z[1] - z[0])
+    assert density.sum().item() == pytest.approx(1.0, abs=1e-3)
+    loc, scale = z * guide.loc.detach(), guide.log_scale.detach().exp()
+    law = (
+        dist.Normal(loc, scale)
+        if prior is normal
+        else SpikeSlab(logits=guide.logits.detach(), loc=loc, scale=scale)
+    )
+    truth = torch.stack([(density * law.log_prob(value).exp().squeeze(-1)).sum().log() for value in w])
+    estimate = guide.log_prob({"w": w}, num_multipliers=4000)
+    torch.testing.assert_close(estimate, truth, rtol=0, atol=0.1)
+    assert torch.equal(estimate, guide.log_prob({"w": w}, num_multipliers=4000))
+
+
+def test_importance_weights_are_unbiased_for_the_evidence():
+    x, y = data(rows=6)
+    exact = conjugate_linear_regression(x.numpy(), y.numpy(), prior_scale=1.0, noise_scale=NOISE)
+    _, guide = fitted(normal, x, y, steps=200, init_scale=0.7)
+    with torch.no_grad():
+        guide.log_scale += 0.3  # wide enough for weights of finite variance
+    draws, log_q = guide.draws_with_log_prob(50_000, seed=3)
+    weights = (log_joint(normal, x, y, draws["w"]) - log_q - exact.log_evidence).double().exp()
+    assert weights.mean().item() == pytest.approx(1.0, abs=0.05)
+
+
+@each_prior
+def test_quantiles_are_those_of_the_draws(prior):
+    x, y = data()
+    _, guide = moved(prior, x, y)
+    draws = guide.draws(20_000, seed=2)["w"]
+    levels = [0.05, 0.3, 0.5, 0.9]
+    for level, value in zip(levels, guide.quantiles(levels)["w"], strict=True):
+        assert ((draws < value).double().mean(0) - level < 0.02).all()
+        assert (level - (draws <= value).double().mean(0) < 0.02).all()
+    assert torch.equal(guide.median()["w"], guide.quantiles(levels)["w"][2])
+
+
+# ---------------------------------------------------------------------- one draw of z, given z and marginally
+
+
+def law_given(z_scale: float, kind: str, shape, axis: int, **options):
+    """A law of nondescript parameters; ``z_scale`` tiny fixes ``z``."""
+    generator = torch.Generator().manual_seed(4)
+    loc, log_scale, logits = torch.randn(3, *shape, generator=generator)
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        module = Multipliers(shape[axis], "rnvp", 2, (5,), 1.0, z_scale)
+        perturb(module.flow, 0.2)
+        perturb(module.auxiliary_flow, 0.2)
+    prior = (SpikeSlab(0.3) if kind == "spike-slab" else dist.Normal(0.0, 1.0)).expand(shape)
+    own = (logits,) if kind == "spike-slab" else ()
+    family = MultipliedSpikeSlabLaw if kind == "spike-slab" else MultipliedGaussianLaw
+    uses = Uses(False, torch.is_grad_enabled())
+    return family("w", torch.Size(), torch.Size(shape), loc, 0.3 * log_scale - 1, *own,
+                  prior=prior.to_event(len(shape)), by_moments=True, uses=uses, multipliers=module, axis=axis,
+                  **options)  # fmt: skip
+
+
+LAYERS = {
+    "dense": ((3, 200), 1, (4, 200), lambda x, w: F.linear(x, w)),
+    "columns": ((200, 3), 0, (4, 200), lambda x, w: x @ w),
+    "conv": ((3, 4, 5, 5), 0, (2, 4, 6, 6), lambda x, w: F.conv2d(x, w)),
+}
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "spike-slab"])
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("z_scale", [1e-6, 0.4])
+def test_layers_have_the_moments_and_coverage_of_drawn_networks(name, kind, z_scale):
+    """Given ``z`` (nearly fixed) and marginally, where every execution draws another."""
+    shape, axis, inputs, layer = LAYERS[name]
+    x = torch.randn(inputs)
+    by_lrt = torch.stack(
+        [layer(x, law_given(z_scale, kind, shape, axis).rsample()).detach() for _ in range(600)]
+    )
+    with torch.no_grad():
+        drawn = torch.stack([layer(x, w) for w in law_given(z_scale, kind, shape, axis).sample([1500])])
+    if z_scale < 0.1:
+        law = law_given(z_scale, kind, shape, axis)
+        mean, variance = layer(x, law.mean), layer(x**2, law.variance)
+        inside = ((drawn - mean).abs() < 1.644854 * variance.sqrt()).double().flatten(1)
+        assert_share(inside[:, ::7], 0.9)
+    # One z serves all rows of an execution: outputs are compared over executions.
+    assert_same_moments(by_lrt.flatten(1)[:, ::5], drawn.flatten(1)[:, ::5])
+
+
+@each_prior
+def test_one_draw_of_z_serves_the_whole_step(prior, monkeypatch):
+    calls = []
+    forward = Multipliers.forward
+    monkeypatch.setattr(Multipliers, "forward", lambda *a, **k: calls.append(1) or forward(*a, **k))
+    x, y = data()
+    model = network(prior)
+    guide = AutoMNF(model)
+    guide.setup(x, y)
+    calls.clear()
+    guide.elbo().loss_and_grads(model, guide, x, y)
+    assert len(calls) == 2  # two layers
+
+
+def test_really_drawn_networks_share_z_along_inputs():
+    """The correlation of two weights of one input comes from their common multiplier alone."""
+    x, y = data()
+    guide = AutoMNF(network(normal), init_z_scale=0.5)
+    guide.setup(x, y)
+    with torch.no_grad():
+        guide.loc.fill_(1.0)
+        guide.log_scale.fill_(-4.0)
+    w = guide.draws(4000, seed=1)["w1"]
+    same, other = torch.corrcoef(w[:, :2, 0].T)[0, 1], torch.corrcoef(w[:, 0, :2].T)[0, 1]
+    assert same > 0.95
+    assert other.abs() < 0.2
+    sequential = Predictive(network(normal), guide=guide, num_samples=300)(x)["w1"].reshape(300, 4, 3)
+    assert torch.corrcoef(sequential[:, :2, 0].T)[0, 1] > 0.9
+
+
+# ---------------------------------------------------------------------- which sites, which axis
+
+
+def test_sites_and_their_axes():
+    def model(x, images):
+        w1 = pyro.sample("w1", normal([4, 3]))
+        b1 = pyro.sample("b1", normal([4]))
+        w2 = pyro.sample("w2", spike_slab([4, 2]))
+        v = pyro.sample("v", spike_slab([2]))
+        filters = pyro.sample("filters", spike_slab([5, 1, 3, 3]))
+        h = torch.tanh(torch.tanh(F.linear(x, w1, b1)) @ w2) @ v
+        maps = torch.tanh(F.conv2d(images, filters)).sum((1, 2, 3))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(h + maps, 1.0), obs=torch.zeros(len(x)))
+
+    guide = AutoMNF(model)
+    args = torch.randn(6, 3), torch.randn(6, 1, 4, 4)
+    guide.setup(*args)
+    assert {name: site.multiplied for name, site in guide.sites.items()} == {
+        "w1": 1, "b1": None, "w2": 0, "v": 0, "filters": 0,
+    }  # fmt: skip
+    lengths = [len(module.contraction) for module in guide.multipliers]
+    assert dict(zip(guide.flows, lengths, strict=True)) == {"w1": 3, "w2": 4, "v": 2, "filters": 5}
+    fit(model, guide, *args, steps=3)
+    assert guide.draws(2)["filters"].shape == (2, 5, 1, 3, 3)
+
+
+def test_refusals():
+    with pytest.raises(ValueError, match="flow must be one of rnvp, iaf"):
+        AutoMNF(network(normal), flow="planar")
+    with pytest.raises(ValueError, match="init_z_scale"):
+        AutoMNF(network(normal), init_z_scale=0.0)
+    with pytest.raises(ValueError, match="init_z must be finite"):
+        AutoMNF(network(normal), init_z=math.nan)
+    with pytest.raises(ValueError, match=r"hidden must be a collection.*write hidden=\(50,\)"):
+        AutoMNF(network(normal), hidden=50)
+    x, y = data()
+
+    def twice(x, y):
+        w = pyro.sample("w", spike_slab([3]))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(x @ w + (x**2) @ w, 1.0), obs=y)
+
+    with pytest.raises(PathwiseGradientError, match="'w'"):
+        AutoMNF(twice).setup(x, y)
+    guide = AutoMNF(network(normal))
+    guide.setup(x, y)
+    with pytest.raises(NotImplementedError, match="'w1'.*draws_with_log_prob"):
+        guide.site_distribution("w1")
+    assert guide.site_distribution("b1").mean.shape == (4,)
+
+
+def test_gaussian_weights_used_twice_are_drawn_with_their_multipliers():
+    x, y = data()
+
+    def twice(x, y):
+        w = pyro.sample("w", normal([3]))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(x @ w + (x**2) @ w, 1.0), obs=y)
+
+    guide = AutoMNF(twice)
+    history = fit(twice, guide, x, y, steps=60)
+    assert guide.sites["w"].multiplied == 0
+    assert not guide.sites["w"].by_moments
+    assert sum(history[-10:]) < sum(history[:10])
+
+
+def test_sites_in_a_subsampled_plate_have_no_multipliers():
+    x, y = data(rows=6)
+
+    def model(x, y, size):
+        with pyro.plate("data", len(x), subsample_size=size) as rows:
+            z = pyro.sample("z", dist.Normal(0.0, 1.0))
+            pyro.sample("y", dist.Normal(z + x[rows, 0], 1.0), obs=y[rows])
+        v = pyro.sample("v", normal([3]))
+        with pyro.plate("again", len(x)):
+            pyro.sample("y2", dist.Normal(x @ v, 1.0), obs=y)
+
+    guide = AutoMNF(model)
+    guide.setup(x, y, 2)
+    assert {name: site.multiplied for name, site in guide.sites.items()} == {"z": None, "v": 0}
+    fit(model, guide, x, y, 2, steps=2)
+
+
+def test_a_plate_that_is_subsampled_later_is_refused():
+    x, y = data(rows=6)
+
+    def model(x, y, size):
+        with pyro.plate("columns", 3, subsample_size=size) as columns:
+            w = pyro.sample("w", normal([]))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(x[:, columns] @ w, 1.0), obs=y)
+
+    guide = AutoMNF(model)
+    guide.setup(x, y, None)
+    with pytest.raises(UnsupportedSiteError, match="'w'.*'columns'"):
+        guide.elbo().loss_and_grads(model, guide, x, y, 2)
+
+
+# ---------------------------------------------------------------------- numbers, gradients, saving
+
+
+@each_flow
+@each_prior
+def test_gradient_reaches_every_parameter(flow, prior):
+    x, y = data()
+    model, guide = moved(prior, x, y, flow=flow)
+    total = {}
+    for _ in range(4):
+        for name, value in gradients(model, guide, guide.elbo(), x, y).items():
+            total[name] = total.get(name, 0) + value.abs()
+    assert {name.split(".")[0] for name in total} >= {"loc", "log_scale", "multipliers"}
+    for name, value in total.items():
+        assert (value > 0).any(), name
+        if flow == "rnvp":
+            assert (value > 0).all(), name
+
+
+@pytest.mark.parametrize("logit", [-60.0, 60.0])
+def test_kl_is_finite_for_extreme_logits(logit):
+    x, y = data()
+    model, guide = moved(spike_slab, x, y)
+    with torch.no_grad():
+        guide.logits.fill_(logit)
+    for value in gradients(model, guide, guide.elbo(), x, y).values():
+        assert value.isfinite().all()
+    assert losses(model, guide, guide.elbo(), 3, x, y).isfinite().all()
+
+
+@each_flow
+def test_saving_and_copying(flow, tmp_path):
+    x, y = data()
+    model = network(spike_slab)
+    guide = AutoMNF(model, flow=flow, hidden=(7, 6), num_flows=3)
+    fit(model, guide, x, y, steps=3)
+    save_guide(guide, tmp_path / "guide.safetensors")
+    loaded = load_guide(AutoMNF(model), tmp_path / "guide.safetensors")  # options travel along
+    clone = copy.deepcopy(guide)
+    expected, log_q = guide.draws_with_log_prob(3, seed=1)
+    for other in (loaded, clone):
+        draws, value = other.draws_with_log_prob(3, seed=1)
+        assert all(torch.equal(draws[name], expected[name]) for name in draws)
+        assert torch.equal(value, log_q)
+    fit(model, loaded, x, y, steps=2)
+    fresh = AutoMNF(model, flow=flow, hidden=(7, 6), num_flows=3)
+    fresh.setup(x, y)
+    kept = list(fresh.parameters())
+    fresh.load_state_dict(guide.state_dict())
+    assert all(a is b for a, b in zip(kept, fresh.parameters(), strict=True))  # an optimiser may hold them
+    assert torch.equal(fresh.draws(3, seed=1)["w1"], expected["w1"])
+
+
+@each_prior
+@each_elbo
+def test_vectorized_particles_equal_sequential_ones(prior, elbo):
+    x, y = data(rows=6)
+    model, guide = moved(prior, x, y, 0.2)
+    sequential = losses(model, guide, TraceMeanField_ELBO(), 200, x, y)
+    vectorized = elbo(num_particles=40, vectorize_particles=True, max_plate_nesting=1)
+    assert_same_mean(losses(model, guide, vectorized, 15, x, y), sequential)
+    trained = torch.tensor([vectorized.loss_and_grads(model, guide, x, y) for _ in range(15)])
+    assert_same_mean(trained.double(), sequential)
+
+
+def test_starts_as_mean_field_would():
+    """Around z = 1 with the auxiliary density fitted to it, the flow costs next to nothing."""
+    x, y = data()
+    model = linear_model(normal)
+    guide = AutoMNF(model, init_z_scale=0.05)
+    guide.setup(x, y)
+    with torch.no_grad():
+        cost = independent_losses(guide, normal, x, y, 4000).mean()
+        law = dist.Normal(guide.loc, guide.log_scale.exp())
+        errors = ((y - x @ law.mean) ** 2).sum() + (x**2 @ law.variance).sum()
+        likelihood = -0.5 * len(y) * math.log(2 * math.pi * NOISE**2) - 0.5 * errors / NOISE**2
+        plain = torch.distributions.kl_divergence(law, dist.Normal(0.0, 1.0)).sum() - likelihood
+    assert cost.item() == pytest.approx(plain.item(), abs=1.5)
+
+
+@pytest.mark.parametrize("layer", [F.linear, lambda x, w: x @ w.T])
+def test_a_layer_of_one_unit_has_a_multiplier_for_every_input(layer):
+    def model(x, y):
+        w = pyro.sample("w", dist.Normal(torch.zeros(1, 4), 1.0).to_event(2))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(layer(x, w).squeeze(-1), 1.0), obs=y)
+
+    guide = AutoMNF(model)
+    guide.setup(torch.randn(9, 4), torch.randn(9))
+    assert guide.sites["w"].multiplied == 1
+    assert guide.multipliers[0].base.shape == (2, 4)
+
+
+# ---------------------------------------------------------------------- densities without Monte Carlo
+
+
+@each_flow
+def test_densities_of_the_multipliers_follow_the_change_of_variables(flow):
+    """Both densities at drawn points, with autograd's Jacobians: no Monte Carlo, hence no tolerance in which
+    a dropped log-determinant (some tenths of a nat) could hide.
+    """
+    torch.set_default_dtype(torch.float64)
+    try:
+        torch.manual_seed(0)
+        module = Multipliers(5, flow, 2, (6,), 1.0, 0.4)
+        perturb(module, 0.3)
+        for noise, seen in zip(torch.randn(4, 5), torch.randn(4, 3), strict=True):
+            z, log_q = module(noise)
+            jacobian = torch.autograd.functional.jacobian(lambda e: module(e)[0], noise)
+            expected = dist.Normal(0.0, 1.0).log_prob(noise).sum() - jacobian.slogdet().logabsdet
+            assert (log_q - expected).abs() < 1e-9
+            assert (module.log_prob(z) - expected).abs() < 1e-9
+            # The quieter form: the base's part in expectation, the rest as it is.
+            assert (module(noise, expected=True)[1] - log_q - 0.5 * (noise.square().sum() - 5)).abs() < 1e-9
+            _, a1, b1, a2, b2 = module.auxiliary
+            h = torch.tanh(seen).mean()
+            back = module.auxiliary_flow(z)
+            jacobian = torch.autograd.functional.jacobian(module.auxiliary_flow, z.detach())
+            law = dist.Normal(a1 + b1 * h, (0.5 * (a2 + b2 * h)).exp())
+            expected = law.log_prob(back).sum() + jacobian.slogdet().logabsdet
+            assert jacobian.slogdet().logabsdet.abs() > 0.05  # there is something to forget
+            assert (module.log_auxiliary(z, seen) - expected).abs() < 1e-9
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_variance_that_the_auxiliary_density_sees_is_that_of_drawn_weights():
+    """Mean and variance of ``sum_i c_i w_ij`` given ``z``, where ``c`` is not its own square."""
+    law = law_given(1e-6, "spike-slab", (3, 6), 1)
+    contraction = law._multipliers.contraction.detach()
+    mean, variance = law._seen_moments()
+    torch.testing.assert_close(mean, law.mean @ contraction)
+    torch.testing.assert_close(variance, law.variance @ contraction**2)
+
+
+@pytest.mark.skipif(kernels._library() is None, reason="no C compiler")
+def test_a_large_site_has_the_divergence_and_gradients_of_a_small_one(monkeypatch):
+    """The compiled path of a whole law, its auxiliary density included: the same draws, the same numbers."""
+    results = []
+    for smallest in (1, kernels.SMALLEST):
+        monkeypatch.setattr(kernels, "SMALLEST", smallest)
+        law = law_given(0.4, "spike-slab", (3, 200), 1)
+        inputs = law.logits, law._unit_loc, law.log_scale
+        for tensor in inputs:
+            tensor.requires_grad_()
+        torch.manual_seed(3)
+        total = law.kl + (law.mean * torch.linspace(-1, 1, 200)).sum() + law.variance.sum()
+        assert (law._fused is None) == (smallest > 1)
+        parameters = law._multipliers.parameters()
+        results.append([total, law.kl, *torch.autograd.grad(total, [*inputs, *parameters])])
+    for compiled, plain in zip(*results, strict=True):
+        torch.testing.assert_close(compiled, plain, rtol=2e-4, atol=2e-4 * plain.abs().max().item())
+
+
+def test_auxiliary_cost_is_counted_once_in_plates():
+    """Four units in a plate share the multipliers: the cost counts once, whatever the plates."""
+    generator = torch.Generator().manual_seed(4)
+    loc, log_scale, logits = torch.randn(3, 4, 3, generator=generator)
+    torch.manual_seed(7)
+    module = Multipliers(3, "rnvp", 2, (5,), 1.0, 0.4)
+    perturb(module, 0.2)
+    prior = SpikeSlab(0.3).expand([4, 3]).to_event(1)
+    law = MultipliedSpikeSlabLaw(
+        "w",
+        torch.Size([4]),
+        torch.Size([3]),
+        loc,
+        log_scale,
+        logits,
+        prior=prior,
+        by_moments=True,
+        uses=Uses(False, True),
+        multipliers=module,
+        axis=1,
+    )
+    own = kl_divergence(SpikeSlab(logits=logits, loc=law.loc, scale=log_scale.exp()), SpikeSlab(0.3))
+    assert law.kl.shape == (4,)
+    torch.testing.assert_close(law.kl.sum(), own.sum() + law.cost)
+    assert law.cost.abs() > 0.05

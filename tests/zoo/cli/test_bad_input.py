@@ -1,0 +1,387 @@
+"""Bad input: one line that names the offender in plain words, exit code 2, nothing left behind or lost."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from tests.zoo.cli_helpers import linear_rows, run_zoo, write_csv
+from zoo.fitting.problem import load_problem
+
+
+def refused(*args: object) -> str:
+    """The one line that a call prints to stderr before it ends with 2."""
+    result = run_zoo(*args)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    lines = result.stderr.splitlines()
+    assert len(lines) == 1, result.stderr
+    assert lines[0].startswith("zoo: ")
+    return lines[0]
+
+
+@pytest.mark.parametrize("command", ["fit", "compare"])
+@pytest.mark.parametrize(
+    ("data", "options", "words"),
+    [
+        ("diabets", [], ["unknown data set 'diabets'", "diabetes"]),
+        ("diabetes", ["--model", "bnnn"], ["unknown model 'bnnn'", "bnn"]),
+        ("diabetes", ["--activation", "relo"], ["unknown activation 'relo'", "relu"]),
+        ("diabetes", ["--split", 20], ["diabetes: split 20 is out of range", "0 to 19"]),
+        ("diabetes", ["--split", -1], ["split -1 is out of range"]),
+        ("diabetes", ["--seed", -1], ["--seed", "not -1"]),
+        ("diabetes", ["--noise", 0], ["--noise must be a positive standard deviation, not 0"]),
+        ("diabetes", ["--noise", "nan"], ["--noise", "not nan"]),
+        ("diabetes", ["--noise", "inf"], ["--noise", "not inf"]),
+        ("digits", ["--noise", 1], ["--noise is for regression only", "digits is multiclass"]),
+        ("diabetes", ["--widths", "a,b"], ["--widths", "'a,b'"]),
+        ("diabetes", ["--widths", "5,"], ["--widths", "'5,'"]),
+        ("diabetes", ["--widths", "50,0"], ["--widths must be at least 1", "'50,0'"]),
+        ("diabetes", ["--model", "spike-slab-bnn", "--inclusion", 0], ["--inclusion", "not 0"]),
+        ("diabetes", ["--model", "spike-slab-bnn", "--inclusion", 1], ["--inclusion", "not 1"]),
+        ("diabetes", ["--model", "spike-slab-bnn", "--inclusion", "nan"], ["--inclusion", "not nan"]),
+        (
+            "diabetes",
+            ["--model", "spike-slab-linear", "--widths", 3],
+            ["--widths does not apply", "spike-slab-linear"],
+        ),
+        ("digits", ["--model", "pbp-bnn"], ["'pbp-bnn' is for regression", "digits is multiclass"]),
+        ("diabetes", ["--task", "binary"], ["--task is for CSV files"]),
+        ("diabetes", ["--target", "x"], ["--target is for CSV files"]),
+    ],
+)
+def test_word_that_makes_no_sense(command, data, options, words, tmp_path):
+    line = refused(command, data, *options, "--out", tmp_path / "a" / "b")
+    assert all(word in line for word in words), line
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--guide", "mean-feld"], ["unknown guide 'mean-feld'", "mean-field"]),
+        (["--guide", "spike-slab", "--model", "pbp-bnn"], ["'spike-slab' does not apply to model 'pbp-bnn'"]),
+        (["--guide", "pbp", "--activation", "tanh"], ["'pbp' does not apply to model 'bnn'", "tanh"]),
+        (["--guide", "sspbp", "--model", "spike-slab-bnn"], ["'sspbp' does not apply", "Gaussian weights"]),
+        (["--guide", "pbp", "--steps", 5], ["--steps does not apply to guide 'pbp'"]),
+        (["--guide", "pbp-1-epoch", "--lr", 0.1], ["--lr does not apply to guide 'pbp-1-epoch'"]),
+        (["--steps", 0], ["--steps must be at least 1, not 0"]),
+        (["--batch-size", 0], ["--batch-size must be at least 1, not 0"]),
+        (["--lr", 0], ["--lr must be a positive number, not 0"]),
+        (["--lr", -1], ["--lr", "not -1"]),
+        (["--lr", "nan"], ["--lr", "not nan"]),
+        (["--lr", "inf"], ["--lr", "not inf"]),
+    ],
+)
+def test_fit_that_makes_no_sense(options, words, tmp_path):
+    line = refused("fit", "diabetes", *options, "--out", tmp_path / "a")
+    assert all(word in line for word in words), line
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--guides", "mean-field,mean-feld"], ["unknown guide 'mean-feld'", "mean-field"]),
+        (["--guides", "mean-field,mean-field"], ["'mean-field' is named twice"]),
+        (["--guides", ",", "--reference", "none"], ["nothing to do"]),
+        (
+            ["--guides", "spike-slab", "--model", "pbp-bnn"],
+            ["'spike-slab' does not apply to model 'pbp-bnn'"],
+        ),
+        (["--guides", "pbp", "--activation", "tanh"], ["'pbp' does not apply to model 'bnn'", "tanh"]),
+        (["--guides", "mean-field,sspbp", "--model", "spike-slab-linear"], ["'sspbp' does not apply"]),
+        (["--guides", "pbp,pbp"], ["'pbp' is named twice"]),
+        (["--budget", "fast"], ["unknown budget 'fast'", "quick, full"]),
+        (["--reference", "nutz"], ["unknown reference 'nutz'", "nuts"]),
+        (["--reference", "exact"], ["'bnn' has no 'exact' reference", "--reference nuts"]),
+        (["--model", "spike-slab-linear", "--reference", "nuts"], ["no 'nuts' reference", "discrete"]),
+    ],
+)
+def test_comparison_that_makes_no_sense(options, words, tmp_path):
+    line = refused("compare", "diabetes", *options, "--out", tmp_path / "a")
+    assert all(word in line for word in words), line
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("data", "likelihood"), [("breast_cancer", "bernoulli"), ("digits", "categorical")])
+def test_no_messages_for_classes(data, likelihood, tmp_path):
+    for command, option in (("fit", "--guide"), ("compare", "--guides")):
+        line = refused(command, data, option, "pbp", "--out", tmp_path / "a")
+        assert f"its likelihood is {likelihood}" in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_too_many_columns_to_enumerate(tmp_path):
+    rows = [[*(float(i == j) for j in range(21)), float(i)] for i in range(30)]
+    table = write_csv(tmp_path / "wide.csv", rows, ",".join(f"c{i}" for i in range(22)))
+    line = refused("compare", table, "--model", "spike-slab-linear", "--out", tmp_path / "out")
+    assert "21 columns" in line
+    assert "--reference none" in line
+    assert not (tmp_path / "out").exists()
+
+
+def changed(row: int, column: int, value: object) -> list[list[object]]:
+    rows: list[list[object]] = linear_rows(12)
+    rows[row][column] = value
+    return rows
+
+
+def last_column(values) -> list[list[object]]:
+    return [[*row[:-1], value] for row, value in zip(linear_rows(12), values, strict=True)]
+
+
+TABLES = {
+    "text": (changed(3, 0, "tall"), [], ["column 'a', row 4", "'tall'"]),
+    "nan": (changed(3, 1, "NaN"), [], ["column 'b', row 4", "NaN"]),
+    "infinity": (changed(3, 1, "-inf"), [], ["column 'b', row 4", "infinity"]),
+    "empty cell": (changed(5, 2, ""), [], ["column 'y', row 6", "missing"]),
+    "too large": (changed(0, 0, 1e200), [], ["too large"]),
+    "too large in a test row": (changed(5, 1, 1e200), [], ["column 'b'", "too large"]),
+    "too large in a test target": (changed(5, 2, 1e200), [], ["column 'y'", "too large"]),
+    "short row": ([*linear_rows(12), [1.0]], [], ["row 13", "1 values", "3 columns"]),
+    "constant target": (last_column([3] * 12), [], ["target column 'y'", "constant"]),
+    "one row": (linear_rows(1), [], ["only one data row"]),
+    "header only": ([], [], ["empty"]),
+    "no such target": (linear_rows(12), ["--target", "z"], ["'z'", "a, b, y"]),
+    "fractions for labels": (linear_rows(12), ["--task", "multiclass"], ["column 'y', row 1", "label"]),
+    "label out of range": (
+        last_column([0, 1, 2] * 4),
+        ["--task", "binary"],
+        ["row 3", "label 2 is not 0 or 1"],
+    ),
+    "negative label": (last_column([0, 1, -1] * 4), ["--task", "multiclass"], ["row 3", "label -1"]),
+    "gap in the labels": (last_column([0, 1, 3] * 4), ["--task", "multiclass"], ["label 2 does not occur"]),
+    "unknown task": (linear_rows(12), ["--task", "ranking"], ["'ranking'", "regression"]),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_table_that_cannot_be_used(name, tmp_path):
+    rows, options, words = TABLES[name]
+    table = write_csv(tmp_path / "table.csv", rows)
+    before = table.read_bytes()
+    line = refused("fit", table, *options, "--out", tmp_path / "out")
+    assert all(word in line for word in words), line
+    if name != "unknown task":
+        assert "table" in line
+    assert table.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["table.csv"]
+
+
+def test_table_that_is_none(tmp_path):
+    (tmp_path / "empty.csv").touch()
+    (tmp_path / "latin.csv").write_bytes("é,y\n1,2\n".encode("latin-1"))
+    (tmp_path / "folder.csv").mkdir()
+    for name, word in (
+        ("empty", "empty"),
+        ("latin", "UTF-8"),
+        ("folder", "directory"),
+        ("nowhere", "not found"),
+    ):
+        line = refused("fit", tmp_path / f"{name}.csv", "--out", tmp_path / "out")
+        assert f"{name}.csv" in line
+        assert word in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_constant_column_is_told_and_used(tmp_path):
+    table = write_csv(tmp_path / "table.csv", [[row[0], 7.0, row[2]] for row in linear_rows(12)])
+    result = run_zoo("fit", table, "--steps", 2, "--widths", 2, "--out", tmp_path / "out")
+    assert result.exit_code == 0
+    assert "constant columns: b" in result.stdout
+
+
+@pytest.mark.parametrize("command", ["fit", "compare"])
+def test_output_in_the_place_of_a_file(command, tmp_path):
+    table = write_csv(tmp_path / "table.csv", linear_rows(12))
+    before = table.read_bytes()
+    assert "is a file, not a folder" in refused_out(command, table, table)
+    assert "cannot write to" in refused_out(command, table, table / "below")
+    assert "holds no config.json" in refused_out(command, table, tmp_path)
+    assert table.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["table.csv"]
+
+
+def refused_out(command: str, data: object, out: object) -> str:
+    return refused(command, data, "--out", out)
+
+
+# ---------------------------------------------------------------------------- a mirror that is damaged
+
+
+def test_mirror_that_is_not_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("ZOO_DATA", str(tmp_path / "nowhere"))
+    line = refused("fit", "boston", "--out", tmp_path / "out")
+    assert "ZOO_DATA" in line
+    assert "nowhere" in line
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("damage", ["truncated", "altered"])
+def test_damaged_mirror_file_fails_its_checksum(damage, tmp_path, monkeypatch):
+    mirror = tmp_path / "mirror"
+    (mirror / "uci").mkdir(parents=True)
+    (mirror / "uci" / "boston.npz").write_bytes(
+        b"" if damage == "truncated" else b"PK\x03\x04 something else"
+    )
+    monkeypatch.setenv("ZOO_DATA", str(mirror))
+    for command in (["fit", "boston", "--out", tmp_path / "out"], ["data", "fetch", "boston"]):
+        line = refused(*command)
+        assert "boston" in line
+        assert "checksum" in line
+    assert not (tmp_path / "out").exists()
+
+
+# ------------------------------------------------------------------------------- a fit that is damaged
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    """A folder with a table, the fit of it, and new rows."""
+    folder = tmp_path_factory.mktemp("fitted")
+    table = write_csv(folder / "table.csv", linear_rows(30))
+    write_csv(folder / "new.csv", [row[:2] for row in linear_rows(4)], "a,b")
+    assert run_zoo("fit", table, "--steps", 5, "--widths", 3, "--out", folder / "fit").exit_code == 0
+    return folder
+
+
+@pytest.fixture
+def work(fitted, tmp_path):
+    """A copy to damage."""
+    shutil.copytree(fitted, tmp_path / "work")
+    return tmp_path / "work"
+
+
+def predict_refused(work) -> str:
+    line = refused("predict", work / "fit", "--input", work / "new.csv", "--out", work / "p.csv")
+    assert not (work / "p.csv").exists()
+    return line
+
+
+def test_truncated_fit(work):
+    path = work / "fit" / "fit.safetensors"
+    whole = path.read_bytes()
+    for size in (0, 5, 200, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        line = predict_refused(work)
+        assert "fit.safetensors is truncated" in line
+        again = refused("fit", work / "table.csv", "--steps", 5, "--widths", 3, "--out", work / "fit")
+        assert "fit.safetensors is truncated" in again
+        assert path.read_bytes() == whole[:size]
+
+
+def test_flipped_bit_in_a_fit(work):
+    """Header, checksum, layout, numbers: wherever a bit is flipped, nothing is predicted."""
+    path = work / "fit" / "fit.safetensors"
+    whole = path.read_bytes()
+    for place in [*range(0, len(whole), len(whole) // 60), len(whole) - 1]:
+        damaged = bytearray(whole)
+        damaged[place] ^= 1
+        path.write_bytes(damaged)
+        line = predict_refused(work)
+        assert "checksum" in line or "truncated" in line, (place, line)
+        assert "fit.safetensors" in line
+
+
+@pytest.mark.parametrize("content", ['{"command": "fit", "see', "[]", "\x00"])
+def test_truncated_config_of_a_fit(work, content):
+    (work / "fit" / "config.json").write_text(content)
+    assert "config.json is truncated or damaged" in predict_refused(work)
+    refused("fit", work / "table.csv", "--steps", 5, "--widths", 3, "--out", work / "fit")
+    assert (work / "fit" / "fit.safetensors").exists()
+
+
+@pytest.mark.parametrize("key", ["features", "standardisation", "options", "model", "command"])
+def test_config_of_a_fit_without_a_key(work, key):
+    path = work / "fit" / "config.json"
+    config = json.loads(path.read_text())
+    del config[key]
+    path.write_text(json.dumps(config))
+    line = predict_refused(work)
+    assert "config.json was altered" in line
+    assert repr(key) in line
+
+
+def test_config_of_a_fit_with_another_number(work):
+    """The scale of the target is what a prediction hangs on: it cannot be changed unnoticed."""
+    path = work / "fit" / "config.json"
+    config = json.loads(path.read_text())
+    config["standardisation"]["y_sd"] *= 2
+    path.write_text(json.dumps(config))
+    assert "'standardisation'" in predict_refused(work)
+
+
+def test_folder_without_a_fit(work):
+    assert "holds no config.json" in refused(
+        "predict", work, "--input", work / "new.csv", "--out", work / "p.csv"
+    )
+    assert "holds no config.json" in refused(
+        "predict", work / "table.csv", "--input", work / "new.csv", "--out", work / "p.csv"
+    )
+    (work / "fit" / "fit.safetensors").unlink()
+    assert "not finished" in predict_refused(work)
+    (work / "fit" / "config.json").write_text('{"command": "compare"}')
+    assert "zoo compare" in predict_refused(work)
+
+
+def test_fit_of_another_table_is_not_overwritten(work):
+    before = (work / "fit" / "fit.safetensors").read_bytes()
+    write_csv(work / "table.csv", linear_rows(31))
+    line = refused("fit", work / "table.csv", "--steps", 5, "--widths", 3, "--out", work / "fit")
+    assert "belongs to another run" in line
+    assert "fingerprint" in line
+    assert (work / "fit" / "fit.safetensors").read_bytes() == before
+
+
+def test_checkpoint_of_another_fit_is_not_continued(work):
+    run_zoo("fit", work / "table.csv", "--steps", 5, "--seed", 1, "--widths", 3, "--out", work / "other")
+    shutil.copy(work / "other" / "fit.safetensors", work / "fit" / "fit.safetensors")
+    line = refused("fit", work / "table.csv", "--steps", 5, "--widths", 3, "--out", work / "fit")
+    assert "belongs to another fit" in line
+    assert "config.json was altered" in predict_refused(work)
+
+
+NEW_ROWS = {
+    "missing column": ("a", [[1.0]], ["missing columns: b"]),
+    "extra column": ("a,b,c", [[1.0, 2.0, 3.0]], ["extra columns: c"]),
+    "text": ("a,b", [[1.0, 2.0], [1.0, "x"]], ["column 'b', row 2", "'x'"]),
+    "nan": ("a,b", [[1.0, "nan"]], ["column 'b', row 1", "missing"]),
+    "infinity": ("a,b", [["inf", 1.0]], ["column 'a', row 1", "infinity"]),
+    "too large": ("a,b", [[1.0, 2.0], [1.0, 1e30]], ["column 'b', row 2", "outside the training data"]),
+    "no rows": ("a,b", [], ["empty"]),
+}
+
+
+@pytest.mark.parametrize("name", NEW_ROWS)
+def test_rows_that_cannot_be_predicted(name, work):
+    header, rows, words = NEW_ROWS[name]
+    write_csv(work / "new.csv", rows, header)
+    line = predict_refused(work)
+    assert "new.csv" in line
+    assert all(word in line for word in words), line
+
+
+def test_predictions_that_cannot_be_written(work):
+    new = work / "new.csv"
+    before = new.read_bytes()
+    for out, word in (
+        (work / "fit", "cannot write"),
+        (new / "p.csv", "cannot write"),
+        (new, "--input itself"),
+    ):
+        assert word in refused("predict", work / "fit", "--input", new, "--out", out)
+    assert "not found" in refused("predict", work / "fit", "--input", work / "x.csv", "--out", work / "p.csv")
+    assert "--draws must be at least 1" in refused(
+        "predict", work / "fit", "--input", new, "--out", work / "p.csv", "--draws", 0
+    )
+    assert new.read_bytes() == before
+    assert sorted(path.name for path in work.iterdir()) == ["fit", "new.csv", "table.csv"]
+
+
+def test_standardised_values_stay_in_the_range_of_float32(tmp_path):
+    """One row a million sds away from the others is no reason to stop."""
+    table = write_csv(tmp_path / "table.csv", changed(5, 0, 1e9))
+    assert load_problem(str(table)).x.isfinite().all()

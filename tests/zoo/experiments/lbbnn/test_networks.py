@@ -1,0 +1,415 @@
+"""Training on images and predictions of networks that are really drawn, on tiny networks."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from pyro import poutine
+
+from guides import AutoConcrete, AutoMeanField, AutoMNF, AutoSpikeSlab
+from zoo.errors import DivergenceError, UserError
+from zoo.experiments import Cell
+from zoo.experiments.lbbnn import kept_networks, networks
+from zoo.experiments.lbbnn.declared import METHODS
+from zoo.experiments.lbbnn.networks import fit, images, make_guide, make_model, outside
+from zoo.fitting.epochs import (
+    Training,
+    averaged_probabilities,
+    classes,
+    entropy,
+    local_reparameterization_probabilities,
+    member_probabilities,
+    train,
+)
+from zoo.models.bnn import BNN
+from zoo.models.lenet import LeNet
+from zoo.models.weights import SpikeSlabWeights
+
+OPTIONS = {"epochs": 1, "members": 4, "widths": "12-10", "rows": 200, "device": "cpu"}
+NETWORK = BNN(64, widths=(12, 10), outputs=10, likelihood="categorical", weights=SpikeSlabWeights(0.1, 1.0))
+
+
+def cell(
+    method: str = "lrt", setting: str = "default", trial: int = 0, experiment: str = "x", **options
+) -> Cell:
+    return Cell(experiment, "digits", method, setting, trial, options={**OPTIONS, **options})
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return images("digits", 200)
+
+
+@pytest.fixture(autouse=True)
+def _few_epochs(monkeypatch):
+    monkeypatch.setattr(networks, "DIGITS_EPOCHS", 3)
+
+
+def by_hand(weights, x):
+    hidden = x
+    for i in (1, 2, 3):
+        hidden = F.linear(F.relu(hidden) if i > 1 else hidden, weights[f"w{i}"], weights[f"b{i}"])
+    return hidden.softmax(-1)
+
+
+# ------------------------------------------------------------------------------------------- predictions
+
+
+def test_members_are_the_networks_that_were_drawn(digits):
+    """Every member has one set of weights for all rows, across the pieces too."""
+    guide = AutoSpikeSlab(NETWORK)
+    guide.setup(digits.x[:5], digits.y[:5])
+    draws = guide.draws(6, seed=0)
+    found = member_probabilities(NETWORK, draws, digits.x, rows=30)
+    expected = torch.stack([by_hand({n: v[i] for n, v in draws.items()}, digits.x) for i in range(6)])
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+    assert found.shape == (6, 200, 10)
+
+
+def test_ensembles_average_probabilities_and_not_their_logarithms(digits):
+    guide = AutoSpikeSlab(NETWORK)
+    guide.setup(digits.x[:5], digits.y[:5])
+    draws = guide.draws(6, seed=0)
+    members = member_probabilities(NETWORK, draws, digits.x)
+    found = averaged_probabilities(NETWORK, draws, digits.x, rows=70)
+    torch.testing.assert_close(found, members.mean(0))
+    geometric = members.log().mean(0).softmax(-1)
+    assert (found - geometric).abs().max() > 0.01
+
+
+def test_convolutional_members_are_batched_too(digits):
+    model = LeNet(64, 10, SpikeSlabWeights(0.1, 1.0))
+    guide = AutoSpikeSlab(model)
+    guide.setup(digits.x[:5], digits.y[:5])
+    draws = guide.draws(3, seed=0)
+    found = member_probabilities(model, draws, digits.x[:8])
+    for i in range(3):
+        one = {name: value[i] for name, value in draws.items()}
+        expected = poutine.condition(model, one)(digits.x[:8], digits.y[:8]).softmax(-1)
+        torch.testing.assert_close(found[i], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_prediction_runs_the_model_once_a_piece(digits):
+    """Not once a member."""
+    calls = []
+
+    def counted(x, y=None, size=None):
+        calls.append(len(x))
+        return NETWORK(x, y, size)
+
+    guide = AutoSpikeSlab(NETWORK)
+    guide.setup(digits.x[:5], digits.y[:5])
+    averaged_probabilities(counted, guide.draws(7, seed=0), digits.x, rows=150)
+    assert calls == [150, 50]
+
+
+def test_passes_by_local_reparameterization_are_no_networks(digits):
+    """Two equal rows get different outputs in one pass, and the right mean over many passes."""
+    guide = AutoSpikeSlab(NETWORK, init_inclusion=(-0.1, 0.1))
+    guide.setup(digits.x[:5], digits.y[:5])
+    twins = digits.x[:1].expand(40, -1)
+    one = local_reparameterization_probabilities(guide, twins, 1)
+    assert (one - one[0]).abs().amax(1)[1:].min() > 1e-4
+    drawn = averaged_probabilities(NETWORK, guide.draws(1, seed=0), twins)
+    assert (drawn - drawn[0]).abs().max() < 1e-6
+    many = local_reparameterization_probabilities(guide, twins, 100).mean(0)
+    exact = averaged_probabilities(NETWORK, guide.draws(4000, seed=1), digits.x[:1])[0]
+    assert (many - exact).abs().max() < 0.03
+
+
+def test_passes_leave_the_global_generator_alone(digits):
+    guide = AutoSpikeSlab(NETWORK)
+    guide.setup(digits.x[:5], digits.y[:5])
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    first = local_reparameterization_probabilities(guide, digits.x[:9], 2, seed=1)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(first, local_reparameterization_probabilities(guide, digits.x[:9], 2, seed=1))
+    assert not torch.equal(first, local_reparameterization_probabilities(guide, digits.x[:9], 2, seed=2))
+
+
+def test_entropy_in_nats():
+    p = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
+    torch.testing.assert_close(entropy(p), torch.tensor([0.0, math.log(2)]))
+    assert classes(p).probs.shape == (2, 2)
+
+
+# ---------------------------------------------------------------------------------------------- training
+
+
+def test_every_row_is_seen_once_an_epoch_at_the_right_scale(digits):
+    seen, sizes = [], []
+
+    def model(x, y=None, size=None):
+        seen.append(x[:, :1].clone())
+        sizes.append(size)
+        return NETWORK(x, y, size)
+
+    x = digits.x.clone()
+    x[:, 0] = torch.arange(200.0)
+
+    def forget_the_set_up(epoch):
+        if epoch == 0:
+            seen.clear(), sizes.clear()
+        return {}
+
+    training = Training(2, batch_size=20)
+    history = train(model, AutoMeanField(model), x, digits.y, training, each_epoch=forget_the_set_up)
+    assert set(sizes) == {200}
+    runs = torch.cat(seen).flatten().tolist()
+    assert len(history.losses) == len(history.seconds) == 2
+    each = [sorted(dict.fromkeys(part)) for part in (runs[:200], runs[200:])]
+    assert each == [list(range(200)), list(range(200))]
+    assert runs[:200] != runs[200:]
+
+
+def test_training_learns_and_its_seed_decides(digits):
+    def fitted(seed):
+        torch.manual_seed(0)
+        guide = AutoSpikeSlab(NETWORK, init_scale=0.05)
+        return guide, train(
+            NETWORK, guide, digits.x, digits.y, Training(30, lr=0.01, batch_size=50, seed=seed)
+        )
+
+    guide, history = fitted(1)
+    assert history.losses[-1] < 0.8 * history.losses[0]
+    again, same = fitted(1)
+    assert same.losses == history.losses
+    assert torch.equal(guide.loc, again.loc)
+    assert fitted(2)[1].losses != history.losses
+
+
+def test_learning_rate_falls_along_a_cosine():
+    training = Training(3, lr=0.4)
+    assert [training.learning_rate(share) for share in (0, 0.5, 1)] == pytest.approx([0.4, 0.2, 0.0])
+
+
+def test_temperature_is_annealed_over_the_epochs(digits):
+    guide, temperatures = AutoConcrete(NETWORK, temperature=(1.0, 0.1)), []
+
+    def note(epoch):
+        temperatures.append(guide.temperature)
+        return {}
+
+    train(NETWORK, guide, digits.x, digits.y, Training(3), each_epoch=note)
+    assert temperatures[1:] == pytest.approx([1.0, 10**-0.5, 0.1])
+
+
+def test_what_diverges_is_told(digits):
+    x = digits.x.clone()
+    x[150] = math.nan
+    with pytest.raises(DivergenceError, match="epoch 1, step .*lower the learning rate"):
+        train(NETWORK, AutoMNF(NETWORK), x, digits.y, Training(1))
+    with pytest.raises(ValueError, match="must be positive"):
+        Training(0)
+
+
+# --------------------------------------------------------------------------------------------- the fits
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_fits_and_draws(method):
+    fitted = fit(cell(method))
+    draws = fitted.draws(4)
+    expected = {"deep-ensemble": networks.ENSEMBLE}.get(method, 4)
+    assert draws["w1"].shape == (expected, 12, 64)
+    different = (draws["w1"][0] != draws["w1"][1]).any().item()
+    assert different == (method != "mlp")
+    ensemble = fitted.ensemble(fitted.data.x_test, 4)
+    assert ensemble.shape == (180, 10)
+    torch.testing.assert_close(ensemble.sum(1), torch.ones(180))
+    assert (fitted.mean_network(fitted.data.x_test) is None) == (method == "deep-ensemble")
+    sparse = method in ("lrt", "mnf", "concrete")
+    assert (fitted.median_network(fitted.data.x_test) is not None) == sparse
+
+
+def test_same_fit_in_every_experiment_and_another_in_every_trial():
+    first, again, other = fit(cell()), fit(cell(experiment="y")), fit(cell(trial=1))
+    assert torch.equal(first.guides[0].loc, again.guides[0].loc)
+    assert not torch.equal(first.guides[0].loc, other.guides[0].loc)
+    assert torch.equal(first.draws(3)["w1"], again.draws(3)["w1"])
+
+
+def test_early_network_is_the_same_one_stopped_early():
+    late, early = fit(cell("mnf", epochs=10)), fit(cell("mnf-early", epochs=10))
+    assert late.seed == early.seed
+    assert (len(late.history.seconds), len(early.history.seconds)) == (30, 3)
+
+
+@pytest.mark.parametrize(
+    ("method", "epochs", "rows", "rate"),
+    [
+        ("lrt", 20, 60_000, 1e-3),  # 12,000 steps
+        ("mnf", 250, 60_000, 1e-4),
+        ("lrt", 20, 8_000, 3e-3),
+        ("mlp", 20, 8_000, 1e-3),
+        ("mnf-early", 20, 60_000, 1e-3),
+    ],
+)
+def test_learning_rates(method, epochs, rows, rate):
+    place = Cell("x", "mnist", method, "default", 0, options={**OPTIONS, "epochs": epochs})
+    training = networks.training_of(place, rows, 7)
+    assert training.lr == pytest.approx(rate)
+    assert (training.epochs, training.seed) == (2 if method == "mnf-early" else epochs, 7)
+
+
+def test_members_of_a_deep_ensemble_differ():
+    fitted = fit(cell("deep-ensemble"))
+    assert len({guide.loc.sum().item() for guide in fitted.guides}) == networks.ENSEMBLE
+
+
+@pytest.mark.parametrize(("method", "variance"), [("lrt", "exact"), ("lrt-thesis", "thesis")])
+def test_variance_of_the_guides(method, variance):
+    guide = make_guide(method, NETWORK, "thesis")
+    assert guide.variance == variance
+    assert guide.init_inclusion == (0, 1)
+
+
+def test_starts_and_priors(digits):
+    model = make_model("lrt", "pi0.25-sd1", digits, (12,))
+    assert model.weights == SpikeSlabWeights(0.25, 1.0)
+    assert make_model("gaussian", "pi0.1-sd0.1", digits, (12,)).weights.scale == 0.1
+    assert isinstance(make_model("mnf", "default", digits, ()), LeNet)
+    guide = make_guide("lrt", make_model("lrt", "pi0.1-sd0.1", digits, (12,)), "pi0.1-sd0.1")
+    torch.manual_seed(0)
+    guide.setup(digits.x[:5], digits.y[:5])
+    low, high = networks.LOGITS
+    spread = guide.site_distribution("w1").scale
+    torch.testing.assert_close(spread, torch.full_like(spread, networks.SCALE))
+    assert low <= guide.logits.min() < low + 1
+    assert high - 1 < guide.logits.max() <= high
+    weights = guide.sites["w1"].numel
+    assert 0.9 * networks.MEANS < guide.loc[:weights].abs().max() <= networks.MEANS
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
+def test_device_that_is_not_there_is_told():
+    with pytest.raises(UserError, match="no device cuda here"):
+        fit(cell(device="cuda"))
+
+
+def test_images_are_scaled_and_the_outside_is_another_set(digits):
+    assert (digits.x.min(), digits.x.max(), digits.side) == (0, 1, 8)
+    assert digits.x.shape == (200, 64)
+    assert digits.x_test.shape == (180, 64)
+    strange = outside("digits")
+    assert not torch.equal(strange, digits.x_test)
+    assert torch.equal(strange.sort(1).values, digits.x_test.sort(1).values)
+
+
+# ------------------------------------------------------------------------------------------ kept networks
+
+
+@pytest.fixture
+def kept_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv(kept_networks.VARIABLE, str(tmp_path))
+    return tmp_path
+
+
+def no_training(*args, **kwargs):
+    raise AssertionError("this network was there")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_kept_network_is_the_one_that_was_fitted(method, kept_folder, monkeypatch):
+    fitted = fit(cell(method))
+    monkeypatch.setattr(networks, "train", no_training)
+    found = fit(cell(method, experiment="y"))
+    assert len(found.guides) == len(fitted.guides)
+    assert found.history.seconds == fitted.history.seconds
+    x = fitted.data.x_test
+    torch.testing.assert_close(found.ensemble(x, 4), fitted.ensemble(x, 4), rtol=0, atol=0)
+    mean, kept = fitted.mean_network(x), found.mean_network(x)
+    if mean is not None:
+        torch.testing.assert_close(kept, mean, rtol=0, atol=0)
+
+
+def test_a_network_looked_at_in_every_epoch_is_the_same_one(kept_folder, monkeypatch):
+    """And is kept for the others."""
+    plain = fit(cell())
+
+    def look(fitted, epoch):
+        return {"sum": fitted.draws(2)["w1"].sum().item()}
+
+    looked = fit(cell(), each_epoch=look)
+    monkeypatch.setattr(networks, "train", no_training)
+    for other in (looked, fit(cell())):
+        for name, value in plain.guides[0].state_dict().items():
+            if name != "_extra_state":
+                torch.testing.assert_close(other.guides[0].state_dict()[name], value, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"trial": 1},
+        {"method": "mnf"},
+        {"setting": "pi0.25-sd1"},
+        {"epochs": 2},
+        {"rows": 190},
+        {"widths": "12-11"},
+    ],
+)
+def test_what_was_made_otherwise_is_not_found(change, kept_folder, monkeypatch):
+    fit(cell())
+    monkeypatch.setattr(networks, "train", no_training)
+    with pytest.raises(AssertionError, match="was there"):
+        fit(cell(**change))
+
+
+def test_other_code_makes_other_networks(kept_folder, monkeypatch):
+    fit(cell())
+    monkeypatch.setattr(kept_networks, "_source", lambda: "other")
+    monkeypatch.setattr(networks, "train", no_training)
+    with pytest.raises(AssertionError, match="was there"):
+        fit(cell())
+
+
+@pytest.mark.parametrize("suffix", [".json", ".safetensors"])
+def test_a_damaged_network_is_made_again(suffix, kept_folder):
+    expected = fit(cell()).guides[0].state_dict()
+    (file,) = kept_folder.glob(f"*{suffix}")
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    found = fit(cell()).guides[0].state_dict()
+    torch.testing.assert_close(
+        {k: v for k, v in found.items() if k != "_extra_state"},
+        {k: v for k, v in expected.items() if k != "_extra_state"},
+        rtol=0,
+        atol=0,
+    )
+    if suffix == ".safetensors":
+        assert file.read_bytes() == whole
+
+
+def test_nothing_is_kept_unless_a_folder_is_named(monkeypatch):
+    monkeypatch.delenv(kept_networks.VARIABLE, raising=False)
+    assert kept_networks.place(a=1) is None
+    kept_networks.keep(None, None, None)
+    assert kept_networks.find(None, None) is None
+
+
+def test_other_images_make_other_networks(kept_folder, monkeypatch):
+    fit(cell())
+    data = images("digits", 200)
+    monkeypatch.setattr(networks, "images", lambda *args: data._replace(y=data.y.flip(0)))
+    monkeypatch.setattr(networks, "train", no_training)
+    with pytest.raises(AssertionError, match="was there"):
+        fit(cell())
+
+
+def test_a_folder_that_cannot_be_is_refused_before_training(tmp_path, monkeypatch):
+    file = tmp_path / "file"
+    file.write_text("")
+    monkeypatch.setenv(kept_networks.VARIABLE, str(file))
+    monkeypatch.setattr(networks, "train", no_training)
+    with pytest.raises(UserError, match="ZOO_NETWORKS names .*file, which cannot be written"):
+        fit(cell())
+
+
+def test_training_needs_rows(digits):
+    with pytest.raises(ValueError, match="no rows to train on"):
+        train(NETWORK, AutoSpikeSlab(NETWORK), digits.x[:0], digits.y[:0], Training(1))

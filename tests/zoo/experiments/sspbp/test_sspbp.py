@@ -1,0 +1,296 @@
+"""The study of ``max(X W, 0)``, the cells of the network tables, and what their declarations promise."""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+
+import numpy as np
+import pytest
+import torch
+from scipy import integrate
+from typer.testing import CliRunner
+
+from data_loaders import load
+from guides.core.distributions import SpikeSlab
+from zoo.cli.main import app
+from zoo.experiments import Cell
+from zoo.experiments.engine import catalogue
+from zoo.experiments.engine.catalogue import find_experiment
+from zoo.experiments.engine.declaration import Record
+from zoo.experiments.sspbp import declared, networks, relu_product
+from zoo.experiments.sspbp.relu_product import Mixture, Pair
+
+NEEDS_MIRROR = pytest.mark.skipif("ZOO_DATA" not in os.environ, reason="ZOO_DATA is not set: no real files")
+TABLES = [
+    f"sspbp/table-{number}" for number in ("3.1", "3.2", "3.3", "3.4", "a1", "a2", "a3", "a4", "a5", "a6")
+]
+#: squared MMD of the laws for PBP and SSPBP, computed independently; unit of the last digit
+POPULATION = {
+    "X0-W0": ((0.0680, 1e-4), (0.0217, 1e-4)),
+    "X1-W3": ((0.0294, 1e-4), (0.0152, 1e-4)),
+    "X1-W-3": ((0.2033, 1e-4), (0.00354, 1e-5)),
+    "X3-W3": ((0.0029, 1e-4), (0.0046, 1e-4)),
+    "X3-W-3": ((0.01733, 1e-5), (0.00025, 1e-5)),
+}
+
+
+@pytest.fixture(autouse=True)
+def _real_experiments(calls, monkeypatch):
+    """Instead of the toys of this folder's other tests."""
+    monkeypatch.setattr(catalogue, "MODULES", (declared.__name__,))
+
+
+# ------------------------------------------------------------------------------------------ max(X W, 0)
+
+
+@pytest.mark.parametrize("name", declared.PAIRS)
+def test_moments_of_the_law(name):
+    pair = Pair(*declared.PAIRS[name])
+    law, draws = relu_product.law_moments(pair), 1_000_000
+    t = relu_product.draw_law(pair, draws, np.random.default_rng(0))
+    positive = t[t > 0]
+    assert (t > 0).mean() == pytest.approx(law.slab, abs=4 * math.sqrt(law.slab * (1 - law.slab) / draws))
+    error = math.sqrt(law.variance / len(positive))
+    assert positive.mean() == pytest.approx(law.mean, abs=4 * error)
+    spread = (positive - law.mean) ** 2
+    assert spread.mean() == pytest.approx(law.variance, abs=4 * spread.std() / math.sqrt(len(positive)))
+
+
+@pytest.mark.parametrize("name", declared.PAIRS)
+def test_density_and_characteristic_function_are_of_one_law(name):
+    """The transform of the density, by another quadrature, and the density's mass."""
+    pair = Pair(*declared.PAIRS[name])
+    law = relu_product.law_moments(pair)
+    log_t = np.linspace(-25, 4.5, 4000)
+    t = np.exp(log_t)
+    weights = relu_product.density_of_law(pair, t) * t * (log_t[1] - log_t[0])
+    assert weights.sum() == pytest.approx(law.slab, rel=1e-4)
+    frequency = np.array([0.0, 0.3, 1.0, 2.7])
+    direct = 1 - law.slab + np.exp(1j * frequency[:, None] * t) @ weights
+    np.testing.assert_allclose(relu_product.characteristic_of_law(pair, frequency), direct, atol=2e-4)
+
+
+@pytest.mark.parametrize("name", declared.PAIRS)
+@pytest.mark.parametrize("method", declared.METHODS)
+def test_population_mmd(name, method):
+    pair = Pair(*declared.PAIRS[name])
+    value, unit = POPULATION[name][declared.METHODS.index(method)]
+    assert relu_product.population_mmd2(pair, relu_product.message(pair, method)) == pytest.approx(
+        value, abs=unit
+    )
+
+
+def test_population_mmd_of_two_mixtures_has_a_closed_form(monkeypatch):
+    """With a message in the law's place every kernel mean is a Gaussian integral."""
+    p, q = Mixture(0.7, 0.4, 0.9), Mixture(0.4, -0.3, 0.5)
+    characteristic = relu_product.characteristic_of_mixture
+    monkeypatch.setattr(relu_product, "characteristic_of_law", lambda pair, u: characteristic(p, u))
+
+    def kernel(a: Mixture, b: Mixture) -> float:
+        def slabs(mean: float, variance: float) -> float:
+            return math.exp(-(mean**2) / (1 + 2 * variance)) / math.sqrt(1 + 2 * variance)
+
+        return (
+            (1 - a.slab) * (1 - b.slab)
+            + a.slab * (1 - b.slab) * slabs(a.mean, a.variance)
+            + b.slab * (1 - a.slab) * slabs(b.mean, b.variance)
+            + a.slab * b.slab * slabs(a.mean - b.mean, a.variance + b.variance)
+        )
+
+    expected = kernel(p, p) + kernel(q, q) - 2 * kernel(p, q)
+    assert relu_product.population_mmd2(Pair(0, 0), q) == pytest.approx(expected, rel=1e-10)
+
+
+def test_biased_mmd_is_the_mean_of_all_kernel_entries():
+    rng = np.random.default_rng(0)
+    s, t = rng.normal(size=7), rng.normal(size=1203)
+
+    def kernel(a, b):
+        return np.exp(-((a[:, None] - b[None, :]) ** 2)).mean()
+
+    assert relu_product.biased_mmd2(s, t) == pytest.approx(kernel(s, s) + kernel(t, t) - 2 * kernel(s, t))
+    assert relu_product.biased_mmd2(s, s) == pytest.approx(0, abs=1e-12)
+
+
+def test_draws_of_a_message_have_its_moments():
+    mixture = Mixture(0.3, 1.5, 0.7)
+    draws = relu_product.draw_mixture(mixture, 200_000, np.random.default_rng(0))
+    assert (draws != 0).mean() == pytest.approx(0.3, abs=0.005)
+    assert draws[draws != 0].mean() == pytest.approx(1.5, abs=0.02)
+    assert draws[draws != 0].var() == pytest.approx(0.7, abs=0.03)
+    total = integrate.quad(
+        lambda value: float(relu_product.density_of_mixture(mixture, np.array([value]))[0]), -5, 8
+    )
+    assert total[0] == pytest.approx(0.3, abs=1e-6)
+
+
+def test_cells_of_the_study(tmp_path):
+    found = {}
+    for method in ("pbp", "sspbp", "same"):
+        cell = Cell("sspbp/table-3.1", "X1-W-3", method, "default", 0, options={"draws": 1500})
+        found[method] = declared.compare_product(cell)
+        assert found[method] == declared.compare_product(cell)
+    assert found["pbp"]["mmd2"] == pytest.approx(found["pbp"]["mmd2_population"], abs=0.05)
+    assert found["same"]["mmd2"] < 0.01 < found["pbp"]["mmd2"]
+    assert found["same"]["mmd2_population"] == 0
+
+
+def test_figure_is_drawn_from_whatever_cells_there_are(tmp_path):
+    experiment = find_experiment("sspbp/figure-3.1")
+    records = []
+    for combination in list(experiment.combinations())[:5]:
+        folder = tmp_path / "-".join(combination)
+        folder.mkdir()
+        cell = Cell(experiment.name, *combination, 0, options={"points": 50}, folder=folder)
+        records.append(Record(cell, "ok", experiment.run(cell), 0.0, folder))
+    experiment.finish(tmp_path, [])
+    assert not (tmp_path / "figure-3.1.png").exists()
+    experiment.finish(tmp_path, records)
+    assert (tmp_path / "figure-3.1.png").stat().st_size > 10_000
+
+
+# --------------------------------------------------------------------------------------------- networks
+
+
+def cell_of(experiment: str, method: str, setting: str, **changes) -> Cell:
+    """On a data set that is always there."""
+    options = {"epochs": 2}
+    return Cell(experiment, "diabetes", method, setting, changes.pop("trial", 0), options=options, **changes)
+
+
+@pytest.mark.parametrize("experiment", ["sspbp/table-3.3", "sspbp/table-3.4"])
+@pytest.mark.parametrize("method", declared.METHODS)
+def test_a_cell_gives_every_figure(experiment, method):
+    declared = find_experiment(experiment)
+    figures = declared.run(cell_of(experiment, method, "2x4"))
+    assert set(figures) == set(declared.metrics)
+    assert all(math.isfinite(value) for value in figures.values())
+    assert 50 < figures["rmse"] < 90  # the sd of the target is 77
+    assert -6.5 < figures["log_likelihood"] < -5
+
+
+def test_the_same_fit_in_two_tables_is_the_same():
+    rmse = find_experiment("sspbp/table-3.3").run(cell_of("sspbp/table-3.3", "pbp", "2x4"))
+    likelihood = find_experiment("sspbp/table-a3").run(cell_of("sspbp/table-a3", "pbp", "2x4"))
+    assert rmse == likelihood
+    assert list(find_experiment("sspbp/table-a3").metrics)[0] == "log_likelihood"
+
+
+def test_seed_trial_and_method_change_a_fit():
+    cells = [
+        cell_of("sspbp/table-3.3", "pbp", "2x4"),
+        cell_of("sspbp/table-3.3", "sspbp", "2x4"),
+        cell_of("sspbp/table-3.3", "pbp", "2x4", trial=1),
+        cell_of("sspbp/table-3.3", "pbp", "2x4", base_seed=1),
+    ]
+    assert len({networks.with_bias(cell)["rmse"] for cell in cells}) == len(cells)
+
+
+def test_layers_and_units(monkeypatch):
+    asked = []
+    monkeypatch.setattr(networks, "fit", lambda *arguments: asked.append(arguments))
+    monkeypatch.setattr(networks, "_figures", lambda *arguments: {})
+    for setting in ("1x50", "2x10", "1x100"):
+        networks.with_bias(cell_of("sspbp/table-3.3", "pbp", setting))
+    assert [widths for *_, widths, _ in asked] == [(50,), (10, 10), (100,)]
+
+
+def test_slab_probabilities_a_layer():
+    slabs = networks.mean_slabs(cell_of("sspbp/table-3.2", "sspbp", "4x4"))
+    assert list(slabs) == ["slab_layer_1", "slab_layer_2", "slab_layer_3"]
+    assert slabs["slab_layer_1"] == 1
+    assert 0 < slabs["slab_layer_3"] < 1
+
+
+def test_first_five_trials_are_the_protocol():
+    """And all rows are split, not those of another protocol."""
+    for trial in (0, 4):
+        task, split = networks.task_80_20("diabetes", trial), load("diabetes", trial, protocol="80/20")
+        np.testing.assert_array_equal(task.y_test, split.y_test)
+        assert task.x.dtype == task.y.dtype == torch.float64
+        np.testing.assert_allclose(task.scale.inverse_mean(task.y.numpy()), split.y_train)
+        np.testing.assert_allclose(task.x.mean(0), 0, atol=1e-12)
+        np.testing.assert_allclose(task.x.std(0, correction=0), 1, atol=1e-12)
+    assert len(networks.task_80_20("diabetes", 7).y_test) == round(0.2 * 442)
+
+
+def test_published_evaluation():
+    """Against the mixture by hand; without a spike it is the right one."""
+    rng = np.random.default_rng(0)
+    y, mean, variance = rng.normal(3, 1, 9), rng.normal(3, 1, 9), rng.uniform(0.1, 1, 9)
+    slab = rng.uniform(0.2, 0.9, 9)
+
+    def normal(deviation, total):
+        return np.exp(-0.5 * deviation**2 / total) / np.sqrt(2 * math.pi * total)
+
+    figures = networks.published_evaluation(y, slab, mean, variance, 0.3)
+    density = (1 - slab) * normal(y, 0.3) + slab * normal(y - mean, variance + 0.3)
+    assert figures["log_likelihood_published"] == pytest.approx(np.log(density).mean())
+    assert figures["rmse_published"] == pytest.approx(np.sqrt(((y - mean) ** 2).mean()))
+    whole = networks.published_evaluation(y, np.ones(9), mean, variance, 0.3)
+    expected = np.log(normal(y - mean, variance + 0.3)).mean()
+    assert whole["log_likelihood_published"] == pytest.approx(expected)
+
+
+def test_figures_are_of_the_mixture_with_its_spike_at_the_mean_of_the_targets():
+    """RMSE and log likelihood in the target's unit, from the guide's law without noise."""
+    cell = cell_of("sspbp/table-3.4", "sspbp", "2x4")
+    task = networks.task_80_20("diabetes", 0)
+    guide = networks.fit(cell, task, (4, 4), bias=False)
+    law, noise = guide.predictive(task.x_test, noise=False), guide.noise_variance
+    assert isinstance(law, SpikeSlab)
+    y, sd, centre = torch.as_tensor(task.y_test), task.scale.y_sd, task.scale.y_mean
+    slab = torch.distributions.Normal(law.loc * sd + centre, (law.scale**2 + noise).sqrt() * sd)
+    spike = torch.distributions.Normal(torch.tensor(centre), noise**0.5 * sd)
+    density = law.probs * slab.log_prob(y).exp() + (1 - law.probs) * spike.log_prob(y).exp()
+    figures = networks.without_bias(cell)
+    assert figures["log_likelihood"] == pytest.approx(density.log().mean().item(), rel=1e-9)
+    mean = law.probs * (law.loc * sd + centre) + (1 - law.probs) * centre
+    assert figures["rmse"] == pytest.approx(((y - mean) ** 2).mean().sqrt().item(), rel=1e-9)
+    assert figures["rmse_published"] != figures["rmse"]
+
+
+# ------------------------------------------------------------------------------------------ declarations
+
+
+@pytest.mark.parametrize("name", ["sspbp/figure-3.1", *TABLES, "sspbp/reference-program"])
+def test_declarations(name):
+    experiment = find_experiment(name)
+    assert experiment.quick.trials <= experiment.full.trials
+    assert "." in experiment.source.table or "runs" in experiment.source.table
+    assert experiment.summary.endswith(".")
+    if experiment.datasets == declared.DATASETS:
+        assert len(list(experiment.combinations())) == 8 * 2 * 2
+        assert "heating load" in experiment.note("energy", "pbp", experiment.settings[0], "rmse")
+        assert experiment.full.trials == 5
+        assert experiment.full.options["epochs"] == 40
+
+
+def test_published_slab_probabilities_leave_no_run_out():
+    table = find_experiment("sspbp/table-3.2")
+    assert table.settings == ("5", "50", "5x5", "50x50", "5x5x5", "50x50x50")
+    assert "without the runs that failed" in table.note("boston", "sspbp", "5x5x5", "slab_layer_4")
+    assert table.full.trials == 30
+
+
+@NEEDS_MIRROR
+def test_a_real_table_of_one_set(tmp_path):
+    call = "reproduce sspbp/table-3.4 --datasets yacht --settings 1x50 --trials 1 --budget quick --out"
+    result = CliRunner().invoke(app, [*call.split(), str(tmp_path / "out")])
+    assert result.exit_code == 0, result.output
+    with (tmp_path / "out" / "table.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {(row["method"], row["metric"]) for row in rows} == {
+        (method, metric)
+        for method in declared.METHODS
+        for metric in (*declared.FIGURES, *declared.PUBLISHED_FIGURES)
+    }
+    assert all(row["dataset"] == "yacht" and row["published"] == "" and row["note"] for row in rows)
+
+
+@NEEDS_MIRROR
+def test_constant_columns_do_no_harm():
+    figures = networks.with_bias(Cell("sspbp/table-3.3", "naval", "pbp", "1x10", 0, options={"epochs": 1}))
+    assert 0 < figures["rmse"] < 0.0147  # the sd of the target

@@ -1,0 +1,153 @@
+"""Output folders: one configuration each, gone when the work was refused, whole when it was interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+import zoo.files.output
+from zoo.errors import DivergenceError, UserError
+from zoo.files.output import output_folder, read_config, versions
+
+CONFIG = {"command": "fit", "seed": 3, "widths": [50]}
+
+
+def work(folder, error: BaseException) -> None:
+    """Leaves a result, and ends with ``error``."""
+    with output_folder(folder, CONFIG) as folder:
+        (folder / "result.txt").write_text("whole")
+        raise error
+
+
+def test_folder_says_what_it_is_and_with_which_versions(tmp_path):
+    with output_folder(tmp_path / "a" / "b", CONFIG) as folder:
+        assert read_config(folder) == {**CONFIG, "versions": versions()}
+    assert {"python", "torch", "pyro-ppl", "numpyro", "jax"} <= set(versions())
+
+
+@pytest.mark.parametrize("error", [UserError("refused"), DivergenceError("nan")])
+def test_refused_work_leaves_no_folder_behind(tmp_path, error):
+    with pytest.raises(type(error)):
+        work(tmp_path / "a" / "b", error)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("error", [UserError("refused"), DivergenceError("nan")])
+def test_a_folder_that_was_there_stays(tmp_path, error):
+    with output_folder(tmp_path / "a", CONFIG) as folder:
+        (folder / "result.txt").write_text("whole")
+    with pytest.raises(type(error)), output_folder(tmp_path / "a", CONFIG):
+        raise error
+    assert (tmp_path / "a" / "result.txt").read_text() == "whole"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("a bug")])
+def test_interrupted_work_keeps_what_is_finished(tmp_path, error):
+    with pytest.raises(type(error)):
+        work(tmp_path / "a", error)
+    with output_folder(tmp_path / "a", CONFIG) as folder:
+        assert (folder / "result.txt").read_text() == "whole"
+
+
+def test_full_disk_is_one_line_and_keeps_what_is_finished(tmp_path):
+    with (
+        pytest.raises(UserError, match="cannot write to .*x.nc: No space left"),
+        output_folder(tmp_path / "a", CONFIG),
+    ):
+        raise OSError(28, "No space left on device", str(tmp_path / "a" / "x.nc"))
+    assert (tmp_path / "a" / "config.json").exists()
+
+
+def test_folder_of_another_run_is_refused_and_untouched(tmp_path):
+    with output_folder(tmp_path / "a", CONFIG):
+        pass
+    before = (tmp_path / "a" / "config.json").read_bytes()
+    with (
+        pytest.raises(UserError, match="belongs to another run .seed differ"),
+        output_folder(tmp_path / "a", {**CONFIG, "seed": 4}),
+    ):
+        pass
+    assert (tmp_path / "a" / "config.json").read_bytes() == before
+
+
+def test_folder_with_something_else_in_it_is_refused(tmp_path):
+    (tmp_path / "letter.txt").write_text("dear")
+    with (
+        pytest.raises(UserError, match="not empty and holds no config.json"),
+        output_folder(tmp_path, CONFIG),
+    ):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+
+
+def test_empty_folder_and_half_a_file_of_a_killed_call_are_no_obstacle(tmp_path):
+    with output_folder(tmp_path, CONFIG):
+        pass
+    (tmp_path / "config.json").rename(tmp_path / ".config.json.x1y2")
+    with output_folder(tmp_path, CONFIG) as folder:
+        assert read_config(folder)["seed"] == 3
+
+
+@pytest.mark.parametrize("content", [b'{"command": "fi', b"\xff\xfe", b"[1, 2]", b"", b"3"])
+def test_damaged_config_is_named(tmp_path, content):
+    (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(UserError, match="config.json is truncated or damaged"):
+        read_config(tmp_path)
+    with (
+        pytest.raises(UserError, match="config.json is truncated or damaged"),
+        output_folder(tmp_path, CONFIG),
+    ):
+        pass
+    assert (tmp_path / "config.json").read_bytes() == content
+
+
+def test_config_without_a_key_belongs_to_another_run(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"command": "fit"}))
+    with pytest.raises(UserError, match="another run .seed, widths differ"), output_folder(tmp_path, CONFIG):
+        pass
+
+
+def test_file_in_the_place_of_the_folder(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with (
+        pytest.raises(UserError, match="file is a file, not a folder"),
+        output_folder(tmp_path / "file", CONFIG),
+    ):
+        pass
+    with (
+        pytest.raises(UserError, match="cannot write to .*Not a directory"),
+        output_folder(tmp_path / "file" / "a", CONFIG),
+    ):
+        pass
+    assert (tmp_path / "file").read_text() == "x"
+
+
+def test_folder_that_cannot_be_written(tmp_path, monkeypatch):
+    """The first file cannot be made: no folder stays (permissions do not stop root, so the error is made)."""
+
+    def refuse(path, content):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(zoo.files.output, "write_json", refuse)
+    with (
+        pytest.raises(UserError, match="cannot write to .*Permission denied"),
+        output_folder(tmp_path / "a" / "b", CONFIG),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="permissions do not stop root")
+def test_read_only_folder(tmp_path):
+    with output_folder(tmp_path / "a", CONFIG):
+        pass
+    (tmp_path / "a").chmod(0o500)
+    with (
+        pytest.raises(UserError, match="cannot write to .*Permission denied"),
+        output_folder(tmp_path / "a", CONFIG),
+    ):
+        pass
+    (tmp_path / "a").chmod(0o700)
+    assert read_config(tmp_path / "a")["seed"] == 3

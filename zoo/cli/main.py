@@ -1,0 +1,417 @@
+"""The command line ``zoo``.  What is slow to import is imported by the command that needs it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from zoo.budgets import BASELINES, BUDGETS, STEPS
+from zoo.cli.options import (
+    ActivationOption,
+    DataArgument,
+    DataName,
+    InclusionOption,
+    ModelOption,
+    NoiseOption,
+    OutOption,
+    SeedOption,
+    SplitOption,
+    TargetOption,
+    TaskOption,
+    WidthsOption,
+    check_at_least,
+    check_seed,
+    fit_options,
+    model_options,
+    split_names,
+)
+from zoo.cli.reproduce import REPRODUCE_HELP, reproduce_command
+from zoo.errors import DivergenceError, UserError
+from zoo.version import __version__
+
+app = typer.Typer(
+    name="zoo",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Bayesian deep-learning models in Pyro, their guides, and how far each guide is from the truth.\n\n"
+    "\b\nStart with:\n"
+    "  zoo list                                       models, guides, what goes with what\n"
+    "  zoo compare diabetes --out out/diabetes        two guides against NUTS, a minute\n"
+    "  zoo COMMAND --help                             explains a command\n\n"
+    "Data sets that do not ship with scikit-learn are downloaded; the environment variable ZOO_DATA names a "
+    "folder to read them from instead. Exit codes: 0 success, 1 a fit that failed, 2 bad input.",
+)
+data_app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="The data sets: list them, look at one, download one.",
+)
+app.add_typer(data_app, name="data")
+
+FIT_HELP = """Fits one guide to one model and saves it for zoo predict.
+
+The rows of one split are fitted (--split; one row in ten is held out and scored at the end). An interrupted
+fit goes on when the same command is given again. The folder holds fit.safetensors (the fit), config.json,
+and for guides that are fitted by an optimiser losses.csv and loss.png (minus the ELBO of every step, in
+nats). --steps, --lr and --batch-size are theirs.
+
+\b
+Examples:
+  zoo fit diabetes --guide mean-field --out out/fit
+  zoo fit houses.csv --target price --model pbp-bnn --guide pbp --out out/houses
+  zoo fit boston --guide spike-slab --inclusion 0.1 --split 3 --out out/sparse
+"""
+
+PREDICT_HELP = """Predicts new rows with a saved fit, in original units.
+
+Regression: columns mean, sd, q5, q50 and q95 of the predictive distribution, noise included. Classes: columns
+label, prob_0, prob_1, ...
+
+\b
+Example:
+  zoo predict out/houses --input new.csv --out predictions.csv
+"""
+
+_BUDGETS = "\n".join(f"  {name}: {budget}" for name, budget in BUDGETS.items())
+
+COMPARE_HELP = f"""Fits guides, computes the ground truth, and writes one scoreboard. The main job.
+
+The reference counts only if it passes its gates (for the function and the precisions R-hat below 1.01 and
+bulk ESS above 400; at most 0.1 % divergences; one repetition is allowed). One that fails is shown as
+failed, and nothing is graded against it. A guide that fails is a row that says why; the others stay.
+
+The folder holds scoreboard.csv, .md and .png, standard_errors.csv, draws as netCDF for ArviZ (reference.nc
+and one file a guide; beside it a .safetensors where a guide predicts in closed form), config.json, bands.png
+(one input) or scatter.png, and inclusion.csv and .png for variable selection. An interrupted call goes on
+when the same command is given again.
+
+References: nuts; for variable selection exact (all models of up to 20 columns) and, for classes, gibbs. NUTS
+runs by itself for models of at most 2000 numbers.
+
+\b
+Budgets:
+{_BUDGETS}
+
+\b
+Examples:
+  zoo compare diabetes --out out/diabetes
+  zoo compare boston --guides mean-field,spike-slab --budget full --out out/boston
+  zoo compare yacht --model pbp-bnn --guides pbp,sspbp,mean-field --out out/yacht
+  zoo compare us_crime --model spike-slab-linear --guides spike-slab --out out/crime
+  zoo compare breast_cancer --model spike-slab-logistic --guides spike-slab,varbvs --out out/cancer
+  zoo compare houses.csv --target price --reference none --out out/houses
+"""
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    app()
+
+
+def friendly(command: Callable) -> Callable:
+    """One clear line for what a user can mend: exit code 2 for bad input, 1 for a fit that diverged."""
+
+    @functools.wraps(command)
+    def wrapped(*args, **kwargs):
+        try:
+            from data_loaders import DataError
+
+            try:
+                return command(*args, **kwargs)
+            except (UserError, DataError) as error:
+                _complain(error)
+                raise typer.Exit(2) from None
+            except DivergenceError as error:
+                _complain(error)
+                raise typer.Exit(1) from None
+        except KeyboardInterrupt:
+            _complain("interrupted; the same command goes on from what is finished")
+            raise typer.Exit(130) from None
+
+    return wrapped
+
+
+def _complain(message: object) -> None:
+    line = " ".join(str(message).split())
+    print(f"zoo: {line}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def progress_bar() -> Iterator:
+    """A progress bar on a terminal, nothing elsewhere."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console) as progress:
+        yield progress
+
+
+def _use_one_thread() -> None:
+    """One thread for torch unless OMP_NUM_THREADS says otherwise; NUTS has threads of its own, a chain each.
+
+    The tensors of these networks are so small that a second thread does not help, and on a busy machine the
+    two wait for each other at every operation. Measured, 1500 steps: boston 4.5 s with one thread, 4.6 s with
+    two; yacht, with other work on both cores, 6 s and 28 s.
+    """
+    import torch
+
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"posterior-zoo {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _global(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command("list")
+@friendly
+def list_command() -> None:
+    """Models and guides, and which guide applies to which model."""
+    from zoo.registry.queries import GUIDES, MODELS, where
+
+    models = _table("Models", "model", "what it is")
+    for model in MODELS.values():
+        references = ", ".join(model.references) or "none"
+        options = " ".join(f"--{option}" for option in model.options)
+        models.add_row(
+            model.name,
+            f"{model.summary}\ntasks: {', '.join(model.tasks)}; reference: {references}\noptions: {options}",
+            end_section=True,
+        )
+    guides = _table("Guides", "guide", "what it is, where it applies")
+    told: dict[str, str] = {"; ".join(MODELS): "all"}
+    for guide in GUIDES.values():
+        fits = "; ".join(filter(None, (where(guide, model) for model in MODELS.values())))
+        guides.add_row(guide.name, f"{guide.summary}\nmodels: {told.get(fits, fits)}", end_section=True)
+        told.setdefault(fits, f"those of {guide.name}")
+    Console().print(models, guides)
+
+
+def _table(title: str | None, *columns: str, **style) -> Table:
+    """The first column holds names, which are never cut short."""
+    table = Table(title=title, title_justify="left", title_style="bold", **style)
+    for i, column in enumerate(columns):
+        table.add_column(column, no_wrap=i == 0, overflow="fold")
+    return table
+
+
+@data_app.command("list")
+@friendly
+def data_list() -> None:
+    """All data sets."""
+    from data_loaders import describe, list_datasets
+
+    table = _table(
+        None, "name", "task", "rows", "columns", "splits", "source", box=None, padding=(0, 2, 0, 0)
+    )
+    for name in list_datasets():
+        d = describe(name)
+        source = "at hand" if d.file is None else "download" if d.downloadable else "ZOO_DATA"
+        table.add_row(d.name, d.task, str(d.rows), str(d.features), str(d.splits), source)
+    Console().print(table)
+    print("at hand: needs no network; ZOO_DATA: a folder that this variable names must hold the file")
+
+
+@data_app.command("show")
+@friendly
+def data_show(name: DataName) -> None:
+    """Size, source, licence and oddities of one data set."""
+    from data_loaders import describe
+
+    d = describe(name)
+    print(f"{d.name}: {d.task}, {d.rows} rows, {d.features} features, target {d.target}")
+    print(f"splits:   {d.splits} ({', '.join(d.protocols)})")
+    print(f"source:   {d.source}")
+    print(f"licence:  {d.licence}")
+    _print_notes(d.oddities)
+
+
+def _print_notes(oddities: tuple[str, ...]) -> None:
+    for oddity in oddities:
+        print(f"note:     {oddity}")
+
+
+@data_app.command("fetch")
+@friendly
+def data_fetch(name: DataName) -> None:
+    """Makes sure a data set is at hand, checks it, and prints where it is."""
+    from data_loaders import fetch
+
+    print(fetch(name))
+
+
+@app.command("fit", help=FIT_HELP)
+@friendly
+def fit_command(
+    data: DataArgument,
+    out: OutOption,
+    model: ModelOption = "bnn",
+    guide: Annotated[str, typer.Option("--guide", help="Guide to fit; zoo list names them.")] = "mean-field",
+    target: TargetOption = None,
+    task: TaskOption = None,
+    split: SplitOption = 0,
+    seed: SeedOption = 0,
+    steps: Annotated[
+        int | None, typer.Option("--steps", help=f"Optimiser steps; {STEPS} by default.")
+    ] = None,
+    lr: Annotated[
+        float | None,
+        typer.Option(
+            "--lr",
+            help="First learning rate, which falls to zero along a half cosine; by default 0.01, with fewer "
+            "than 10000 steps up to 0.05 (ensembles and map: 0.01).",
+        ),
+    ] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option("--batch-size", help="Rows of a minibatch; by default all up to 1000 rows, else 500."),
+    ] = None,
+    noise: NoiseOption = None,
+    widths: WidthsOption = None,
+    activation: ActivationOption = None,
+    inclusion: InclusionOption = None,
+) -> None:
+    """See ``FIT_HELP``."""
+    from zoo.commands.predict import fit, held_out
+    from zoo.fitting.problem import load_problem
+    from zoo.registry.queries import find_guide
+
+    _use_one_thread()
+    check_seed(seed)
+    wishes = fit_options(guide, {"steps": steps, "lr": lr, "batch-size": batch_size})
+    problem = load_problem(data, split=split, target=target, task=task)
+    given = {"widths": widths, "activation": activation, "noise": noise, "inclusion": inclusion}
+    options = model_options(problem, model, [guide], given)
+    settings = find_guide(guide).method.settings(len(problem.x), seed, **wishes)
+    with progress_bar() as progress:
+        result = fit(
+            data,
+            problem,
+            model=model,
+            guide=guide,
+            options=options,
+            settings=settings,
+            out=out,
+            progress=progress,
+        )
+    _print_notes(problem.dataset.oddities)
+    print(f"{result.summary}; saved in {out}")
+    print(held_out(problem, result, seed))
+
+
+@app.command("predict", help=PREDICT_HELP)
+@friendly
+def predict_command(
+    folder: Annotated[Path, typer.Argument(help="The --out folder of zoo fit.")],
+    table: Annotated[
+        Path, typer.Option("--input", help="CSV file with the feature columns of the fit, in any order.")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="CSV file to write, one line a row.")],
+    draws: Annotated[
+        int, typer.Option("--draws", help="Networks drawn, where the guide has no closed form.")
+    ] = 1000,
+    seed: SeedOption = 0,
+) -> None:
+    """See ``PREDICT_HELP``."""
+    from zoo.commands.predict import predict
+
+    _use_one_thread()
+    check_at_least(1, draws=draws)
+    check_seed(seed)
+    rows = predict(folder, table, out, draws=draws, seed=seed)
+    print(f"{rows} rows predicted; written to {out}")
+
+
+@app.command("compare", help=COMPARE_HELP, short_help="Grades guides against the ground truth: the main job.")
+@friendly
+def compare_command(
+    data: DataArgument,
+    out: OutOption,
+    model: ModelOption = "bnn",
+    guides: Annotated[
+        str | None,
+        typer.Option(
+            "--guides",
+            help=f"Guides to grade; left out: {','.join(BASELINES)} if they apply. pbp and sspbp bring a row "
+            "of one pass with them.",
+        ),
+    ] = None,
+    reference: Annotated[
+        str | None, typer.Option("--reference", help="nuts, exact, gibbs or none; the best one by default.")
+    ] = None,
+    budget: Annotated[str, typer.Option("--budget", help=f"{' or '.join(BUDGETS)}, see above.")] = "quick",
+    target: TargetOption = None,
+    task: TaskOption = None,
+    split: SplitOption = 0,
+    seed: SeedOption = 0,
+    noise: NoiseOption = None,
+    widths: WidthsOption = None,
+    activation: ActivationOption = None,
+    inclusion: InclusionOption = None,
+) -> None:
+    """See ``COMPARE_HELP``."""
+    from zoo.commands.compare import run
+    from zoo.commands.comparison import plan
+    from zoo.evaluation.scoreboard import rich_table
+    from zoo.fitting.problem import load_problem
+    from zoo.registry.queries import baselines, find_model
+
+    _use_one_thread()
+    check_seed(seed)
+    problem = load_problem(data, split=split, target=target, task=task)
+    names = baselines(find_model(model)) if guides is None else split_names(guides)
+    given = {"widths": widths, "activation": activation, "noise": noise, "inclusion": inclusion}
+    options = model_options(problem, model, names, given)
+    comparison = plan(
+        data,
+        problem,
+        model=model,
+        guides=names,
+        reference=reference,
+        budget=budget,
+        seed=seed,
+        options=options,
+    )
+    with progress_bar() as progress:
+        rows = run(comparison, out, progress)
+    _print_notes(problem.dataset.oddities + ((comparison.remark,) if comparison.remark else ()))
+    Console().print(rich_table(rows, title=escape(f"{model} on {data}")))
+    print(f"written to {out}")
+    for row in rows:
+        if row.status != "ok":
+            longer = "; --budget full may pass" if (row.method, budget) == ("nuts", "quick") else ""
+            _complain(f"{row.method} {row.status}{longer}")
+    if all(row.status != "ok" for row in rows):
+        raise typer.Exit(1)
+
+
+app.command("reproduce", help=REPRODUCE_HELP, short_help="Runs a published experiment beside its numbers.")(
+    friendly(reproduce_command)
+)

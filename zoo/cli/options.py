@@ -1,0 +1,131 @@
+"""The options of the command line: their help, and the checks that need no data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from zoo.errors import UserError, unknown
+
+if TYPE_CHECKING:  # slow to import
+    from zoo.fitting.problem import Problem
+    from zoo.registry.queries import ModelOptions
+
+DataArgument = Annotated[
+    str, typer.Argument(help="Name of a data set (zoo data list), or a CSV file with a header.")
+]
+DataName = Annotated[str, typer.Argument(help="Name of a data set (zoo data list).")]
+OutOption = Annotated[
+    Path, typer.Option("--out", help="Output folder; the same call again goes on with what is there.")
+]
+ModelOption = Annotated[str, typer.Option("--model", help="Model to fit; zoo list names them.")]
+SplitOption = Annotated[int, typer.Option("--split", help="Which train/test split of the data set, from 0.")]
+SeedOption = Annotated[int, typer.Option("--seed", help="Seed of every random number.")]
+TargetOption = Annotated[
+    str | None, typer.Option("--target", help="CSV only: target column; the last by default.")
+]
+TaskOption = Annotated[
+    str | None,
+    typer.Option(
+        "--task", help="CSV only: regression (by default), binary (labels 0, 1) or multiclass (0..K-1)."
+    ),
+]
+NoiseOption = Annotated[
+    float | None,
+    typer.Option("--noise", help="Fixes the noise sd, in units of the target; inferred if left out."),
+]
+WidthsOption = Annotated[
+    str | None, typer.Option("--widths", help="Hidden units of each layer, as in 50 or 20,20; 50 by default.")
+]
+ActivationOption = Annotated[
+    str | None, typer.Option("--activation", help="relu (by default), leaky-relu or tanh.")
+]
+InclusionOption = Annotated[
+    float | None,
+    typer.Option(
+        "--inclusion",
+        help="Prior inclusion probability of spike-and-slab weights; 0.5 by default, 0.25 for "
+        "spike-slab-logistic.",
+    ),
+]
+
+
+def check_at_least(least: int, **options: int | None) -> None:
+    for name, value in options.items():
+        if value is not None and value < least:
+            raise UserError(f"--{name} must be at least {least}, not {value}")
+
+
+def check_seed(seed: int) -> None:
+    if not 0 <= seed < 2**32:
+        raise UserError(f"--seed must lie between 0 and 2^32 - 1, not {seed}")
+
+
+def fit_options(guide: str, given: dict[str, float | None]) -> dict[str, Any]:
+    """What ``zoo fit`` was told about the fit itself, as a method's ``settings`` takes it.
+
+    :param given: ``steps``, ``lr`` and ``batch-size``, None where left out
+    :raises UserError: for a value out of range, or an option that changes nothing for this guide
+    """
+    from zoo.registry.queries import check_fit_options, find_guide
+
+    given = {name: value for name, value in given.items() if value is not None}
+    check_fit_options(find_guide(guide), given)
+    lr = given.get("lr", 1.0)
+    if not (lr > 0 and math.isfinite(lr)):
+        raise UserError(f"--lr must be a positive number, not {lr:g}")
+    check_at_least(1, **{name: value for name, value in given.items() if name != "lr"})
+    return {name.replace("-", "_"): value for name, value in given.items()}
+
+
+def model_options(problem: Problem, model: str, guides: Sequence[str], given: dict[str, Any]) -> ModelOptions:
+    """The model's options; the noise goes from the target's units to standardised ones.
+
+    :param given: ``widths``, ``activation``, ``noise`` and ``inclusion``, None where left out
+    :raises UserError: for a value out of range, or an option that no model of this call takes
+    """
+    from zoo.models.bnn import ACTIVATIONS
+    from zoo.registry.queries import ModelOptions, check_options, find_guide, find_model
+
+    given = {name: value for name, value in given.items() if value is not None}
+    chosen = {}
+    if "widths" in given:
+        chosen["widths"] = _widths(given["widths"])
+    if "activation" in given:
+        chosen["activation"] = given["activation"]
+        if given["activation"] not in ACTIVATIONS:
+            raise unknown("activation", given["activation"], ACTIVATIONS)
+    if "inclusion" in given:
+        chosen["inclusion"] = given["inclusion"]
+        if not 0 < given["inclusion"] < 1:
+            raise UserError(
+                f"--inclusion must lie between 0 and 1, both excluded, not {given['inclusion']:g}"
+            )
+    if "noise" in given:
+        noise = given["noise"]
+        if problem.task != "regression":
+            raise UserError(f"--noise is for regression only; {problem.dataset.name} is {problem.task}")
+        if not (noise > 0 and math.isfinite(noise)):
+            raise UserError(f"--noise must be a positive standard deviation, not {noise:g}")
+        chosen["noise_scale"] = noise / problem.scale.y_sd
+    check_options(find_model(model), [find_guide(name) for name in guides], given)
+    return ModelOptions(**chosen)
+
+
+def _widths(text: str) -> tuple[int, ...]:
+    try:
+        sizes = tuple(int(width) for width in text.split(","))
+    except ValueError:
+        raise UserError(f"--widths takes whole numbers as in 50 or 20,20, not {text!r}") from None
+    if min(sizes) < 1:
+        raise UserError(f"--widths must be at least 1, not {text!r}")
+    return sizes
+
+
+def split_names(text: str) -> list[str]:
+    """``"a, b"`` -> ``["a", "b"]``"""
+    return [name.strip() for name in text.split(",") if name.strip()]

@@ -1,0 +1,137 @@
+"""The main job: fit guides, compute the ground truth, grade one against the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from rich.progress import Progress
+
+from guides.posterior.draws import Posterior
+from zoo.commands.comparison import Comparison
+from zoo.commands.grading import Graded, grade, write_inclusion
+from zoo.commands.reference import reference_posterior
+from zoo.commands.report import write_plots
+from zoo.errors import DivergenceError
+from zoo.evaluation.estimates import Estimate
+from zoo.evaluation.pareto import pareto_k
+from zoo.evaluation.scoreboard import Row, write_scoreboard
+from zoo.files.kept import load_kept, seal_posterior
+from zoo.files.output import output_folder
+from zoo.files.sealed import file_checksum
+from zoo.fitting.methods import ClosedForm, Fitted
+from zoo.fitting.problem import Problem
+from zoo.fitting.svi import log_joint
+from zoo.registry.queries import GuideEntry, ModelEntry, find_guide
+
+#: Numbers in the draws of one guide (160 MB); a large network gets fewer of them.
+MOST_NUMBERS, FEWEST_DRAWS = 40_000_000, 50
+
+
+def run(comparison: Comparison, out: str | Path, progress: Progress | None = None) -> list[Row]:
+    """Does the work and writes the folder; what an earlier call with the same request left is used.
+
+    Writes ``scoreboard.csv``, ``scoreboard.md``, ``standard_errors.csv``, ``reference.nc``, one ``.nc`` a
+    guide (and a ``.safetensors`` when it predicts in closed form), ``config.json``, for variable selection
+    ``inclusion.csv``, and the plots.
+
+    :raises UserError: when the folder cannot be written or belongs to another request
+    """
+    problem = comparison.problem
+    with output_folder(out, comparison.config()) as folder:
+        truth = reference_posterior(comparison, folder, progress)
+        results = [truth] if truth else []
+        for name in comparison.guides:
+            results.append(fit_guide(comparison, name, folder, progress))
+        trusted = truth if truth and truth.status == "ok" else None
+        rows = [grade(problem, result, trusted) for result in results]
+        sound = [result for result, row in zip(results, rows, strict=True) if row.status == "ok"]
+        if comparison.entry.selects:
+            write_inclusion(sound, problem.dataset.feature_names, folder)
+        write_plots(comparison, sound, rows, folder)
+        write_scoreboard(rows, folder)  # last: where it stands, so does everything else
+    return rows
+
+
+def fit_guide(comparison: Comparison, name: str, folder: Path, progress: Progress | None = None) -> Graded:
+    """Fits one guide, or reads what an earlier call has fitted; a fit that diverges is a failed result."""
+    guide = find_guide(name)
+    entry, note = comparison.fitted_model(name)
+    model, path = comparison.build(entry), folder / f"{name}.nc"
+    known = _load(path, guide, model)
+    if known is not None:
+        return _graded(*known, entry, note)
+    problem, budget = comparison.problem, comparison.budget
+    settings = guide.method.settings(len(problem.x), comparison.seed, steps=budget.steps)
+    try:
+        fitted = guide.method.fit(model, problem.x, problem.y, settings, progress=progress, label=name)
+    except DivergenceError as error:
+        return Graded(name, entry.name, Posterior(model, {}), {}, note, f"failed: {error}")
+    posterior = _posterior(fitted, problem, budget.draws, comparison.seed)
+    posterior.info.update(method=name, settings=asdict(settings))
+    if fitted.closed_form:
+        fitted.closed_form.save(_state(path))
+        posterior.info["state"] = file_checksum(_state(path))
+    seal_posterior(posterior)
+    comparison.save(posterior, path)
+    return _graded(posterior, fitted.closed_form, entry, note)
+
+
+def _posterior(fitted: Fitted, problem: Problem, num_draws: int, seed: int) -> Posterior:
+    """Draws from a fitted guide; its ``info`` holds every figure that they cannot give."""
+    size = sum(value.numel() for value in fitted.draws(1, seed).values())
+    num_draws = min(num_draws, max(FEWEST_DRAWS, MOST_NUMBERS // size))
+    figures: dict = {"num_parameters": fitted.num_parameters, "fit_seconds": fitted.seconds}
+    if fitted.elbo:
+        figures["elbo"] = fitted.elbo()
+    if fitted.draws_with_log_prob:
+        with torch.no_grad():
+            draws, log_q = fitted.draws_with_log_prob(num_draws, seed)
+            figures["pareto_k"] = pareto_k(log_joint(fitted.model, draws, problem.x, problem.y) - log_q)
+    else:
+        draws = fitted.draws(num_draws, seed)
+    if fitted.inclusion:
+        probabilities = torch.cat([site.flatten() for site in fitted.inclusion.values()])
+        figures["density_mean"] = probabilities.mean().item()
+        figures["density_half"] = (probabilities > 0.5).double().mean().item()
+    inclusion = {site: probs.tolist() for site, probs in fitted.inclusion.items()}
+    return Posterior.from_draws(fitted.model, draws, {"figures": figures, "inclusion": inclusion})
+
+
+def _graded(posterior: Posterior, closed_form: ClosedForm | None, entry: ModelEntry, note: str) -> Graded:
+    """A guide's result from its posterior's ``info`` alone, so that a saved one reads as a fresh one."""
+    info = posterior.info
+    figures = {k: Estimate(*v) if isinstance(v, list | tuple) else v for k, v in info["figures"].items()}
+    inclusion = {site: torch.tensor(p) for site, p in info["inclusion"].items()}
+    mcse = {site: torch.zeros_like(p) for site, p in inclusion.items()}
+    return Graded(
+        info["method"],
+        entry.name,
+        posterior,
+        figures,
+        note,
+        "ok",
+        inclusion or None,
+        mcse or None,
+        closed_form,
+    )
+
+
+def _state(path: Path) -> Path:
+    """Where a guide that predicts in closed form is kept, beside its draws."""
+    return path.with_suffix(".safetensors")
+
+
+def _load(path: Path, guide: GuideEntry, model: Callable) -> tuple[Posterior, ClosedForm | None] | None:
+    """What an earlier call has fitted, if it can be used."""
+    posterior = load_kept(path, model)
+    if posterior is None or "state" not in posterior.info:
+        return None if posterior is None else (posterior, None)
+    try:
+        if posterior.info["state"] != file_checksum(_state(path)):
+            return None
+        return posterior, guide.method.load(_state(path), model).closed_form
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

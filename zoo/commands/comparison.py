@@ -1,0 +1,139 @@
+"""A comparison before it is run: what is asked for, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from pyro import poutine
+
+from guides.posterior.draws import Posterior
+from zoo.budgets import BUDGETS, Budget
+from zoo.errors import UserError, unknown
+from zoo.fitting.problem import Problem
+from zoo.registry.queries import (
+    ModelEntry,
+    ModelOptions,
+    applicable,
+    check_data,
+    find_guide,
+    find_model,
+    reference_of,
+    with_companions,
+)
+
+#: ArviZ groups with a number for every draw and every row stay out of the .nc files above this size (they
+#: can be computed again)
+LARGEST_GROUP = 5_000_000
+#: Latent numbers of a model for which NUTS runs without being asked for.
+MOST_LATENT = 2000
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A checked request: everything that can be refused has been.
+
+    :ivar data: the name or the path that the user gave
+    :ivar guides: those that were asked for, and those that stand beside them
+    :ivar reference: ``nuts``, ``exact``, ``gibbs`` or ``none``
+    :ivar remark: what the user should know about the request
+    """
+
+    data: str
+    problem: Problem
+    entry: ModelEntry
+    options: ModelOptions
+    guides: tuple[str, ...]
+    reference: str
+    budget: Budget
+    seed: int
+    remark: str = ""
+
+    def config(self) -> dict:
+        """What the output folder belongs to, JSON-safe."""
+        return {
+            "command": "compare",
+            "data": self.data,
+            "split": self.problem.dataset.split,
+            "fingerprint": self.problem.fingerprint(),
+            "model": self.entry.name,
+            "options": self.options.to_dict(),
+            "guides": list(self.guides),
+            "reference": self.reference,
+            "budget": asdict(self.budget),
+            "seed": self.seed,
+        }
+
+    def fitted_model(self, guide: str) -> tuple[ModelEntry, str]:
+        """The model that a guide fits here, and the note in its row."""
+        return applicable(find_guide(guide), self.entry, self.problem.task, self.options)
+
+    def build(self, entry: ModelEntry) -> Callable:
+        """The Pyro model of an entry for this data set."""
+        dataset = self.problem.dataset
+        return entry.build(dataset.task, dataset.num_features, dataset.num_classes, self.options)
+
+    def save(self, posterior: Posterior, path: Path) -> None:
+        """Writes a posterior as netCDF, with its ArviZ groups over the training data where they are small.
+
+        :raises OSError: when it cannot be written
+        """
+        problem = self.problem
+        if len(problem.x) * len(posterior) <= LARGEST_GROUP:
+            posterior.save(path, problem.x, observed_data={"y": problem.y})
+        else:
+            posterior.save(path)
+
+
+def plan(
+    data: str,
+    problem: Problem,
+    *,
+    model: str,
+    guides: Sequence[str],
+    reference: str | None,
+    budget: str,
+    seed: int,
+    options: ModelOptions,
+) -> Comparison:
+    """Checks a request before anything is written.
+
+    :param reference: ``nuts``, ``exact``, ``gibbs``, ``none``, or None for the best that can be had
+    :raises UserError: for an unknown name, or a guide, model, reference and data that do not go together
+    """
+    entry = find_model(model)
+    check_data(entry, problem.dataset, data)
+    for name in guides:
+        applicable(find_guide(name), entry, problem.task, options)
+    twice = sorted({name for name in guides if list(guides).count(name) > 1})
+    if twice:
+        raise UserError(f"guide {twice[0]!r} is named twice in --guides {','.join(guides)}")
+    if budget not in BUDGETS:
+        raise unknown("budget", budget, BUDGETS)
+    kind, remark = reference_of(entry, reference, problem.dataset.num_features), ""
+    if kind == "nuts" and reference is None:
+        kind, remark = _nuts_or_none(entry, problem, options)
+    if not guides and kind == "none":
+        raise UserError("nothing to do: name a guide (--guides) or a reference (--reference)")
+    rows = tuple(with_companions(guides))
+    comparison = Comparison(data, problem, entry, options, rows, kind, BUDGETS[budget], seed, remark)
+    comparison.build(entry)  # refuses options that the model cannot have
+    return comparison
+
+
+def _nuts_or_none(entry: ModelEntry, problem: Problem, options: ModelOptions) -> tuple[str, str]:
+    """NUTS where nobody has asked for it, unless it would take hours; then none, and a remark."""
+    dataset = problem.dataset
+    model = entry.build(dataset.task, dataset.num_features, dataset.num_classes, options)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        nodes = poutine.trace(model).get_trace(problem.x[:1]).nodes.values()
+    latent = [node for node in nodes if node["type"] == "sample" and not node["is_observed"]]
+    count = sum(node["value"].numel() for node in latent if node["name"] not in ("y", "data"))
+    if count <= MOST_LATENT:
+        return "nuts", ""
+    return "none", (
+        f"no reference: NUTS over {count} numbers (more than {MOST_LATENT}) would take hours; "
+        "--reference nuts insists"
+    )

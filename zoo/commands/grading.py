@@ -1,0 +1,140 @@
+"""From a method's draws to its row of the scoreboard."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from guides.posterior.draws import Posterior
+from guides.posterior.files import write_atomically
+from zoo.evaluation.distances import compare_functions, inclusion_error
+from zoo.evaluation.estimates import Estimate
+from zoo.evaluation.metrics import predictive_figures
+from zoo.evaluation.scoreboard import Row
+from zoo.fitting.methods import ClosedForm
+from zoo.fitting.problem import Problem
+
+INCLUSION_COLUMNS = ("method", "site", "index", "name", "probability", "mcse")
+
+
+@dataclass(frozen=True)
+class Graded:
+    """One method after its fit: draws, and figures that no draws can give.
+
+    :ivar posterior: without sites when the method has failed
+    :ivar status: ``ok``, or ``failed: why``
+    :ivar inclusion: inclusion probabilities by site, ``{name: [*site]}``
+    :ivar inclusion_mcse: their Monte Carlo standard errors
+    :ivar closed_form: the method's own predictive distribution; else it is that of the draws
+    """
+
+    method: str
+    model_name: str
+    posterior: Posterior
+    figures: dict[str, Estimate | float]
+    note: str = ""
+    status: str = "ok"
+    inclusion: dict[str, Tensor] | None = None
+    inclusion_mcse: dict[str, Tensor] | None = None
+    closed_form: ClosedForm | None = None
+
+    def predictive(self, x: Tensor) -> Distribution:
+        """Predictive distribution of the standardised target at ``x: [N, in]``; batch shape ``[N]``."""
+        return (self.closed_form or self.posterior).predictive(x)
+
+
+def grade(problem: Problem, result: Graded, truth: Graded | None) -> Row:
+    """One row of the scoreboard; a figure that is not finite makes it a failed one.
+
+    :param truth: a reference that has passed its gates, or None
+    """
+    names = {"method": result.method, "model": result.model_name, "note": result.note}
+    sites = result.posterior.sites
+    if not sites:
+        return Row(**names, status=result.status)
+    bad = [name for name, value in sites.items() if not value.isfinite().all()]
+    if bad:
+        return Row(**names, status=f"failed: draws of site {bad[0]!r} are not finite")
+    try:
+        figures = dict(result.figures) | _predictive(problem, result)
+        names["note"] = "; ".join(filter(None, (result.note, _gap(result, truth))))
+        if truth is not None and result is not truth:
+            distances, left_out = _distances(problem, result, truth)
+            figures |= distances
+            if left_out:
+                remark = f"{left_out} point(s) left out of the distances: the reference does not vary there"
+                names["note"] = "; ".join(filter(None, (names["note"], remark)))
+        return Row.from_figures(figures=figures, status=result.status, **names)
+    except ValueError as error:  # a prediction that is not finite, say; the evaluation names it
+        return Row(**names, status=f"failed: {str(error).splitlines()[0]}")
+
+
+def _gap(result: Graded, truth: Graded | None) -> str:
+    """How far a bound is below the exact log evidence: the KL divergence from the posterior, of a bad fit or
+    of a guide that can do no better; nothing where either number is not known.
+    """
+    if truth is None or result is truth or result.model_name != truth.model_name:
+        return ""
+    bound, evidence = (graded.figures.get("elbo") for graded in (result, truth))
+    if bound is None or evidence is None:
+        return ""
+    return f"its ELBO is {evidence.value - bound.value:.1f} nats below the log evidence"
+
+
+def _predictive(problem: Problem, result: Graded) -> dict[str, Estimate]:
+    """Figures over the test rows; none for a set that is used whole."""
+    if not len(problem.x_test):
+        return {}
+    return predictive_figures(
+        result.predictive(problem.x_test),
+        problem.y_test,
+        problem.task,
+        target_scale=problem.scale.y_sd,
+        method=result.method,
+    )
+
+
+def _distances(problem: Problem, result: Graded, truth: Graded) -> tuple[dict[str, Estimate], int]:
+    """Figures against the reference, and how many points could not be compared."""
+    points = problem.evaluation_points
+    chains = next(iter(truth.posterior.sites.values())).shape[0]
+    reference_values = truth.posterior.function(points)
+    by_chain = reference_values.reshape(chains, -1, *reference_values.shape[1:])
+    distances = compare_functions(by_chain, result.posterior.function(points), result.method)
+    figures = distances.figures()
+    if truth.inclusion:
+        ours, mcse = inclusion_of(result)
+        site = next(iter(truth.inclusion))
+        noise = torch.hypot(mcse[site].double(), truth.inclusion_mcse[site].double())
+        figures["ref_pip_rmse"] = inclusion_error(ours[site], truth.inclusion[site], noise)
+    return figures, distances.left_out
+
+
+def inclusion_of(result: Graded) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Inclusion probabilities and their Monte Carlo errors: the method's own, or shares of non-zero draws."""
+    if result.inclusion:
+        return result.inclusion, result.inclusion_mcse
+    draws = result.posterior.draws()
+    shares = {name: (value != 0).double().mean(0) for name, value in draws.items()}
+    errors = {name: (p * (1 - p) / len(result.posterior)).sqrt() for name, p in shares.items()}
+    return shares, errors
+
+
+def write_inclusion(results: Sequence[Graded], names: Sequence[str], folder: Path) -> None:
+    """``inclusion.csv``: a line for every method and coefficient of the site ``w``."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(INCLUSION_COLUMNS)
+    for result in results:
+        probabilities, errors = inclusion_of(result)
+        for i, name in enumerate(names):
+            figures = (probabilities["w"][i].item(), errors["w"][i].item())
+            writer.writerow([result.method, "w", i, name, *figures])
+    write_atomically(folder / "inclusion.csv", lambda path: Path(path).write_text(stream.getvalue(), "utf-8"))

@@ -1,0 +1,197 @@
+"""A fit on disk: made by ``zoo fit``, used by ``zoo predict`` in another process with identical numbers."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.progress import Progress
+from torch import Tensor
+from torch.distributions import Distribution
+
+from data_loaders import DataError, Standardizer, load_csv
+from guides.posterior.files import write_atomically
+from zoo.commands.report import plot_loss
+from zoo.errors import UserError
+from zoo.evaluation.metrics import class_probabilities, predictive_figures
+from zoo.evaluation.mixtures import mixture_quantiles
+from zoo.evaluation.scoreboard import LEGEND, format_figure
+from zoo.files.output import CONFIG, REMARKS, output_folder, read_config
+from zoo.fitting.methods import Fitted, unfinished
+from zoo.fitting.problem import LARGEST, Problem
+from zoo.registry.queries import GUIDES, ModelOptions, applicable, check_data, find_guide, find_model
+
+FIT = "fit.safetensors"
+QUANTILES = {"q5": 0.05, "q50": 0.5, "q95": 0.95}
+#: Rows predicted at a time: a thousand draws of them are some ten megabytes.
+ROWS = 2000
+
+
+def fit(
+    data: str,
+    problem: Problem,
+    *,
+    model: str,
+    guide: str,
+    options: ModelOptions,
+    settings: Any,
+    out: str | Path,
+    progress: Progress | None = None,
+) -> Fitted:
+    """Fits one guide and saves it; the same call after an interruption goes on from the last checkpoint.
+
+    Writes ``fit.safetensors`` (the guide, and all that it needs to go on), ``config.json``, and where there
+    is a loss of every step ``losses.csv`` and ``loss.png``.
+
+    :param settings: of the guide's method
+    :raises UserError: for what cannot be fitted, or a folder that cannot be used
+    :raises DivergenceError: with step, site and remedy
+    """
+    check_data(find_model(model), problem.dataset, data)
+    entry, note = applicable(find_guide(guide), find_model(model), problem.task, options)
+    dataset = problem.dataset
+    config = {
+        "command": "fit",
+        "data": data,
+        "split": dataset.split,
+        "fingerprint": problem.fingerprint(),
+        "task": dataset.task,
+        "features": list(dataset.feature_names),
+        "target": dataset.target_name,
+        "num_classes": dataset.num_classes,
+        "standardisation": problem.scale.to_dict(),
+        "model": entry.name,
+        "guide": guide,
+        "note": note,
+        "options": options.to_dict(),
+        "settings": asdict(settings),
+        "seed": settings.seed,
+    }
+    network = entry.build(dataset.task, dataset.num_features, dataset.num_classes, options)
+    with output_folder(out, config) as folder:
+        about = {key: value for key, value in config.items() if key not in REMARKS}
+        result = find_guide(guide).method.fit(
+            network,
+            problem.x,
+            problem.y,
+            settings,
+            path=folder / FIT,
+            about=about,
+            progress=progress,
+            label=guide,
+        )
+        if result.losses:
+            lines = "step,loss\n" + "".join(f"{i},{loss!r}\n" for i, loss in enumerate(result.losses))
+            write_atomically(folder / "losses.csv", lambda path: Path(path).write_text(lines))
+            plot_loss(np.array(result.losses), folder / "loss.png", title=f"{guide} on {dataset.name}")
+    return result
+
+
+def held_out(problem: Problem, result: Fitted, seed: int, draws: int = 1000) -> str:
+    """One line: how many rows were fitted, and how well the others are predicted, in original units."""
+    counts = f"{len(problem.x)} rows fitted, {len(problem.x_test)} held out"
+    if not len(problem.x_test):
+        return counts
+    try:
+        predictive = result.predictor(draws, seed)(problem.x_test)
+        figures = predictive_figures(predictive, problem.y_test, problem.task, problem.scale.y_sd)
+    except ValueError as error:  # a prediction that is not finite; the fit itself is saved
+        return f"{counts}: cannot be scored ({error})"
+    shown = [name for name in ("rmse", "accuracy", "log_likelihood") if name in figures]
+    words = [f"{LEGEND[name].heading} {format_figure(figures[name])}" for name in shown]
+    return f"{counts}: {', '.join(words)}"
+
+
+def load_fit(folder: str | Path) -> tuple[Fitted, dict]:
+    """The fitted guide of a folder and its configuration.
+
+    :raises UserError: when the folder holds no finished fit, or a damaged one
+    """
+    folder = Path(folder)
+    config = read_config(folder)
+    if config.get("command") not in (None, "fit"):
+        raise UserError(
+            f"{folder} holds no fit but the output of zoo {config['command']}: give the --out of zoo fit"
+        )
+    path = folder / FIT
+    if not path.exists():
+        raise unfinished(path)
+    altered = f"{folder / CONFIG} was altered"
+    if config.get("guide") not in GUIDES:
+        raise UserError(f"{altered}: it names no guide")
+    method = GUIDES[config["guide"]].method
+    about = method.about(path)
+    different = [key for key in about if config.get(key) != about[key]]
+    if different:
+        raise UserError(f"{altered}: it lacks {different[0]!r}, or differs there from {path}")
+    model = find_model(about["model"]).build(
+        about["task"], len(about["features"]), about["num_classes"], ModelOptions.from_dict(about["options"])
+    )
+    return method.load(path, model), about
+
+
+def predict(
+    folder: str | Path, table: str | Path, out: str | Path, *, draws: int = 1000, seed: int = 0
+) -> int:
+    """Predicts the rows of a CSV file; writes one line a row and returns their number.
+
+    Regression: ``mean,sd,q5,q50,q95`` of the predictive distribution in original units.  Classes:
+    ``label,prob_0,prob_1,...`` with probabilities averaged over networks drawn from the guide.
+
+    :param draws: networks drawn from a guide that has no predictive distribution in closed form
+    :raises UserError: when the folder holds no finished fit, or ``out`` cannot be written
+    :raises DataError: when the table does not have the columns of the fit, or holds what is no number
+    """
+    fitted, config = load_fit(folder)
+    scale = Standardizer.from_dict(config["standardisation"])
+    rows = load_csv(table, target=config["target"], require_target=False, columns=config["features"])
+    if Path(out).exists() and Path(out).samefile(table):
+        raise UserError(f"--out {out} is the --input itself: choose another file")
+    x = torch.as_tensor(scale.transform_x(rows.x_test), dtype=torch.float32)
+    _check_range(x, config["features"], table)
+    predictor = fitted.predictor(draws, seed)
+    columns_of = _regression_columns if config["task"] == "regression" else _class_columns
+    parts = [columns_of(predictor(part), scale) for part in x.split(ROWS)]
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    _write_csv(columns, Path(out))
+    return len(x)
+
+
+def _regression_columns(predictive: Distribution, scale: Standardizer) -> dict[str, np.ndarray]:
+    """Column -> ``[N]``; float64 from here on, for targets whose mean is large beside their sd."""
+    quantiles = scale.inverse_mean(mixture_quantiles(predictive, list(QUANTILES.values())).numpy())
+    return {
+        "mean": scale.inverse_mean(predictive.mean.double().numpy()),
+        "sd": scale.inverse_sd(predictive.stddev.double().numpy()),
+        **dict(zip(QUANTILES, quantiles, strict=True)),
+    }
+
+
+def _class_columns(predictive: Distribution, scale: Standardizer) -> dict[str, np.ndarray]:
+    probabilities = class_probabilities(predictive).numpy()
+    columns = {f"prob_{k}": probabilities[:, k] for k in range(probabilities.shape[1])}
+    return {"label": probabilities.argmax(-1), **columns}
+
+
+def _check_range(x: Tensor, names: list[str], table: str | Path) -> None:
+    """:raises DataError: for a value so far from the training data that a network's arithmetic overflows"""
+    bad = (x.abs() > LARGEST).nonzero()
+    if len(bad):
+        row, column = bad[0].tolist()
+        raise DataError(f"{table}: column {names[column]!r}, row {row + 1}: far outside the training data")
+
+
+def _write_csv(columns: dict[str, np.ndarray], path: Path) -> None:
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*(values.tolist() for values in columns.values()), strict=True))
+    try:
+        write_atomically(path, lambda target: Path(target).write_text(stream.getvalue()))
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from error

@@ -1,0 +1,93 @@
+"""The pictures of a comparison, from its finished results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from guides.posterior.files import write_atomically
+from zoo.commands.comparison import Comparison
+from zoo.commands.grading import Graded, inclusion_of
+from zoo.evaluation.mixtures import mixture_quantiles
+from zoo.evaluation.plots import REFERENCES, plot_bands_1d, plot_inclusion, plot_scatter, plot_scoreboard
+from zoo.evaluation.scoreboard import LEGEND, Row
+
+
+def write_plots(comparison: Comparison, results: Sequence[Graded], rows: Sequence[Row], folder: Path) -> None:
+    """``scoreboard.png``; ``bands.png`` for one input, else ``scatter.png``; for variable selection
+    ``inclusion.png``.
+
+    :param results: those that have not failed; what has no result to show is not drawn
+    :param rows: of all methods
+    """
+    title = plain(f"{comparison.entry.name} on {comparison.problem.dataset.name}")
+    if any(row.estimate(name) is not None for row in rows for name in LEGEND):
+        plot_scoreboard(rows, folder / "scoreboard.png", title=title)
+    if not results:
+        return
+    if comparison.problem.dataset.num_features == 1 and comparison.problem.task == "regression":
+        _bands(comparison, results, folder / "bands.png", title)
+    else:
+        _scatter(comparison, results, folder / "scatter.png", title)
+    if comparison.entry.selects:
+        _inclusion(comparison, results, folder / "inclusion.png", title)
+
+
+def _bands(comparison: Comparison, results: Sequence[Graded], path: Path, title: str) -> None:
+    problem = comparison.problem
+    data, scale = problem.dataset, problem.scale
+    low, high = data.x_train.min(), data.x_train.max()
+    room = 0.15 * (high - low) or 1.0  # a column may be constant
+    grid = np.linspace(low - room, high + room, 200)
+    bands = {}
+    for result in results:
+        predictive = result.predictive(problem.inputs(grid[:, None]))
+        lower, upper = scale.inverse_mean(mixture_quantiles(predictive, [0.05, 0.95]).numpy())
+        bands[result.method] = (scale.inverse_mean(predictive.mean.double().numpy()), lower, upper)
+    labels = (plain(data.feature_names[0]), plain(data.target_name))
+    plot_bands_1d(data.x_train[:, 0], data.y_train, grid, bands, path, labels=labels, title=title)
+
+
+def _scatter(comparison: Comparison, results: Sequence[Graded], path: Path, title: str) -> None:
+    """Function means and sds at the points of comparison, in units of the target (log-odds for classes)."""
+    truth, *others = results
+    if truth.method not in REFERENCES or not others:
+        return
+    problem = comparison.problem
+
+    def summary(result: Graded) -> tuple[np.ndarray, np.ndarray]:
+        values = result.posterior.function(problem.evaluation_points).flatten(1).double().numpy()
+        return problem.scale.inverse_mean(values.mean(0)), problem.scale.inverse_sd(values.std(0))
+
+    methods = {result.method: summary(result) for result in others}
+    unit = plain(problem.dataset.target_name) if problem.task == "regression" else "log-odds"
+    plot_scatter(*summary(truth), methods, path, reference=truth.method, unit=unit, title=title)
+
+
+def _inclusion(comparison: Comparison, results: Sequence[Graded], path: Path, title: str) -> None:
+    methods = {result.method: inclusion_of(result)[0]["w"].numpy() for result in results}
+    names = [plain(name) for name in comparison.problem.dataset.feature_names]
+    plot_inclusion(methods, names, path, title=title)
+
+
+def plot_loss(losses: np.ndarray, path: Path, title: str = "") -> None:
+    """The loss of every step ``[steps]`` (grey) and its running mean over a fiftieth of the fit."""
+    window = max(1, len(losses) // 50)
+    running = np.convolve(losses, np.ones(window) / window, mode="valid")
+    figure = Figure(figsize=(6, 3.2), layout="constrained")
+    axis = figure.subplots()
+    axis.plot(losses, color="0.8", linewidth=0.5)
+    axis.plot(np.arange(window - 1, len(losses)), running, color="#0072B2")
+    low, high = np.quantile(losses, [0.001, 0.95])
+    if low < high:  # the first steps would flatten the rest
+        axis.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
+    axis.set(xlabel="step", ylabel="minus ELBO (nats)", title=plain(title))
+    write_atomically(path, lambda target: figure.savefig(target, format="png", dpi=150))
+
+
+def plain(text: str) -> str:
+    """A name that matplotlib shows as it stands: a dollar sign would begin a formula."""
+    return text.replace("$", r"\$")

@@ -1,0 +1,1 @@
+"""What runs any experiment: declaration, records, runner, tables."""

@@ -1,0 +1,228 @@
+"""What an experiment is: data, and one pure function that computes a cell.  Imports nothing that is slow."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+#: What a data set, a method or a setting may be called: it is typed between commas and names a folder.
+NAME = re.compile(r"[^\s,/\\.*:\"'<>|?][^\s,/\\*:\"'<>|?]*")
+#: The axes that have names; the fourth is the trial.
+AXES = ("dataset", "method", "setting")
+
+#: data set, method, setting
+Combination = tuple[str, str, str]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the numbers were published.
+
+    :param paper: authors, year, title in short
+    :param table: which table or figure
+    :param page: of the paper
+    """
+
+    paper: str
+    table: str
+    page: str = "not available"
+
+    def __str__(self) -> str:
+        page = "" if self.page == "not available" else f", page {self.page}"
+        return f"{self.paper}, {self.table}{page}"
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much work a budget is.
+
+    :param trials: repetitions of every combination unless ``--trials`` says otherwise
+    :param cost: how long that takes, for people: ``"7 minutes on 2 cores"``
+    :param options: what else the budget decides, JSON-safe: ``{"epochs": 40}``; a cell finds it in
+        ``cell.options``
+    """
+
+    trials: int
+    cost: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One point of the grid; all that a cell function may depend on.
+
+    :param base_seed: ``--seed`` of the call
+    :param options: of the budget
+    :param folder: of this cell alone, where it may leave files (arrays of a curve, a model) for ``finish``
+    """
+
+    experiment: str
+    dataset: str
+    method: str
+    setting: str
+    trial: int
+    base_seed: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    folder: Path | None = None
+
+    @property
+    def combination(self) -> Combination:
+        return self.dataset, self.method, self.setting
+
+    @property
+    def name(self) -> str:
+        """For messages: data set, method, setting, trial."""
+        return f"{self.dataset} {self.method} {self.setting} trial {self.trial}"
+
+    @property
+    def seed(self) -> int:
+        """Of this cell and no other; below 2^32."""
+        return stable_seed("cell", self.base_seed, self.experiment, *self.combination, self.trial)
+
+    @property
+    def split_seed(self) -> int:
+        """Of the data: one for all methods, settings and experiments of a data set and trial; below 2^32."""
+        return stable_seed("split", self.base_seed, self.dataset, self.trial)
+
+
+@dataclass(frozen=True)
+class Record:
+    """What became of a cell.
+
+    :ivar status: "ok", or "failed: why"
+    :ivar metrics: empty for a failed cell
+    :ivar seconds: wall-clock time of the cell function
+    :ivar folder: with the files that the cell left
+    :ivar traceback: of a failed cell
+    """
+
+    cell: Cell
+    status: str
+    metrics: Mapping[str, float]
+    seconds: float
+    folder: Path
+    traceback: str = field(default="", repr=False)
+
+    @property
+    def ok(self) -> bool:
+        return self.status == "ok"
+
+
+#: Computes a cell: metric -> finite number.
+CellFunction = Callable[[Cell], Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class Deferred:
+    """A function of a module that is imported when the function is called: to declare it costs nothing.
+
+    :param module: of ``zoo.experiments``
+    """
+
+    module: str
+    name: str
+
+    def __call__(self, *args: Any) -> Any:
+        return getattr(importlib.import_module(f"zoo.experiments.{self.module}"), self.name)(*args)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table or figure as a grid of data sets, methods, settings and trials.
+
+    ``run`` is a function of a module (it is sent to other processes by name) that depends on nothing but its
+    cell; a :class:`Deferred` one where the module is slow to import.  The runner sets every global random
+    number generator to ``cell.seed`` before.  What it raises becomes a failed row; ``UserError`` and
+    ``DataError`` end the call.
+
+    :param name: ``paper/table``
+    :param summary: one sentence
+    :param run: the cell function
+    :param metrics: name -> what it is, its unit, which direction is better; a cell returns some of them
+    :param datasets: names, in the order of the table; so are ``methods`` and ``settings``
+    :param settings: what varies beside data set and method, widths for instance
+    :param quick: for a look
+    :param full: as published, or as near to it as a table that anybody can rerun allows
+    :param published: ``(data set, method, setting, metric)`` -> value and its standard error, None if unknown
+    :param published_error: how the published standard errors were computed
+    :param notes: ``(data set, method, setting, metric)``, ``"*"`` for any -> what a reader must know
+    :param exists: whether a combination is part of the grid; all are by default
+    :param finish: makes pictures and the like from the finished cells, after the tables: called with the
+        output folder and the records; reads results only, and may meet a partial grid
+    :param extremes: whether ``table.md`` also has the smallest, median and largest value over the trials
+    :param check: raises ``UserError`` for options that no cell could be computed with
+    :param revision: to be raised when the same cell gives other numbers than before
+    :raises ValueError: for a name that cannot be one, or a published number or note outside the grid
+    """
+
+    name: str
+    summary: str
+    source: Source
+    run: CellFunction
+    metrics: Mapping[str, str]
+    datasets: Sequence[str]
+    methods: Sequence[str]
+    quick: Effort
+    full: Effort
+    settings: Sequence[str] = ("default",)
+    published: Mapping[tuple[str, str, str, str], tuple[float, float | None]] = field(default_factory=dict)
+    published_error: str = "not available"
+    notes: Mapping[tuple[str, str, str, str], str] = field(default_factory=dict)
+    exists: Callable[[str, str, str], bool] | None = None
+    finish: Callable[[Path, Sequence[Record]], None] | None = None
+    extremes: bool = False
+    check: Callable[[Mapping[str, Any]], None] | None = None
+    revision: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.metrics:
+            raise ValueError(f"{self.name}: an experiment measures something")
+        for axis in AXES:
+            names = self.axis(axis)
+            wrong = [name for name in names if not NAME.fullmatch(name)]
+            if wrong or not names:
+                raise ValueError(f"{self.name}: {wrong or 'nothing'} cannot name a {axis}")
+            if len({name.lower() for name in names}) < len(names):
+                raise ValueError(f"{self.name}: two of {', '.join(names)} are one {axis}")
+        for place in (*self.published, *self.notes):
+            axes = (*(self.axis(axis) for axis in AXES), tuple(self.metrics))
+            any_allowed = place in self.notes
+            for name, known in zip(place, axes, strict=True):
+                if name not in known and not (name == "*" and any_allowed):
+                    raise ValueError(f"{self.name}: {name!r} of {place} is nowhere in the grid")
+
+    def axis(self, name: str) -> Sequence[str]:
+        """The names on the axis ``dataset``, ``method`` or ``setting``."""
+        return getattr(self, f"{name}s")
+
+    @property
+    def efforts(self) -> dict[str, Effort]:
+        return {"quick": self.quick, "full": self.full}
+
+    def combinations(self) -> Iterator[Combination]:
+        """All that are part of the grid, in the order of the table."""
+        for combination in product(self.datasets, self.methods, self.settings):
+            if self.exists is None or self.exists(*combination):
+                yield combination
+
+    def note(self, *place: str) -> str:
+        """All notes that apply to ``(data set, method, setting, metric)``."""
+        fitting = [
+            text
+            for key, text in self.notes.items()
+            if all(k in ("*", p) for k, p in zip(key, place, strict=True))
+        ]
+        return "; ".join(fitting)
+
+
+def stable_seed(*parts: object) -> int:
+    """A number below 2^32 that hangs on the parts alone, not on process, platform or version."""
+    text = json.dumps(parts, ensure_ascii=True, separators=(",", ":"))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")

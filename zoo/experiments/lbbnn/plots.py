@@ -1,0 +1,125 @@
+"""The pictures of the latent binary experiments, from what their cells have left; of each cell trial 0."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from guides.posterior.files import write_atomically
+from zoo.evaluation.plots import DPI, colours
+from zoo.experiments.engine.declaration import Record
+
+MOST = np.log(10)  # the largest entropy of ten classes, in nats
+BINS = 40
+
+
+def plot_entropies(out: Path, records: Sequence[Record]) -> None:
+    """``entropy-<data set>.png``: distribution functions in (full) and out of domain (dashed) above,
+    histograms below, one a method.
+    """
+    for dataset, group in _by_dataset(records).items():
+        figure = Figure(figsize=(max(3.0 * len(group), 7.0), 6.4), layout="constrained", facecolor="white")
+        FigureCanvasAgg(figure)
+        above, below = figure.subfigures(2, 1, height_ratios=[1.3, 1])
+        curves, panels = above.subplots(), below.subplots(1, len(group), squeeze=False)[0]
+        palette = colours([record.cell.method for record in group])
+        edges = np.linspace(0, MOST, BINS + 1)
+        for record, panel in zip(group, panels, strict=True):
+            method = record.cell.method
+            with np.load(record.folder / "entropies.npz") as file:
+                for name, style, colour in (("inside", "-", palette[method]), ("outside", "--", "0.3")):
+                    values = np.sort(file[name].astype(float))
+                    share = np.arange(1, len(values) + 1) / len(values)
+                    curves.plot(
+                        values, share, style, color=palette[method], label=f"{method}, {name}", lw=1.3
+                    )
+                    filled = {"color": colour, "alpha": 0.6, "histtype": "stepfilled"}
+                    panel.hist(values.clip(0, MOST), edges, density=True, label=name, **filled)
+            panel.set(title=method, xlabel="entropy, nats")
+            panel.legend(fontsize=7, frameon=False)
+        curves.set(xlabel="entropy, nats", ylabel="share of images below", xlim=(0, MOST), ylim=(0, 1))
+        curves.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8, frameon=False)
+        _write(figure, out / f"entropy-{dataset}.png")
+
+
+def plot_training(out: Path, records: Sequence[Record]) -> None:
+    """``training-<data set>.png``: negative log likelihood of the ensemble after every epoch, on test images
+    left, on training images right.
+    """
+    for dataset, group in _by_dataset(records).items():
+        figure, (axes,) = _figure(9.0, 3.8, 1, 2)
+        palette = colours([record.cell.method for record in group])
+        for record in group:
+            method = record.cell.method
+            with np.load(record.folder / "curves.npz") as file:
+                for axis, part in zip(axes, ("test", "train"), strict=True):
+                    curve = file[f"ensemble_{part}"][1:]  # before the first epoch all guess
+                    axis.plot(np.arange(1, len(curve) + 1), curve, color=palette[method], label=method)
+        axes[0].set(title="test images", xlabel="epoch", ylabel="negative log likelihood, nats an image")
+        axes[1].set(title="training images", xlabel="epoch")
+        for axis in axes:
+            axis.set_yscale("log")
+        axes[1].legend(fontsize=8, frameon=False)
+        _write(figure, out / f"training-{dataset}.png")
+
+
+def plot_pictures(out: Path, records: Sequence[Record]) -> None:
+    """``<data set>-<method>.png``: a row a class; left the images of lowest, right those of highest entropy,
+    with the class that was predicted, in red where that is wrong.
+    """
+    for dataset, group in _by_dataset(records).items():
+        for record in group:
+            parts = [np.load(record.folder / f"{name}.npz") for name in ("low", "high")]
+            classes, shown = parts[0]["predicted"].shape
+            figure, axes = _figure(0.75 * 2 * shown, 0.85 * classes, classes, 2 * shown)
+            for side, part in enumerate(parts):
+                for (row, column), predicted in np.ndenumerate(part["predicted"]):
+                    axis = axes[row, side * shown + column]
+                    axis.imshow(part["images"][row, column], cmap="gray_r", vmin=0, vmax=255)
+                    axis.set_title(f"{predicted}", fontsize=6, pad=1, color="k" if predicted == row else "r")
+                    axis.set(xticks=[], yticks=[])
+                part.close()
+            figure.suptitle(f"{dataset}, {record.cell.method}: lowest entropy | highest entropy", fontsize=9)
+            _write(figure, out / f"{dataset}-{record.cell.method}.png")
+
+
+def plot_correlations(out: Path, records: Sequence[Record]) -> None:
+    """``correlations.png``: the correlation matrix of every design, columns numbered from 1."""
+    designs = {record.cell.setting: record for record in reversed(_first_trials(records))}
+    if not designs:
+        return
+    names = sorted(designs, key=float)
+    figure, axes = _figure(2.3 * len(names), 2.6, 1, len(names))
+    for name, axis in zip(names, axes[0], strict=True):
+        matrix = np.load(designs[name].folder / "correlations.npy")
+        end = len(matrix) + 0.5
+        image = axis.imshow(matrix, cmap="RdBu_r", vmin=-1, vmax=1, extent=(0.5, end, end, 0.5))
+        axis.set_title(f"j = {name}", fontsize=9)
+        axis.tick_params(labelsize=6)
+    figure.colorbar(image, ax=axes[0].tolist(), shrink=0.7)
+    _write(figure, out / "correlations.png")
+
+
+def _first_trials(records: Sequence[Record]) -> list[Record]:
+    return [record for record in records if record.ok and record.cell.trial == 0]
+
+
+def _by_dataset(records: Sequence[Record]) -> dict[str, list[Record]]:
+    groups: dict[str, list[Record]] = {}
+    for record in _first_trials(records):
+        groups.setdefault(record.cell.dataset, []).append(record)
+    return groups
+
+
+def _figure(width: float, height: float, rows: int, columns: int) -> tuple[Figure, np.ndarray]:
+    figure = Figure(figsize=(max(width, 4.0), height), layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(rows, columns, squeeze=False)
+
+
+def _write(figure: Figure, path: Path) -> None:
+    write_atomically(path, lambda target: figure.savefig(target, format="png", dpi=DPI))

@@ -1,0 +1,1 @@
+"""Ott and Williamson: spike-and-slab probabilistic backpropagation."""

@@ -1,0 +1,62 @@
+"""The picture of ``max(X W, 0)`` and its two messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from guides.posterior.files import write_atomically
+from zoo.evaluation.plots import DPI, colours
+from zoo.experiments.engine.declaration import Record
+
+LABELS = {"exact": "max(X W, 0)", "pbp": "Gaussian message (PBP)", "sspbp": "spike-and-slab message (SSPBP)"}
+
+
+def plot_densities(path: Path, records: Sequence[Record], pairs: Mapping[str, tuple[float, float]]) -> None:
+    """One panel a pair: densities as lines, the probability of exactly 0 as a bar on an axis of its own.
+
+    Draws what is there; nothing when no cell is.
+    """
+    found = [record for record in records if record.ok]
+    shown = [name for name in pairs if any(record.cell.dataset == name for record in found)]
+    if not shown:
+        return
+    figure = Figure(figsize=(3.6 * len(shown), 3.4), layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(1, 2 * len(shown), squeeze=False, width_ratios=[0.22, 1] * len(shown))[0]
+    for name, spikes, densities in zip(shown, axes[::2], axes[1::2], strict=True):
+        of_pair = [record for record in found if record.cell.dataset == name]
+        _panel(spikes, densities, of_pair)
+        x, w = pairs[name]
+        densities.set_title(f"X ~ N({x:g}, 1), W ~ N({w:g}, 1)", fontsize=9)
+    handles, labels = axes[1].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=9, frameon=False)
+    write_atomically(
+        path,
+        lambda target: figure.savefig(target, format="png", dpi=DPI, bbox_inches="tight", pad_inches=0.12),
+    )
+
+
+def _panel(spikes: Axes, densities: Axes, records: Sequence[Record]) -> None:
+    palette = colours(list(LABELS), reference="exact")
+    for place, method in enumerate(LABELS):
+        for record in records:
+            if record.cell.method != method or record.cell.trial > 0:
+                continue
+            t, density = np.load(record.folder / "density.npy")
+            style = {"color": palette[method], "linewidth": 2.2 if method == "exact" else 1.5}
+            densities.plot(t, density, label=LABELS[method], **style)
+            spikes.bar(place, 1 - record.metrics["slab"], color=palette[method], width=0.8)
+    spikes.set(xticks=[], ylim=(0, 1), xlim=(-0.6, len(LABELS) - 0.4))
+    spikes.set_title("P(T = 0)", fontsize=8)
+    # the exact density of the pair X0-W0 is infinite at 0
+    highest = max(np.quantile(line.get_ydata(), 0.995) for line in densities.lines)
+    densities.set(ylim=(0, 1.1 * highest), xlabel="T", ylabel="density beside 0")
+    for axis in (spikes, densities):
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.tick_params(labelsize=8)

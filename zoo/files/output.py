@@ -1,0 +1,96 @@
+"""Output folders: made only for work that can start, owned by one configuration, nothing lost in them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import platform
+import shutil
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+from guides.posterior.files import write_json
+from zoo.errors import DivergenceError, UserError
+
+CONFIG = "config.json"
+#: Keys of a configuration that do not make it another one: data are known by their fingerprint.
+REMARKS = ("data", "versions")
+
+
+def versions() -> dict[str, str]:
+    """Versions of what the numbers depend on."""
+    names = ("posterior-zoo", "torch", "pyro-ppl", "numpyro", "jax", "numpy", "arviz")
+    return {"python": platform.python_version(), **{name: version(name) for name in names}}
+
+
+def read_config(folder: str | Path) -> dict:
+    """The configuration of a folder; :raises UserError: when there is none, or it is damaged"""
+    path = Path(folder) / CONFIG
+    try:
+        config = json.loads(path.read_text("utf-8"))
+        if not isinstance(config, dict):
+            raise ValueError("no object")
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise UserError(f"{folder} holds no {CONFIG}: it is not the output of this program") from error
+    except (OSError, ValueError) as error:  # neither UTF-8 nor JSON are ValueErrors
+        raise UserError(
+            f"{path} is truncated or damaged ({error}): delete {folder} and start again"
+        ) from error
+    return config
+
+
+@contextlib.contextmanager
+def output_folder(folder: str | Path, config: dict) -> Iterator[Path]:
+    """Opens a folder for one configuration; a second call with the same one goes on with what is there.
+
+    Work that is refused or diverges takes the folders away again that were made for it; any other end, an
+    interruption among them, leaves what is finished.
+
+    :param config: JSON-safe; written to ``config.json`` with the versions of the packages
+    :raises UserError: when the folder cannot be written, holds something else, or belongs to another
+        configuration
+    """
+    folder, made = Path(folder), None
+    try:
+        made = _first_missing(folder)
+        if made is None:
+            _check_ours(folder, config)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / CONFIG, {**config, "versions": versions()})
+        yield folder
+    except OSError as error:
+        if not (folder / CONFIG).exists():
+            _remove(made)
+        raise UserError(f"cannot write to {error.filename or folder}: {error.strerror or error}") from error
+    except (UserError, DivergenceError):
+        _remove(made)
+        raise
+
+
+def _first_missing(folder: Path) -> Path | None:
+    """The topmost folder that has to be made for this one; None when it exists."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    return missing[-1] if missing else None
+
+
+def _remove(made: Path | None) -> None:
+    if made is not None:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _check_ours(folder: Path, config: dict) -> None:
+    """:raises UserError: when a folder that exists is not one for this configuration"""
+    if not folder.is_dir():
+        raise UserError(f"{folder} is a file, not a folder: choose another --out")
+    # what begins with a dot may be half a file of a call that was killed
+    if not any(not path.name.startswith(".") for path in folder.iterdir()):
+        return
+    if not (folder / CONFIG).exists():
+        raise UserError(f"{folder} is not empty and holds no {CONFIG}: choose another --out")
+    found, asked = read_config(folder), json.loads(json.dumps(config))
+    different = [key for key in asked if key not in REMARKS and found.get(key) != asked[key]]
+    if different:
+        raise UserError(
+            f"{folder} belongs to another run ({', '.join(different)} differ): choose another --out"
+        )

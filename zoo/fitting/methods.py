@@ -1,0 +1,229 @@
+"""The ways to fit a guide, and what all of them answer afterwards.
+
+A method takes a model and data ``x: [N, in]``, ``y: [N]`` and gives a :class:`Fitted`; the scoreboard and
+``zoo predict`` know nothing else of it.  Stochastic variational inference is here, others have modules of
+their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from rich.progress import Progress
+from torch import Tensor
+from torch.distributions import Distribution
+
+from guides.core.flat_guide import FlatGuide
+from guides.posterior.draws import Posterior
+from zoo.budgets import STEPS
+from zoo.errors import UserError
+from zoo.fitting.svi import (
+    Fit,
+    FitSettings,
+    default_batch_size,
+    default_learning_rate,
+    guide_state,
+    read_checkpoint,
+)
+
+
+class ClosedForm(Protocol):
+    """What knows its predictive distribution without draws, and can be kept in a file."""
+
+    def predictive(self, x: Tensor) -> Distribution:
+        """Of the standardised target at ``x: [N, in]``, noise included; batch shape ``[N]``."""
+        ...
+
+    def save(self, path: Path) -> None: ...
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A model fitted by some method; None, or nothing, is a question that it has no answer to.
+
+    :ivar draws: ``(n, seed) -> {site: [n, *site]}``, in the precision of the data
+    :ivar num_parameters: numbers that were fitted
+    :ivar seconds: that the fit took
+    :ivar summary: what was done, for the terminal
+    :ivar draws_with_log_prob: ``(n, seed) -> (draws, [n])``: the same draws, and for each of them what to
+        divide by in an importance ratio, a log density in nats
+    :ivar elbo: ``() -> (value, standard error)``, nats
+    :ivar inclusion: inclusion probabilities, ``{site: [*site]}``
+    :ivar losses: minus the ELBO of every step
+    :ivar closed_form: its predictive distribution, better than that of draws
+    """
+
+    model: Callable
+    draws: Callable[[int, int], dict[str, Tensor]]
+    num_parameters: int
+    seconds: float
+    summary: str
+    draws_with_log_prob: Callable[[int, int], tuple[dict[str, Tensor], Tensor]] | None = None
+    elbo: Callable[[], tuple[float, float]] | None = None
+    inclusion: Mapping[str, Tensor] = field(default_factory=dict)
+    losses: Sequence[float] = ()
+    closed_form: ClosedForm | None = None
+
+    def predictor(self, num_draws: int, seed: int) -> Callable[[Tensor], Distribution]:
+        """``x: [N, in]`` -> predictive distribution, in closed form or that of ``num_draws`` draws."""
+        if self.closed_form is not None:
+            return self.closed_form.predictive
+        return Posterior.from_draws(self.model, self.draws(num_draws, seed)).predictive
+
+
+class Method(Protocol):
+    """A way to fit.
+
+    :ivar takes: the options of ``zoo fit`` that change what it does
+    """
+
+    takes: Sequence[str]
+
+    def settings(self, rows: int, seed: int, **wishes: Any) -> Any:
+        """All that decides the outcome beside model and data, as a dataclass of JSON-safe numbers.
+
+        :param wishes: values of options; those that are not in ``takes`` are not looked at
+        """
+        ...
+
+    def fit(
+        self,
+        model: Callable,
+        x: Tensor,
+        y: Tensor,
+        settings: Any,
+        *,
+        path: Path | None = None,
+        about: Mapping | None = None,
+        progress: Progress | None = None,
+        label: str = "fit",
+    ) -> Fitted:
+        """Fits; with ``path``, keeps the fit there and uses what an earlier call has left.
+
+        :param about: what is being fitted, JSON-safe; a file about something else is refused
+        :raises DivergenceError: at a number that is not finite
+        :raises UserError: when the file is damaged, or of another fit
+        """
+        ...
+
+    def about(self, path: Path) -> dict:
+        """What the finished fit in a file is about; :raises UserError: when damaged or not finished"""
+        ...
+
+    def load(self, path: Path, model: Callable) -> Fitted:
+        """The fit of a file that is known to be whole."""
+        ...
+
+
+def itself(model: Callable) -> Callable:
+    return model
+
+
+def as_drawn(draws: dict[str, Tensor]) -> dict[str, Tensor]:
+    return draws
+
+
+@dataclass(frozen=True)
+class Variational:
+    """Stochastic variational inference.
+
+    :ivar build: ``model -> guide``
+    :ivar bounds: whether minus the guide's loss bounds the evidence of the model
+    :ivar has_density: whether its draws have a density to compare with the model's
+    :ivar replace: the model that is fitted in place of the one asked for, with a prior of its own say
+    :ivar translate: draws of the sites of that model -> draws of the sites of the model asked for
+    """
+
+    build: Callable[[Callable], FlatGuide]
+    takes: Sequence[str] = ("steps", "lr", "batch-size")
+    bounds: bool = True
+    has_density: bool = True
+    replace: Callable[[Callable], Callable] = itself
+    translate: Callable[[dict[str, Tensor]], dict[str, Tensor]] = as_drawn
+
+    def settings(
+        self,
+        rows: int,
+        seed: int,
+        *,
+        steps: int = STEPS,
+        lr: float | None = None,
+        batch_size: int | None = None,
+    ) -> FitSettings:
+        lr = default_learning_rate(steps) if lr is None else lr
+        return FitSettings(steps, lr, batch_size or default_batch_size(rows), seed)
+
+    def fit(
+        self,
+        model: Callable,
+        x: Tensor,
+        y: Tensor,
+        settings: FitSettings,
+        *,
+        path: Path | None = None,
+        about: Mapping | None = None,
+        progress: Progress | None = None,
+        label: str = "fit",
+    ) -> Fitted:
+        """An interrupted fit goes on from the last checkpoint in ``path``."""
+        fitted_model = self.replace(model)
+        run = Fit(self.build(fitted_model), fitted_model, x, y, settings)
+        run.run(checkpoint=path, about=about, progress=progress, label=label)
+        return self._fitted(run.guide, model, run.losses, run.seconds, run.elbo if self.bounds else None)
+
+    def about(self, path: Path) -> dict:
+        header, tensors = read_checkpoint(path)
+        if len(tensors["losses"]) < header["settings"]["steps"]:
+            raise unfinished(path)
+        return header["about"]
+
+    def load(self, path: Path, model: Callable) -> Fitted:
+        header, tensors = read_checkpoint(path)
+        guide = self.build(self.replace(model))
+        guide.load_state_dict(guide_state(header, tensors))
+        if any(site.family == "transformed" for site in guide.sites.values()):
+            _show_supports(guide, model.in_features)
+        return self._fitted(guide, model, tensors["losses"].tolist(), header["seconds"])
+
+    def _fitted(
+        self,
+        guide: FlatGuide,
+        model: Callable,
+        losses: Sequence[float],
+        seconds: float,
+        elbo: Callable[[], tuple[float, float]] | None = None,
+    ) -> Fitted:
+        """What a fitted guide answers."""
+
+        def draws(n: int, seed: int) -> dict[str, Tensor]:
+            return self.translate(guide.draws(n, seed=seed))
+
+        def draws_with_log_prob(n: int, seed: int) -> tuple[dict[str, Tensor], Tensor]:
+            return guide.draws_with_log_prob(n, seed=seed)
+
+        inclusion = guide.inclusion_probabilities() if hasattr(guide, "inclusion_probabilities") else {}
+        return Fitted(
+            model,
+            draws=draws,
+            num_parameters=sum(parameter.numel() for parameter in guide.parameters()),
+            seconds=seconds,
+            summary=f"{len(losses)} steps in {seconds:.1f} s, last loss {losses[-1]:.1f} nats",
+            draws_with_log_prob=draws_with_log_prob if self.has_density else None,
+            elbo=elbo,
+            inclusion=inclusion,
+            losses=losses,
+        )
+
+
+def _show_supports(guide: FlatGuide, columns: int) -> None:
+    """Lets a guide that was loaded see the supports of its sites, which no file holds, on made-up rows."""
+    with torch.random.fork_rng(devices=[]):
+        guide.setup(torch.zeros(2, columns), torch.zeros(2))
+
+
+def unfinished(path: Path) -> UserError:
+    return UserError(f"the fit in {path.parent} is not finished: call zoo fit again with the same arguments")

@@ -1,0 +1,128 @@
+"""Point estimates as methods of the zoo: one network (MAP), or a deep ensemble of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from rich.progress import Progress
+from torch import Tensor
+
+from guides.variational.ensemble import fit_ensemble
+from zoo.budgets import STEPS
+from zoo.errors import DivergenceError
+from zoo.fitting.methods import Fitted
+from zoo.fitting.stored import Stored, Tensors
+from zoo.fitting.svi import FitSettings, default_batch_size, unwatched
+
+#: Seeds of numpy, which Pyro sets too, end here.
+SEEDS = 2**32
+
+
+@dataclass(frozen=True)
+class EnsembleSettings:
+    """:ivar steps: of Adam, each member; the other fields as in :class:`zoo.fitting.svi.FitSettings`"""
+
+    members: int
+    steps: int
+    lr: float
+    batch_size: int | None
+    seed: int
+
+
+@dataclass(frozen=True)
+class PointEstimates(Stored):
+    """Networks at modes of the posterior density (:func:`guides.fit_ensemble`), each from a seed of its own.
+
+    A draw is one of the members, in turn: as many of each as can be.  They have no density and no bound.
+
+    :ivar members: 1 for the deterministic network
+    """
+
+    members: int
+    takes: Sequence[str] = ("steps", "lr", "batch-size")
+
+    def settings(
+        self,
+        rows: int,
+        seed: int,
+        *,
+        steps: int = STEPS,
+        lr: float = FitSettings.lr,
+        batch_size: int | None = None,
+    ) -> EnsembleSettings:
+        return EnsembleSettings(self.members, steps, lr, batch_size or default_batch_size(rows), seed)
+
+    def run(
+        self,
+        model: Callable,
+        x: Tensor,
+        y: Tensor,
+        settings: EnsembleSettings,
+        progress: Progress | None,
+        label: str,
+    ) -> tuple[Tensors, dict]:
+        start, members, losses = time.perf_counter(), [], []
+        scored = (
+            model if (settings.batch_size or len(x)) >= len(x) else Minibatches(model, settings.batch_size)
+        )
+        task = progress.add_task(label, total=settings.members) if progress else None
+        with unwatched():
+            for i in range(settings.members):
+                # no two ensembles share a member, whatever their seeds
+                seed = (settings.seed * settings.members + i) % SEEDS
+                members.append(_member(scored, x, y, settings, seed, losses))
+                if progress:
+                    progress.advance(task)
+        tensors = {name: torch.cat([member[name] for member in members]) for name in members[0]}
+        return tensors, {"seconds": time.perf_counter() - start, "steps": settings.steps, "losses": losses}
+
+    def fitted(self, model: Callable, tensors: Tensors, facts: dict) -> Fitted:
+        count = len(next(iter(tensors.values())))
+
+        def draws(n: int, seed: int) -> dict[str, Tensor]:
+            return {name: value[torch.arange(n) % count] for name, value in tensors.items()}
+
+        networks = "1 network" if count == 1 else f"{count} networks"
+        last = ", ".join(f"{loss:.1f}" for loss in facts["losses"])
+        steps, seconds = facts["steps"], facts["seconds"]
+        return Fitted(
+            model,
+            draws=draws,
+            num_parameters=sum(value.numel() for value in tensors.values()),
+            seconds=seconds,
+            summary=f"{networks} of {steps} steps in {seconds:.1f} s, last loss {last} nats",
+        )
+
+
+@dataclass(frozen=True)
+class Minibatches:
+    """A model that sees other rows of its data at every call, its likelihood scaled up to all of them."""
+
+    model: Callable
+    size: int
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+        keep = torch.randint(len(x), (self.size,))
+        return self.model(x[keep], y[keep], len(x))
+
+
+def _member(
+    model: Callable, x: Tensor, y: Tensor, settings: EnsembleSettings, seed: int, losses: list[float]
+) -> dict[str, Tensor]:
+    """One network, ``{site: [1, *site]}``; its last loss goes to ``losses``."""
+    try:
+        found = fit_ensemble(model, x, y, members=1, steps=settings.steps, lr=settings.lr, seed=seed)
+    except RuntimeError as error:
+        raise DivergenceError(str(error)) from error
+    draws = found.draws()
+    bad = [name for name, value in draws.items() if not value.isfinite().all()]
+    if bad:
+        raise DivergenceError(
+            f"site {bad[0]!r} is not finite after {settings.steps} steps; lower the learning rate (now "
+            f"{settings.lr:g})"
+        )
+    losses += found.info["losses"]
+    return draws

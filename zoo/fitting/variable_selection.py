@@ -1,0 +1,131 @@
+"""VARBVS (Carbonetto and Stephens 2012) as a method of the zoo, for its two models of variable selection."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from rich.progress import Progress
+from torch import Tensor
+from torch.distributions import Normal
+
+from guides import SpikeSlab
+from guides.variational.varbvs import VARBVS
+from zoo.errors import DivergenceError
+from zoo.fitting.methods import Fitted
+from zoo.fitting.stored import Stored, Tensors
+from zoo.models.latent_binary import SpikeSlabLogistic, VariableSelection
+
+
+@dataclass(frozen=True)
+class VarbvsSettings:
+    """:ivar starts: points from which the bound is climbed, the best counts; :ivar seed: of these points"""
+
+    starts: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class VariationalSelection(Stored):
+    """Coordinate ascent with the hyper-parameters of the model.
+
+    Logistic regression: a proper approximation with a density, and a bound that contains the one of Jaakkola
+    and Jordan.  Linear regression: the noise is a point estimate, so its bound is on the evidence given that
+    noise, and its draws have no density.
+    """
+
+    starts: int = 10
+    takes: Sequence[str] = ()
+
+    def settings(self, rows: int, seed: int, **wishes: object) -> VarbvsSettings:
+        return VarbvsSettings(self.starts, seed)
+
+    def run(
+        self,
+        model: VariableSelection,
+        x: Tensor,
+        y: Tensor,
+        settings: VarbvsSettings,
+        progress: Progress | None,
+        label: str,
+    ) -> tuple[Tensors, dict]:
+        start, logistic = time.perf_counter(), isinstance(model, SpikeSlabLogistic)
+        found = VARBVS(
+            "logistic" if logistic else "linear",
+            inclusion_prob=model.inclusion,
+            bias_scale=1.0 if logistic else 0.0,
+            starts=settings.starts,
+            seed=settings.seed,
+        ).fit(x.double().numpy(), y.double().numpy())
+        (fit,) = found.fits
+        centre, slope, spread = fit.bias_law
+        arrays = {"alpha": fit.alpha, "mu": fit.mu, "s": fit.s, "slope": slope}
+        tensors = {name: torch.as_tensor(value) for name, value in arrays.items()}
+        tensors["bias"] = torch.tensor([centre, spread], dtype=torch.float64)
+        for name, value in tensors.items():
+            if not value.isfinite().all():
+                raise DivergenceError(f"{name} is not finite after {len(fit.trace)} rounds")
+        facts = {"elbo": found.elbo, "rounds": len(fit.trace), "converged": found.converged}
+        facts |= {"noise_scale": fit.noise_scale, "seconds": time.perf_counter() - start}
+        facts["num_parameters"] = 3 * len(fit.alpha) + (len(x) if logistic else 1)
+        return tensors, facts
+
+    def fitted(self, model: VariableSelection, tensors: Tensors, facts: dict) -> Fitted:
+        law = SelectionLaw(tensors, facts["noise_scale"])
+        logistic = isinstance(model, SpikeSlabLogistic)
+        unfinished = "" if facts["converged"] else ", not converged"
+        return Fitted(
+            model,
+            draws=law.logistic if logistic else law.linear,
+            num_parameters=facts["num_parameters"],
+            seconds=facts["seconds"],
+            summary=f"{facts['rounds']} rounds in {facts['seconds']:.1f} s{unfinished}",
+            draws_with_log_prob=law.logistic_with_log_prob if logistic else None,
+            elbo=(lambda: (facts["elbo"], 0.0)) if logistic else None,
+            inclusion={"w": tensors["alpha"].float()},
+        )
+
+
+@dataclass(frozen=True)
+class SelectionLaw:
+    """Independent spikes and slabs ``(alpha, mu, s)``, each ``[p]``; given them a Gaussian intercept.
+
+    :ivar tensors: also ``slope [p]`` and ``bias`` (centre, spread): ``b ~ N(centre - slope w, spread^2)``
+    """
+
+    tensors: Tensors
+    noise_scale: float
+
+    @property
+    def weights(self) -> SpikeSlab:
+        alpha, mu, s = (self.tensors[name] for name in ("alpha", "mu", "s"))
+        return SpikeSlab(alpha, mu, s, validate_args=False)
+
+    def linear(self, n: int, seed: int) -> dict[str, Tensor]:
+        """``w: [n, p]``, ``noise_precision: [n]``."""
+        precision = torch.full((n,), self.noise_scale**-2.0)
+        return {"noise_precision": precision, "w": self._draw(n, seed)[0].float()}
+
+    def logistic(self, n: int, seed: int) -> dict[str, Tensor]:
+        """``w: [n, p]``, ``b: [n]``."""
+        return self.logistic_with_log_prob(n, seed)[0]
+
+    def logistic_with_log_prob(self, n: int, seed: int) -> tuple[dict[str, Tensor], Tensor]:
+        """The draws, and their log density ``[n]``."""
+        w, noise = self._draw(n, seed)
+        centre, spread = self.tensors["bias"]
+        given = Normal(centre - w @ self.tensors["slope"], spread, validate_args=False)
+        b = given.loc + spread * noise
+        log_prob = self.weights.log_prob(w).sum(-1) + given.log_prob(b)
+        return {"w": w.float(), "b": b.float()}, log_prob
+
+    def _draw(self, n: int, seed: int) -> tuple[Tensor, Tensor]:
+        """Weights ``[n, p]`` and standard normal noise ``[n]``, float64."""
+        generator = torch.Generator().manual_seed(seed)
+        alpha, mu, s = (self.tensors[name] for name in ("alpha", "mu", "s"))
+        like = {"generator": generator, "dtype": alpha.dtype}
+        slab = mu + s * torch.randn((n, len(mu)), **like)
+        on = torch.rand((n, len(mu)), **like) < alpha
+        return torch.where(on, slab, torch.zeros_like(slab)), torch.randn(n, **like)

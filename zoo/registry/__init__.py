@@ -1,0 +1,1 @@
+"""Models and guides by name."""

@@ -1,0 +1,176 @@
+"""Which guide applies to which model, which ground truth a model has, and what may be chosen about them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+from data_loaders import Dataset
+from guides.truth.spike_slab_linear import MAX_COLUMNS
+from zoo.budgets import BASELINES
+from zoo.errors import UserError, unknown
+from zoo.models.bnn import ACTIVATIONS
+from zoo.registry.entries import GuideEntry, ModelEntry, ModelOptions
+from zoo.registry.guides import GUIDES
+from zoo.registry.models import MODELS
+
+__all__ = [
+    "GUIDES",
+    "MODELS",
+    "GuideEntry",
+    "ModelEntry",
+    "ModelOptions",
+    "applicable",
+    "baselines",
+    "check_data",
+    "check_fit_options",
+    "check_options",
+    "check_task",
+    "find_guide",
+    "find_model",
+    "reference_of",
+    "where",
+    "with_companions",
+]
+
+REFERENCES = ("nuts", "exact", "gibbs")
+
+
+def find_model(name: str) -> ModelEntry:
+    if name not in MODELS:
+        raise unknown("model", name, MODELS)
+    return MODELS[name]
+
+
+def find_guide(name: str) -> GuideEntry:
+    if name not in GUIDES:
+        raise unknown("guide", name, GUIDES)
+    return GUIDES[name]
+
+
+def applicable(
+    guide: GuideEntry, model: ModelEntry, task: str = "regression", options: ModelOptions | None = None
+) -> tuple[ModelEntry, str]:
+    """The model that a guide fits when asked for ``model``, and what a reader of its figures must know.
+
+    :raises UserError: when the guide cannot be used there
+    """
+    entry, remark = _with_prior(guide, model)
+    reason = guide.refuses(entry.example(task, options or ModelOptions()))
+    if reason:
+        raise UserError(f"guide {guide.name!r} does not apply to model {model.name!r}: {reason}")
+    return entry, "; ".join(filter(None, (remark, guide.note)))
+
+
+def _with_prior(guide: GuideEntry, model: ModelEntry) -> tuple[ModelEntry, str]:
+    """``model``, or the one in its place that has the prior that the guide needs, and a remark then."""
+    if guide.needs is None or guide.needs in model.priors:
+        return model, ""
+    if guide.needs in model.substitutes:
+        other = MODELS[model.substitutes[guide.needs]]
+        return other, f"fits {other.name}: the guide needs a spike-and-slab prior"
+    raise UserError(
+        f"guide {guide.name!r} does not apply to model {model.name!r}: it needs spike-and-slab weights; "
+        f"models that have them: {', '.join(m.name for m in MODELS.values() if guide.needs in m.priors)}"
+    )
+
+
+def where(guide: GuideEntry, model: ModelEntry) -> str:
+    """A model as ``zoo list`` shows it for a guide, with tasks and activations where some are refused; empty
+    when all are: ``bnn (as spike-slab-bnn)``, ``bnn (regression; relu, leaky-relu)``.
+    """
+    activations = tuple(ACTIVATIONS) if "activation" in model.options else (ModelOptions.activation,)
+    fits: dict[tuple[str, str], ModelEntry] = {}
+    for choice in itertools.product(model.tasks, activations):
+        with suppress(UserError):
+            fits[choice], _ = applicable(guide, model, choice[0], ModelOptions(activation=choice[1]))
+    if not fits:
+        return ""
+    fitted = next(iter(fits.values()))
+    remarks = [] if fitted is model else [f"as {fitted.name}"]
+    for place, choices in enumerate((model.tasks, activations)):
+        accepted = [name for name in choices if any(choice[place] == name for choice in fits)]
+        if len(accepted) < len(choices):
+            remarks.append(", ".join(accepted))
+    return f"{model.name} ({'; '.join(remarks)})" if remarks else model.name
+
+
+def with_companions(names: Sequence[str]) -> list[str]:
+    """Names of guides, each followed by those that are graded beside it and are not named themselves."""
+    found: list[str] = []
+    for name in names:
+        found += [name, *(other for other in find_guide(name).beside if other not in names)]
+    return found
+
+
+def baselines(model: ModelEntry) -> list[str]:
+    """Names of the guides to grade when none are named: those of the baselines that apply."""
+    names = []
+    for name in BASELINES:
+        with suppress(UserError):
+            applicable(find_guide(name), model)
+            names.append(name)
+    return names
+
+
+def check_task(model: ModelEntry, task: str, data: str) -> None:
+    """:raises UserError: when a model has no likelihood for a task"""
+    if task not in model.tasks:
+        raise UserError(f"model {model.name!r} is for {', '.join(model.tasks)}; {data} is {task}")
+
+
+def check_data(model: ModelEntry, dataset: Dataset, data: str) -> None:
+    """:raises UserError: when a model has no likelihood for the task of a data set, or sees images only"""
+    check_task(model, dataset.task, data)
+    if model.sees_images and dataset.image_shape is None:
+        raise UserError(f"model {model.name!r} is for images, and {data} has none: its rows are no pictures")
+
+
+def check_options(model: ModelEntry, guides: Iterable[GuideEntry], given: Iterable[str]) -> None:
+    """:raises UserError: for an option that neither the model nor one that a guide fits in its place takes"""
+    taken = {*model.options, *(option for guide in guides for option in _with_prior(guide, model)[0].options)}
+    for option in given:
+        if option not in taken:
+            has = ", ".join(f"--{name}" for name in model.options)
+            raise UserError(f"--{option} does not apply to model {model.name!r}, which takes {has}")
+
+
+def check_fit_options(guide: GuideEntry, given: Iterable[str]) -> None:
+    """:raises UserError: for an option of ``zoo fit`` that changes nothing for this guide"""
+    for option in given:
+        if option not in guide.method.takes:
+            has = ", ".join(f"--{name}" for name in guide.method.takes) or "none of these options"
+            raise UserError(f"--{option} does not apply to guide {guide.name!r}, which takes {has}")
+
+
+def reference_of(model: ModelEntry, wanted: str | None, columns: int = 1) -> str:
+    """The reference to compute: ``wanted``, or the best that the model has for data of so many columns, or
+    ``none``.
+
+    :raises UserError: for one that the model does not have, or not for so many columns
+    """
+    if wanted == "none":
+        return wanted
+    possible = [kind for kind in model.references if kind != "exact" or columns <= MAX_COLUMNS]
+    instead = f"use --reference {possible[0] if possible else 'none'}"
+    if wanted is not None and wanted not in model.references:
+        if wanted not in REFERENCES:
+            raise unknown("reference", wanted, (*REFERENCES, "none"))
+        raise UserError(f"model {model.name!r} has no {wanted!r} reference ({_why_not(wanted)}); {instead}")
+    if wanted in possible or (wanted is None and possible):
+        return wanted or possible[0]
+    if not model.references:
+        return "none"
+    raise UserError(
+        f"the data have {columns} columns: 2^p models are enumerated for p <= {MAX_COLUMNS} only; {instead}"
+    )
+
+
+def _why_not(reference: str) -> str:
+    """Of a reference that a model does not have."""
+    return {
+        "nuts": "its inclusion indicators are discrete, or it has no NumPyro twin",
+        "exact": "it has no closed form",
+        "gibbs": "it is no logistic regression with spikes and slabs",
+    }[reference]
