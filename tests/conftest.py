@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+
 import pyro
 import pytest
 import torch
@@ -15,3 +18,12 @@ def _fresh_state():
     pyro.set_rng_seed(20)
     with pyro.validation_enabled(True):
         yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _caches_released():
+    """Programs that JAX has compiled for one module serve no other, and would add up to gigabytes."""
+    yield
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
+    gc.collect()
