@@ -27,3 +27,14 @@ def _caches_released():
     if "jax" in sys.modules:
         sys.modules["jax"].clear_caches()
     gc.collect()
+
+
+@pytest.fixture(scope="module")
+def quick_compilation(request):
+    """Compiles with few optimisations, for tests of many small programs that run for a moment each; the slow
+    tests, by themselves, have the programs that a user has."""
+    import jax
+
+    jax.config.update("jax_disable_most_optimizations", request.config.option.markexpr != "slow")
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)

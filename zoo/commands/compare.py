@@ -21,7 +21,7 @@ from zoo.evaluation.scoreboard import Row, write_scoreboard
 from zoo.files.kept import load_kept, seal_posterior
 from zoo.files.output import output_folder
 from zoo.files.sealed import file_checksum
-from zoo.fitting.methods import ClosedForm, Fitted
+from zoo.fitting.methods import ClosedForm, Fitted, Watch
 from zoo.fitting.problem import Problem
 from zoo.fitting.svi import log_joint
 from zoo.registry.queries import GuideEntry, ModelEntry, find_guide
@@ -66,7 +66,7 @@ def fit_guide(comparison: Comparison, name: str, folder: Path, progress: Progres
     problem, budget = comparison.problem, comparison.budget
     settings = guide.method.settings(len(problem.x), comparison.seed, steps=budget.steps)
     try:
-        fitted = guide.method.fit(model, problem.x, problem.y, settings, progress=progress, label=name)
+        fitted = guide.method.fit(model, (problem.x, problem.y), settings, watch=Watch(progress, name))
     except DivergenceError as error:
         return Graded(name, entry.name, Posterior(model, {}), {}, note, f"failed: {error}")
     posterior = _posterior(fitted, problem, budget.draws, comparison.seed)

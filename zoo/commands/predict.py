@@ -22,7 +22,7 @@ from zoo.evaluation.metrics import class_probabilities, predictive_figures
 from zoo.evaluation.mixtures import mixture_quantiles
 from zoo.evaluation.scoreboard import LEGEND, format_figure
 from zoo.files.output import CONFIG, REMARKS, output_folder, read_config
-from zoo.fitting.methods import Fitted, unfinished
+from zoo.fitting.methods import Fitted, Place, Watch, unfinished
 from zoo.fitting.problem import LARGEST, Problem
 from zoo.registry.queries import GUIDES, ModelOptions, applicable, check_data, find_guide, find_model
 
@@ -77,13 +77,10 @@ def fit(
         about = {key: value for key, value in config.items() if key not in REMARKS}
         result = find_guide(guide).method.fit(
             network,
-            problem.x,
-            problem.y,
+            (problem.x, problem.y),
             settings,
-            path=folder / FIT,
-            about=about,
-            progress=progress,
-            label=guide,
+            place=Place(folder / FIT, about),
+            watch=Watch(progress, guide),
         )
         if result.losses:
             lines = "step,loss\n" + "".join(f"{i},{loss!r}\n" for i, loss in enumerate(result.losses))

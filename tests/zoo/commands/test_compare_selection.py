@@ -130,7 +130,7 @@ def test_pareto_k_is_of_the_models_density_over_the_guides(selection, monkeypatc
     """Importance weights p / q: the logarithms handed to PSIS are log p(y, theta) - log q(theta)."""
     problem, model = selection[0].problem, SpikeSlabLinear(6)
     method = Variational(AutoSpikeSlab)
-    fitted = method.fit(model, problem.x, problem.y, method.settings(60, seed=0, steps=50))
+    fitted = method.fit(model, (problem.x, problem.y), method.settings(60, seed=0, steps=50))
     seen = []
     monkeypatch.setattr(zoo.commands.compare, "pareto_k", lambda weights: seen.append(weights) or 0.5)
     posterior = zoo.commands.compare._posterior(fitted, problem, 30, seed=0)

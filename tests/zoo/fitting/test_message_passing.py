@@ -38,6 +38,7 @@ from zoo.evaluation.distances import compare_functions
 from zoo.evaluation.metrics import predictive_figures
 from zoo.evaluation.pareto import pareto_k
 from zoo.fitting.message_passing import MessagePassing
+from zoo.fitting.methods import Place, Watch
 from zoo.fitting.problem import load_problem
 from zoo.models.bnn import PBPNetwork
 from zoo.registry.queries import MODELS, ModelOptions
@@ -306,11 +307,9 @@ def test_damaged_or_foreign_fit_is_refused_and_kept(fitted, tmp_path):
         assert "fit.safetensors fails its checksum" in result.stderr
     assert state.read_bytes() == damaged
     method, problem = MessagePassing("spike-slab", 1), load_problem(str(folder / "table.csv"))
+    place = Place(folder / "fit" / "fit.safetensors", {"data": "others"})
     with pytest.raises(UserError, match="belongs to another fit"):
-        method.fit(
-            PBPNetwork(2), problem.x, problem.y, method.settings(36, 0),
-            path=folder / "fit" / "fit.safetensors", about={"data": "others"},
-        )  # fmt: skip
+        method.fit(PBPNetwork(2), (problem.x, problem.y), method.settings(36, 0), place=place)
 
 
 # -------------------------------------------------------------------------------------------- the method
@@ -326,9 +325,9 @@ def test_progress_is_counted_in_passes(fitted):
     method = MessagePassing("gaussian", 4)
     settings = method.settings(36, seed=SEED)
     model = PBPNetwork(2, widths=(3,), bias=False)
-    watched = method.fit(model, problem.x, problem.y, settings, progress=progress, label="pbp")
+    watched = method.fit(model, (problem.x, problem.y), settings, watch=Watch(progress, "pbp"))
     assert seen == [("pbp", 4), 5, 5, 5, 5]
-    alone = method.fit(model, problem.x, problem.y, settings)
+    alone = method.fit(model, (problem.x, problem.y), settings)
     expected, found = (fit.predictor(1, 0)(problem.x_test).mean for fit in (alone, watched))
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
 

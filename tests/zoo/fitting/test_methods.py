@@ -33,7 +33,7 @@ from tests.zoo.cli_helpers import (
 from zoo.budgets import BUDGETS
 from zoo.errors import DivergenceError, UserError
 from zoo.files.sealed import read_seal, seal_of, write_seal
-from zoo.fitting.methods import Fitted, unfinished
+from zoo.fitting.methods import UNWATCHED, Fitted, unfinished
 from zoo.fitting.problem import load_problem
 from zoo.registry.queries import GUIDES, GuideEntry
 
@@ -60,10 +60,10 @@ class DrawsOnly:
     def settings(self, rows: int, seed: int, **wishes: object) -> Seeded:
         return Seeded(seed)
 
-    def fit(self, model, x, y, settings, *, path=None, about=None, progress=None, label="fit") -> Fitted:
+    def fit(self, model, data, settings, *, place=None, watch=UNWATCHED) -> Fitted:
         return Fitted(
             model,
-            lambda n, seed: prior_draws(model, x, n, seed),
+            lambda n, seed: prior_draws(model, data[0], n, seed),
             num_parameters=0,
             seconds=0.5,
             summary="drew the prior",
@@ -87,11 +87,11 @@ class Level:
 class ClosedForm(DrawsOnly):
     """A level that grows with the seed; kept in a file with a seal."""
 
-    def fit(self, model, x, y, settings, *, path=None, about=None, progress=None, label="fit") -> Fitted:
+    def fit(self, model, data, settings, *, place=None, watch=UNWATCHED) -> Fitted:
         guess = Level(0.125 * settings.seed)
-        if path is not None:
-            guess.save(path)
-            write_seal(path, json.loads(json.dumps(about)))
+        if place is not None:
+            guess.save(place.path)
+            write_seal(place.path, place.about)
         return self._fitted(model, guess)
 
     def about(self, path: Path) -> dict:
@@ -243,7 +243,7 @@ def test_damaged_result_is_fitted_again_and_the_others_kept(damage, table, tmp_p
     fitted = []
     fit = ClosedForm.fit
     monkeypatch.setattr(
-        ClosedForm, "fit", lambda self, *a, **k: (fitted.append(k["label"]), fit(self, *a, **k))[1]
+        ClosedForm, "fit", lambda self, *a, **k: (fitted.append(k["watch"].label), fit(self, *a, **k))[1]
     )
     assert compare(table, out, "level").exit_code == 0
     assert fitted == ["level"]

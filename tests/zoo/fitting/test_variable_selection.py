@@ -13,6 +13,7 @@ from guides.truth.spike_slab_linear import enumerate_spike_slab
 from guides.truth.spike_slab_logistic import enumerate_spike_slab_logistic
 from guides.variational.varbvs import VARBVS
 from zoo.errors import DivergenceError
+from zoo.fitting.methods import Place
 from zoo.fitting.svi import log_joint
 from zoo.fitting.variable_selection import SelectionLaw, VarbvsSettings, VariationalSelection
 from zoo.models.latent_binary import SpikeSlabLinear, SpikeSlabLogistic
@@ -31,9 +32,9 @@ def table() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return tuple(torch.as_tensor(v, dtype=torch.float32) for v in (x, numbers, labels))
 
 
-def fit(model, x, y, seed: int = 0, path=None):
+def fit(model, x, y, seed: int = 0, place=None):
     method = VariationalSelection()
-    return method.fit(model, x, y, method.settings(len(x), seed, steps=3), path=path)
+    return method.fit(model, (x, y), method.settings(len(x), seed, steps=3), place=place)
 
 
 def test_logistic_bound_is_below_the_evidence_and_close(table):
@@ -99,7 +100,7 @@ def test_linear_has_the_models_prior_and_no_bound(table):
 def test_fit_on_disk_is_the_fit(table, tmp_path):
     x, _, labels = table
     model, path = SpikeSlabLogistic(5), tmp_path / "fit.safetensors"
-    fitted = fit(model, x, labels, path=path)
+    fitted = fit(model, x, labels, place=Place(path))
     loaded = VariationalSelection().load(path, model)
     for (draws, log_q), (again, log_q_again) in [
         (fitted.draws_with_log_prob(9, 4), loaded.draws_with_log_prob(9, 4))
