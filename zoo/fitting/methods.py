@@ -171,7 +171,7 @@ class Variational:
     ) -> Fitted:
         """An interrupted fit goes on from the last checkpoint in ``path``."""
         fitted_model = self.replace(model)
-        run = Fit(self.build(fitted_model), fitted_model, x, y, settings)
+        run = Fit(self.build(fitted_model), fitted_model, (x, y), settings)
         run.run(checkpoint=path, about=about, progress=progress, label=label)
         return self._fitted(run.guide, model, run.losses, run.seconds, run.elbo if self.bounds else None)
 

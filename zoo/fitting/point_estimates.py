@@ -10,12 +10,13 @@ import torch
 from rich.progress import Progress
 from torch import Tensor
 
+from guides.core.svi import unwatched
 from guides.variational.ensemble import fit_ensemble
 from zoo.budgets import STEPS
 from zoo.errors import DivergenceError
 from zoo.fitting.methods import Fitted
 from zoo.fitting.stored import Stored, Tensors
-from zoo.fitting.svi import FitSettings, default_batch_size, unwatched
+from zoo.fitting.svi import FitSettings, default_batch_size
 
 #: Seeds of numpy, which Pyro sets too, end here.
 SEEDS = 2**32

@@ -46,14 +46,23 @@ CASES = [
 ]
 
 
-def make(guide: str = "mean-field", model: str = "bnn", batch_size: int | None = None, **settings) -> Fit:
+def make(
+    guide: str = "mean-field",
+    model: str = "bnn",
+    batch_size: int | None = None,
+    *,
+    target_scale: float = 1.0,
+    **settings,
+) -> Fit:
     """A fit of a small model on 40 rows; the data are the same at every call."""
     data = torch.tensor(linear_rows(ROWS))
     network = MODELS[model].build("regression", 2, 0, ModelOptions(widths=(4,)))
     settings = {"steps": 40, "seed": 3, "batch_size": batch_size, **settings}
     method = GUIDES[guide].method
     network = method.replace(network)
-    return Fit(method.build(network), network, data[:, :2], data[:, 2], FitSettings(**settings))
+    return Fit(
+        method.build(network), network, (data[:, :2], data[:, 2] * target_scale), FitSettings(**settings)
+    )
 
 
 def parameters(fit: Fit) -> torch.Tensor:
@@ -65,15 +74,15 @@ class Killed(BaseException):
 
 
 def run_killed(fit: Fit, at: int, checkpoint, monkeypatch) -> None:
-    """Runs up to one step, checkpoints after every step."""
-    take = fit._step
+    """Takes the steps before one, checkpoints after each of them."""
+    take = fit.svi.step
 
-    def step() -> None:
+    def step(*batch) -> float:
         if len(fit.losses) == at:
             raise Killed
-        take()
+        return take(*batch)
 
-    monkeypatch.setattr(fit, "_step", step)
+    monkeypatch.setattr(fit.svi, "step", step)
     monkeypatch.setattr(zoo.fitting.svi, "SECONDS_BETWEEN_CHECKPOINTS", -1.0)
     with pytest.raises(Killed):
         fit.run(checkpoint=checkpoint)
@@ -94,7 +103,7 @@ def test_adam_of_a_resumed_fit_belongs_to_its_parameters(tmp_path, monkeypatch):
     """A loaded guide may hold its parameters in another order than a fresh one."""
     run_killed(make("mvn", "spike-slab-bnn"), 17, tmp_path / "c", monkeypatch)
     killed, resumed = make("mvn", "spike-slab-bnn", steps=40), make("mvn", "spike-slab-bnn", steps=40)
-    monkeypatch.setattr(resumed, "_step", lambda: pytest.fail("took a step"))
+    monkeypatch.setattr(resumed.svi, "step", lambda *batch: pytest.fail("took a step"))
     with pytest.raises(pytest.fail.Exception):
         resumed.run(checkpoint=tmp_path / "c")
     run_killed(killed, 17, tmp_path / "d", monkeypatch)
@@ -139,7 +148,7 @@ def test_networks_drawn_for_an_elbo_are_fewer_for_large_problems(monkeypatch):
 def test_finished_fit_is_read_and_not_fitted_again(tmp_path, monkeypatch):
     first = make().run(checkpoint=tmp_path / "c")
     again = make()
-    monkeypatch.setattr(again, "_step", lambda: pytest.fail("took a step"))
+    monkeypatch.setattr(again.svi, "step", lambda *batch: pytest.fail("took a step"))
     again.run(checkpoint=tmp_path / "c")
     assert again.losses == first.losses
     assert again.seconds == first.seconds
@@ -198,18 +207,19 @@ def test_elbo_is_the_mean_of_the_loss_with_its_standard_error():
 def test_log_joint_is_prior_plus_likelihood():
     fit = make(steps=1).run()
     draws = fit.guide.draws(5, seed=0)
-    values = log_joint(fit.model, draws, fit.x, fit.y)
+    values = log_joint(fit.model, draws, *fit.data)
+    x, y = fit.data
     for i in range(5):
         w1, b1, w2, b2 = (draws[name][i] for name in ("w1", "b1", "w2", "b2"))
         tau = draws["noise_precision"][i]
-        mean = (torch.relu(fit.x @ w1.T + b1) @ w2.T + b2).squeeze(-1)
+        mean = (torch.relu(x @ w1.T + b1) @ w2.T + b2).squeeze(-1)
         normal, gamma = torch.distributions.Normal, torch.distributions.Gamma(6.0, 6.0)
         expected = (
             normal(0, 2**-0.5).log_prob(w1).sum()
             + normal(0, 0.5).log_prob(w2).sum()
             + normal(0, 1).log_prob(torch.cat([b1, b2])).sum()
             + gamma.log_prob(tau)
-            + normal(mean, tau**-0.5).log_prob(fit.y).sum()
+            + normal(mean, tau**-0.5).log_prob(y).sum()
         )
         assert torch.isclose(values[i], expected, rtol=1e-5)
 
@@ -235,8 +245,7 @@ def test_divergence_names_step_site_and_remedy(guide, model, site):
 
 
 def test_start_that_overflows_does_not_blame_the_learning_rate():
-    fit = make()
-    fit.y = fit.y * 1e30
+    fit = make(target_scale=1e30)
     with pytest.raises(DivergenceError, match="step 0: the loss is inf, site 'y' .*outliers"):
         fit.run()
 
@@ -322,17 +331,19 @@ make().run(checkpoint=Path(sys.argv[1]))
 
 KILLED_FIT = """
 import os, signal, sys
+from pyro.infer import SVI
 import zoo.fitting.svi
 
 zoo.fitting.svi.SECONDS_BETWEEN_CHECKPOINTS = -1.0
-take = zoo.fitting.svi.Fit._step
+take, taken = SVI.step, []
 
-def step(self):
-    if len(self.losses) == 12:
+def step(self, *batch):
+    if len(taken) == 12:
         {end}
-    take(self)
+    taken.append(batch)
+    return take(self, *batch)
 
-zoo.fitting.svi.Fit._step = step
+SVI.step = step
 from zoo.cli.main import main
 main()
 """
@@ -396,7 +407,7 @@ def test_zoo_fit_that_diverges_ends_with_1_and_leaves_nothing(tmp_path):
 def test_a_minibatch_counts_for_the_whole_data_set():
     """The likelihood of 16 of 40 rows is scaled by 40 / 16, the prior is not."""
     fit = make(batch_size=16)
-    trace = poutine.trace(fit.model).get_trace(*fit._batch())
+    trace = poutine.trace(fit.model).get_trace(*next(fit.batches))
     assert trace.nodes["y"]["scale"] == ROWS / 16
     assert trace.nodes["w1"]["scale"] == 1.0
     assert len(trace.nodes["y"]["value"]) == 16
