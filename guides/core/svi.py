@@ -78,14 +78,7 @@ def svi_steps(svi: SVI, batches: Iterator[tuple], schedule: Schedule, *, done: i
         start = time.perf_counter()
         loss = svi.step(*next(batches))
         seconds = time.perf_counter() - start
-        if not math.isfinite(loss):
-            remedy = START if step == 0 else _lower(schedule)
-            raise DivergenceError(f"step {step}: the loss is {loss}{_site(svi)}; {remedy}")
-        # The last step is followed by no loss that could show what it did.
-        if step == schedule.steps - 1 and not all(p.isfinite().all() for p in svi.guide.parameters()):
-            raise DivergenceError(
-                f"step {step}: it leaves a parameter that is not finite; {_lower(schedule)}"
-            )
+        _check(svi, schedule, step, loss)
         yield Step(loss, seconds)
 
 
@@ -97,6 +90,15 @@ def unwatched() -> Iterator[None]:
     with pyro.validation_enabled(False), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Encountered (NaN|\\+/-inf)", category=UserWarning)
         yield
+
+
+def _check(svi: SVI, schedule: Schedule, step: int, loss: float) -> None:
+    if not math.isfinite(loss):
+        remedy = START if step == 0 else _lower(schedule)
+        raise DivergenceError(f"step {step}: the loss is {loss}{_site(svi)}; {remedy}")
+    # The last step is followed by no loss that could show what it did.
+    if step == schedule.steps - 1 and not all(p.isfinite().all() for p in svi.guide.parameters()):
+        raise DivergenceError(f"step {step}: it leaves a parameter that is not finite; {_lower(schedule)}")
 
 
 def _site(svi: SVI) -> str:
