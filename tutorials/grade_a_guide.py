@@ -83,7 +83,7 @@ az.plot_ppc(idata, num_pp_samples=50)
 # %%
 pyro.set_rng_seed(0)
 guide = AutoMeanField(model)
-fit = Fit(guide, model, x, y, FitSettings(steps=4000, seed=0)).run()
+fit = Fit(guide, model, (x, y), FitSettings(steps=4000, seed=0)).run()
 approximation = Posterior.from_draws(model, guide.draws(1000, seed=0), {"method": "mean-field"})
 elbo, elbo_se = fit.elbo()
 print(f"ELBO {elbo:.1f} +- {elbo_se:.1f} nats after {fit.seconds:.0f} s")

@@ -457,7 +457,7 @@ def test_ensemble_leaves_the_generators_of_its_caller():
     random.seed(1), np.random.seed(1), torch.manual_seed(1)
     state = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
     again = fit_ensemble(layer, x, y, **options).draws()["w"]
-    with pytest.raises(RuntimeError, match="lower lr"):
+    with pytest.raises(RuntimeError, match="member 0, step 0: the loss is inf"):
         fit_ensemble(layer, 1e25 * x, y, steps=1, members=1)
     assert (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == state
     assert torch.equal(before, again)
@@ -465,7 +465,16 @@ def test_ensemble_leaves_the_generators_of_its_caller():
 
 def test_ensemble_refuses():
     x, y = data()
+    runs = []
+
+    def breaking(x, y):
+        """Not finite in the eighth step of the second member; the first run of a member makes its start."""
+        runs.append(x)
+        layer(x * (math.nan if len(runs) == (1 + 10) + 1 + 8 else 1.0), y)
+
     with pytest.raises(ValueError, match="members"):
         fit_ensemble(layer, x, y, members=0)
-    with pytest.raises(RuntimeError, match="lower lr"):
+    with pytest.raises(RuntimeError, match="member 0, step 0: the loss is inf; .* outliers"):
         fit_ensemble(layer, 1e25 * x, y, steps=1, members=1)
+    with pytest.raises(RuntimeError, match=r"member 1, step 7: .*lower the learning rate .now 0\.02"):
+        fit_ensemble(breaking, x, y, members=2, steps=10, lr=0.02)

@@ -157,7 +157,7 @@ def test_every_row_is_seen_once_an_epoch_at_the_right_scale(digits):
         return {}
 
     training = Training(2, batch_size=20)
-    history = train(model, AutoMeanField(model), x, digits.y, training, each_epoch=forget_the_set_up)
+    history = train(model, AutoMeanField(model), (x, digits.y), training, each_epoch=forget_the_set_up)
     assert set(sizes) == {200}
     runs = torch.cat(seen).flatten().tolist()
     assert len(history.losses) == len(history.seconds) == 2
@@ -171,7 +171,7 @@ def test_training_learns_and_its_seed_decides(digits):
         torch.manual_seed(0)
         guide = AutoSpikeSlab(NETWORK, init_scale=0.05)
         return guide, train(
-            NETWORK, guide, digits.x, digits.y, Training(30, lr=0.01, batch_size=50, seed=seed)
+            NETWORK, guide, (digits.x, digits.y), Training(30, lr=0.01, batch_size=50, seed=seed)
         )
 
     guide, history = fitted(1)
@@ -183,8 +183,9 @@ def test_training_learns_and_its_seed_decides(digits):
 
 
 def test_learning_rate_falls_along_a_cosine():
-    training = Training(3, lr=0.4)
-    assert [training.learning_rate(share) for share in (0, 0.5, 1)] == pytest.approx([0.4, 0.2, 0.0])
+    schedule = Training(3, lr=0.4, batch_size=20).schedule(50)  # two steps an epoch
+    assert schedule.steps == 6
+    assert [schedule.learning_rate(step) for step in (0, 3, 6)] == pytest.approx([0.4, 0.2, 0.0])
 
 
 def test_temperature_is_annealed_over_the_epochs(digits):
@@ -194,15 +195,15 @@ def test_temperature_is_annealed_over_the_epochs(digits):
         temperatures.append(guide.temperature)
         return {}
 
-    train(NETWORK, guide, digits.x, digits.y, Training(3), each_epoch=note)
+    train(NETWORK, guide, (digits.x, digits.y), Training(3), each_epoch=note)
     assert temperatures[1:] == pytest.approx([1.0, 10**-0.5, 0.1])
 
 
 def test_what_diverges_is_told(digits):
     x = digits.x.clone()
     x[150] = math.nan
-    with pytest.raises(DivergenceError, match="epoch 1, step .*lower the learning rate"):
-        train(NETWORK, AutoMNF(NETWORK), x, digits.y, Training(1))
+    with pytest.raises(DivergenceError, match="step [01]: the loss is nan, site .* is not finite; "):
+        train(NETWORK, AutoMNF(NETWORK), (x, digits.y), Training(1))
     with pytest.raises(ValueError, match="must be positive"):
         Training(0)
 
@@ -412,4 +413,4 @@ def test_a_folder_that_cannot_be_is_refused_before_training(tmp_path, monkeypatc
 
 def test_training_needs_rows(digits):
     with pytest.raises(ValueError, match="no rows to train on"):
-        train(NETWORK, AutoSpikeSlab(NETWORK), digits.x[:0], digits.y[:0], Training(1))
+        train(NETWORK, AutoSpikeSlab(NETWORK), (digits.x[:0], digits.y[:0]), Training(1))
