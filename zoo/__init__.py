@@ -18,7 +18,7 @@ def compare(
     data: str | Path,
     *,
     model: str = "bnn",
-    guides: Sequence[str] | None = None,
+    guides: Sequence[str] | str | None = None,
     reference: str | None = None,
     budget: str = "quick",
     seed: int = 0,
@@ -27,7 +27,7 @@ def compare(
     target: str | None = None,
     task: str | None = None,
     noise: float | None = None,
-    widths: Sequence[int] | None = None,
+    widths: Sequence[int] | int | None = None,
     activation: str | None = None,
     inclusion: float | None = None,
 ) -> pd.DataFrame:
@@ -38,7 +38,7 @@ def compare(
     >>> board["ref_w1"].sort_values()
 
     :param data: name of a data set, or path of a CSV file with a header
-    :param guides: names; None for the baselines that apply to the model
+    :param guides: names, or one; None for the baselines that apply to the model
     :param reference: ``nuts``, ``exact``, ``gibbs``, ``none``, or None for the best that can be had
     :param budget: ``quick`` or ``full``
     :param split: which train/test split of the data set, from 0
@@ -47,7 +47,7 @@ def compare(
     :param target: of a CSV file, the target column; the last by default
     :param task: of a CSV file, ``regression`` (by default), ``binary`` or ``multiclass``
     :param noise: fixes the noise sd, in units of the target
-    :param widths: hidden units of each layer
+    :param widths: hidden units of each layer, or of the only one
     :param activation: ``relu``, ``leaky-relu`` or ``tanh``
     :param inclusion: prior inclusion probability of spike-and-slab weights
     :return: a row a method, with the name of the method as index and the columns of ``scoreboard.csv``; then
@@ -65,7 +65,7 @@ def compare(
     comparison = ask(
         str(data),
         model=model,
-        guides=guides,
+        guides=[guides] if isinstance(guides, str) else guides,
         reference=reference,
         budget=budget,
         seed=seed,
@@ -73,7 +73,7 @@ def compare(
         target=target,
         task=task,
         noise=noise,
-        widths=widths,
+        widths=(widths,) if isinstance(widths, int) else widths,
         activation=activation,
         inclusion=inclusion,
     )

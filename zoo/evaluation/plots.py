@@ -26,7 +26,7 @@ from zoo.files.tables import write_figure
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#F0E442")
 REFERENCE_COLOUR, FAINT = "black", "0.65"
 REFERENCES = ("nuts", "exact", "gibbs")
-DPI = 160
+DPI = 130
 #: Where a figure would be for a method that is right.
 RIGHT_VALUES = {"coverage_90": 0.9, "ref_sd_ratio": 1.0}
 #: Figures that have no panel on the picture of a scoreboard, and panels side by side on it.
