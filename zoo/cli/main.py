@@ -30,12 +30,12 @@ from zoo.cli.options import (
     TaskOption,
     WidthsOption,
     check_at_least,
-    check_seed,
     fit_options,
-    model_options,
     split_names,
+    split_widths,
 )
 from zoo.cli.reproduce import REPRODUCE_HELP, reproduce_command
+from zoo.commands.options import check_seed, model_options
 from zoo.errors import DivergenceError, UserError
 from zoo.version import __version__
 
@@ -307,7 +307,7 @@ def fit_command(
     check_seed(seed)
     wishes = fit_options(guide, {"steps": steps, "lr": lr, "batch-size": batch_size})
     problem = load_problem(data, split=split, target=target, task=task)
-    given = {"widths": widths, "activation": activation, "noise": noise, "inclusion": inclusion}
+    given = {"widths": split_widths(widths), "activation": activation, "noise": noise, "inclusion": inclusion}
     options = model_options(problem, model, [guide], given)
     settings = find_guide(guide).method.settings(len(problem.x), seed, **wishes)
     with progress_bar() as progress:
@@ -378,30 +378,27 @@ def compare_command(
 ) -> None:
     """See ``COMPARE_HELP``."""
     from zoo.commands.compare import run
-    from zoo.commands.comparison import plan
+    from zoo.commands.comparison import ask
     from zoo.evaluation.scoreboard import rich_table
-    from zoo.fitting.problem import load_problem
-    from zoo.registry.queries import baselines, find_model
 
-    _use_one_thread()
-    check_seed(seed)
-    problem = load_problem(data, split=split, target=target, task=task)
-    names = baselines(find_model(model)) if guides is None else split_names(guides)
-    given = {"widths": widths, "activation": activation, "noise": noise, "inclusion": inclusion}
-    options = model_options(problem, model, names, given)
-    comparison = plan(
+    comparison = ask(
         data,
-        problem,
         model=model,
-        guides=names,
+        guides=None if guides is None else split_names(guides),
         reference=reference,
         budget=budget,
         seed=seed,
-        options=options,
+        split=split,
+        target=target,
+        task=task,
+        noise=noise,
+        widths=split_widths(widths),
+        activation=activation,
+        inclusion=inclusion,
     )
     with progress_bar() as progress:
         rows = run(comparison, out, progress)
-    _print_notes(problem.dataset.oddities + ((comparison.remark,) if comparison.remark else ()))
+    _print_notes(comparison.notes)
     Console().print(rich_table(rows, title=escape(f"{model} on {data}")))
     print(f"written to {out}")
     for row in rows:

@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from zoo.cli.options import check_seed, split_names
+from zoo.cli.options import split_names
+from zoo.commands.options import check_seed
 from zoo.errors import UserError
 from zoo.experiments.engine.declaration import AXES
 

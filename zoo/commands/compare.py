@@ -24,6 +24,7 @@ from zoo.files.sealed import file_checksum
 from zoo.fitting.methods import ClosedForm, Fitted, Watch
 from zoo.fitting.problem import Problem
 from zoo.fitting.svi import log_joint
+from zoo.fitting.threads import one_torch_thread
 from zoo.registry.queries import GuideEntry, ModelEntry, find_guide
 
 #: Numbers in the draws of one guide (160 MB); a large network gets fewer of them.
@@ -40,7 +41,7 @@ def run(comparison: Comparison, out: str | Path, progress: Progress | None = Non
     :raises UserError: when the folder cannot be written or belongs to another request
     """
     problem = comparison.problem
-    with output_folder(out, comparison.config()) as folder:
+    with one_torch_thread(), output_folder(out, comparison.config()) as folder:
         truth = reference_posterior(comparison, folder, progress)
         results = [truth] if truth else []
         for name in comparison.guides:

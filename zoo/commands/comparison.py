@@ -11,12 +11,14 @@ from pyro import poutine
 
 from guides.posterior.draws import Posterior
 from zoo.budgets import BUDGETS, Budget
+from zoo.commands.options import check_seed, model_options
 from zoo.errors import UserError, unknown
-from zoo.fitting.problem import Problem
+from zoo.fitting.problem import Problem, load_problem
 from zoo.registry.queries import (
     ModelEntry,
     ModelOptions,
     applicable,
+    baselines,
     check_data,
     find_guide,
     find_model,
@@ -66,6 +68,11 @@ class Comparison:
             "seed": self.seed,
         }
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know: oddities of the data, and the remark."""
+        return self.problem.dataset.oddities + ((self.remark,) if self.remark else ())
+
     def fitted_model(self, guide: str) -> tuple[ModelEntry, str]:
         """The model that a guide fits here, and the note in its row."""
         return applicable(find_guide(guide), self.entry, self.problem.task, self.options)
@@ -85,6 +92,44 @@ class Comparison:
             posterior.save(path, problem.x, observed_data={"y": problem.y})
         else:
             posterior.save(path)
+
+
+def ask(
+    data: str,
+    *,
+    model: str = "bnn",
+    guides: Sequence[str] | None = None,
+    reference: str | None = None,
+    budget: str = "quick",
+    seed: int = 0,
+    split: int = 0,
+    target: str | None = None,
+    task: str | None = None,
+    noise: float | None = None,
+    widths: Sequence[int] | None = None,
+    activation: str | None = None,
+    inclusion: float | None = None,
+) -> Comparison:
+    """The request of one call, its data loaded, and everything checked; :func:`zoo.compare` says what the
+    arguments are.
+
+    :raises UserError: for what cannot be done
+    :raises DataError: for data that are not there, or cannot be read
+    """
+    check_seed(seed)
+    problem = load_problem(data, split=split, target=target, task=task)
+    names = baselines(find_model(model)) if guides is None else guides
+    given = {"widths": widths, "activation": activation, "noise": noise, "inclusion": inclusion}
+    return plan(
+        data,
+        problem,
+        model=model,
+        guides=names,
+        reference=reference,
+        budget=budget,
+        seed=seed,
+        options=model_options(problem, model, names, given),
+    )
 
 
 def plan(

@@ -31,6 +31,7 @@ from tests.zoo.cli_helpers import (
     files,
     fresh_process,
     linear_rows,
+    make_tiny,
     run_zoo,
     table_of,
     write_csv,
@@ -49,7 +50,7 @@ SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 @pytest.fixture(autouse=True)
 def _tiny(monkeypatch):
-    monkeypatch.setitem(BUDGETS, "quick", TINY)
+    make_tiny(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +59,7 @@ def graded(tmp_path_factory):
     folder = tmp_path_factory.mktemp("graded")
     table = write_csv(folder / "table.csv", linear_rows(40))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(BUDGETS, "quick", TINY)
+        make_tiny(patch)
         patch.setattr(zoo.commands.reference, "nuts", functools.partial(nuts, gates=NO_GATES))
         result = run_zoo("compare", table, "--widths", 3, "--seed", 7, "--out", folder / "out")
     assert result.exit_code == 0, result.output
@@ -164,7 +165,9 @@ def test_second_call_reads_everything(graded, monkeypatch):
     assert result.stdout == first.stdout
 
 
-@pytest.mark.parametrize("damage", ["lost", "truncated", SLOW("empty"), "altered", "other versions"])
+@pytest.mark.parametrize(
+    "damage", ["lost", SLOW("truncated"), SLOW("empty"), SLOW("altered"), "other versions"]
+)
 def test_damaged_result_is_made_again_and_the_others_kept(graded, damage, tmp_path, monkeypatch):
     folder, _ = graded
     out = tmp_path / "out"
@@ -228,12 +231,10 @@ main()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "code"),
-    [
-        ("os.kill(os.getpid(), signal.SIGKILL)", -9),
-        SLOW("raise KeyboardInterrupt", 130),
-    ],
+    [("os.kill(os.getpid(), signal.SIGKILL)", -9), ("raise KeyboardInterrupt", 130)],
 )
 def test_interrupted_comparison_keeps_the_finished_guides(end, code, tmp_path, monkeypatch):
     monkeypatch.setitem(BUDGETS, "quick", Budget(steps=20, draws=50, warmup=5, mcmc_draws=5))
@@ -242,11 +243,33 @@ def test_interrupted_comparison_keeps_the_finished_guides(end, code, tmp_path, m
     result = fresh_process(INTERRUPTED.format(end=end), *command)
     assert result.returncode == code, result.stderr
     assert "Traceback" not in result.stderr
-    assert files(tmp_path / "out") == {"config.json", "mean-field.nc"}
-    before = (tmp_path / "out" / "mean-field.nc").stat().st_mtime_ns
+    assert_resumed(command, tmp_path / "out")
+
+
+def test_comparison_that_is_stopped_goes_on_from_the_finished_guides(tmp_path, monkeypatch):
+    """In this process; the slow tests end one from outside."""
+    fit = zoo.commands.compare.fit_guide
+
+    def stop(comparison, name, *args):
+        if name == "spike-slab":
+            raise KeyboardInterrupt
+        return fit(comparison, name, *args)
+
+    table = write_csv(tmp_path / "table.csv", linear_rows(30))
+    command = ["compare", table, "--reference", "none", "--widths", 2, "--out", tmp_path / "out"]
+    with monkeypatch.context() as patch:
+        patch.setattr(zoo.commands.compare, "fit_guide", stop)
+        assert run_zoo(*command).exit_code == 130
+    assert_resumed(command, tmp_path / "out")
+
+
+def assert_resumed(command: list, out: Path) -> None:
+    """The first guide is finished and alone; the same call fits the second one and no other."""
+    assert files(out) == {"config.json", "mean-field.nc"}
+    before = (out / "mean-field.nc").stat().st_mtime_ns
     assert run_zoo(*command).exit_code == 0
-    assert (tmp_path / "out" / "mean-field.nc").stat().st_mtime_ns == before
-    assert list(table_of(tmp_path / "out")) == ["mean-field", "spike-slab"]
+    assert (out / "mean-field.nc").stat().st_mtime_ns == before
+    assert list(table_of(out)) == ["mean-field", "spike-slab"]
 
 
 def test_other_seed_other_figures(tmp_path):
@@ -265,10 +288,28 @@ def test_other_seed_other_figures(tmp_path):
 # ------------------------------------------------------------------------------------- failures are rows
 
 
-def test_reference_that_fails_its_gates_is_shown_and_never_used(graded, tmp_path):
-    """The real gates: thirty draws cannot have a bulk ESS of 400."""
+def test_reference_that_fails_its_gates_is_shown_and_never_used(graded, tmp_path, monkeypatch):
+    """The chains of the comparison that passed, judged otherwise."""
     folder, _ = graded
-    out = tmp_path / "out"
+    shutil.copytree(folder / "out", tmp_path / "out")
+    (tmp_path / "out" / "scatter.png").unlink()
+
+    def judged_otherwise(*args, **kwargs):
+        result = nuts(*args, **kwargs, gates=NO_GATES)
+        found = result.diagnostics | {"attempts": 2}
+        return replace(result, passed=False, reason="bulk ESS 30 not above 400", diagnostics=found)
+
+    monkeypatch.setattr(zoo.commands.reference, "nuts", judged_otherwise)
+    assert_failed_reference_is_not_used(folder, tmp_path / "out")
+
+
+@pytest.mark.slow
+def test_reference_that_fails_the_real_gates_is_shown_and_never_used(graded, tmp_path):
+    """Thirty draws cannot have a bulk ESS of 400."""
+    assert_failed_reference_is_not_used(graded[0], tmp_path / "out")
+
+
+def assert_failed_reference_is_not_used(folder: Path, out: Path) -> None:
     result = run_zoo("compare", folder / "table.csv", "--widths", 3, "--seed", 7, "--out", out)
     assert result.exit_code == 0
     assert re.search(r"^zoo: nuts failed: .*bulk ESS .* not above 400.*--budget full", result.stderr)
