@@ -75,8 +75,8 @@ def assert_share(hits: Tensor, probability: float) -> None:
 class Noise:
     """Tables in place of torch's generator: one row of numbers for each particle.
 
-    Run ``i`` of one particle reads row ``i``, and so does particle ``i`` of a vectorised run: their losses are
-    the same numbers, with no Monte Carlo error in which a mistake could hide.
+    Run ``i`` of one particle reads row ``i``, and so does particle ``i`` of a vectorised run: their losses
+    are the same numbers, with no Monte Carlo error in which a mistake could hide.
 
     :param normal: ``[particles, numbers]``, for ``torch.randn`` in the order of the calls
     :param uniform: ``[particles, numbers]``, for ``torch.rand``
@@ -94,8 +94,8 @@ class Noise:
 
     @classmethod
     def two_level(cls, runs: int) -> Noise:
-        """Plus and minus one, in ``runs - 1`` columns that are orthogonal and add up to zero: the mean over the
-        runs is the expectation of everything that is quadratic in as many normal numbers.
+        """Plus and minus one, in ``runs - 1`` columns that are orthogonal and add up to zero: the mean over
+        the runs is the expectation of everything that is quadratic in as many normal numbers.
         """
         return cls(torch.as_tensor(hadamard(runs)[:, 1:], dtype=torch.get_default_dtype()))
 
@@ -329,19 +329,23 @@ def vectorized(elbo: type, particles: int):
 
 
 def assert_particles_are_runs(model: Callable, guide, elbo: type, *args) -> None:
-    """A vectorised run has the mean loss and gradient of the sequential runs that have the same noise; so has
-    its loss without gradients, where weights are drawn.
-    """
+    """A vectorised run has the mean loss and gradient of the sequential runs that have the same noise."""
     noise = Noise.random()
-    alone, together = elbo(), vectorized(elbo, len(noise))
-    truth = mean_of(noise.each(lambda: loss_and_gradients(model, guide, alone, *args)))
+    truth = mean_of(noise.each(lambda: loss_and_gradients(model, guide, elbo(), *args)))
     with noise.of():
-        assert_equal_results(loss_and_gradients(model, guide, together, *args), truth)
-    with torch.no_grad():
-        losses = [{"loss": torch.tensor(v)} for v in noise.each(lambda: alone.loss(model, guide, *args))]
-        with noise.of():
-            drawn = {"loss": torch.tensor(together.loss(model, guide, *args))}
-    assert_equal_results(drawn, mean_of(losses))
+        together = loss_and_gradients(model, guide, vectorized(elbo, len(noise)), *args)
+    assert_equal_results(together, truth)
+
+
+@torch.no_grad()
+def assert_drawn_particles_are_runs(model: Callable, guide, elbo: type, *args) -> None:
+    """The same of the loss without gradients, where weights are drawn."""
+    noise, alone = Noise.random(), elbo()
+    runs = noise.each(lambda: {"loss": torch.tensor(alone.loss(model, guide, *args))})
+    truth = mean_of(runs)
+    with noise.of():
+        together = vectorized(elbo, len(noise)).loss(model, guide, *args)
+    assert_equal_results({"loss": torch.tensor(together)}, truth)
 
 
 def each_batch(rows: int, size: int, run: Callable) -> Iterator:
@@ -352,7 +356,7 @@ def each_batch(rows: int, size: int, run: Callable) -> Iterator:
 
 
 def drawn_losses(model: Callable, guide, *args, runs: int = 25, particles: int = 200) -> Tensor:
-    """Means of vectorised particles without gradients, ``[runs]``: real networks, as in ``svi.evaluate_loss``."""
+    """Means of vectorised particles without gradients, ``[runs]``: of real networks."""
     with torch.no_grad():
         return losses(model, guide, vectorized(TraceMeanField_ELBO, particles), runs, *args)
 

@@ -28,6 +28,7 @@ from tests.guides.battery import (
     CASES,
     NOISE,
     Noise,
+    assert_drawn_particles_are_runs,
     assert_equal_results,
     assert_mean,
     assert_particles_are_runs,
@@ -283,10 +284,11 @@ def test_local_sites_in_a_subsampled_plate(make, elbo):
     full_guide.load_state_dict(guide.state_dict())
     full = losses(local_model(), full_guide, vectorized(elbo, 500), 25, y)
     assert_particles_are_runs(local_model(), full_guide, elbo, y)
+    assert_drawn_particles_are_runs(local_model(), full_guide, elbo, y)
     batches = each_batch(8, 2, lambda: losses(local_model(2), guide, vectorized(elbo, 500), 25, y))
     assert_same_mean(torch.stack(list(batches)).mean(0), full)
-    for _ in each_batch(8, 2, lambda: assert_particles_are_runs(local_model(2), guide, elbo, y)):
-        pass
+    for check in (assert_particles_are_runs, assert_drawn_particles_are_runs):
+        list(each_batch(8, 2, lambda check=check: check(local_model(2), guide, elbo, y)))
     history = fit(local_model(2), guide, y, steps=5)
     assert all(map(math.isfinite, history))
     assert Predictive(local_model(2), guide=guide, num_samples=3)(y)["z"].shape == (3, 2)
@@ -325,6 +327,7 @@ def test_hierarchical_priors(make):
     perturb(guide, 0.3)
     for elbo in (Trace_ELBO, TraceMeanField_ELBO):
         assert_particles_are_runs(model, guide, elbo, x, y)
+        assert_drawn_particles_are_runs(model, guide, elbo, x, y)
     values = losses(model, guide, vectorized(TraceMeanField_ELBO, 200), 25, x, y)
     # The same bound by drawing everything and scoring it.
     draws = guide.draws(10_000, seed=1)
@@ -372,6 +375,7 @@ def test_constrained_sites_go_through_their_bijection(make):
     truth = (guide.log_prob(draws) - joint).double()
     for elbo in (Trace_ELBO, TraceMeanField_ELBO):
         assert_particles_are_runs(constrained_model, guide, elbo, y)
+        assert_drawn_particles_are_runs(constrained_model, guide, elbo, y)
         assert_same_mean(losses(constrained_model, guide, vectorized(elbo, 100), 20, y), truth)
     assert all(map(math.isfinite, fit(constrained_model, guide, y, steps=5)))
     quantiles = guide.quantiles([0.1, 0.9])

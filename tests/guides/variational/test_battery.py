@@ -22,6 +22,7 @@ from tests.guides.battery import (
     NOISE,
     PRODUCTS,
     Noise,
+    assert_drawn_particles_are_runs,
     assert_equal_results,
     assert_mean,
     assert_particles_are_runs,
@@ -236,6 +237,7 @@ def test_vectorized_particles_are_sequential_runs(case, name):
     perturb(guide, 0.2)
     for elbo in ELBOS:
         assert_particles_are_runs(model, guide, elbo, x, y)
+        assert_drawn_particles_are_runs(model, guide, elbo, x, y)
 
 
 @each_exact_case
@@ -253,6 +255,7 @@ def test_weights_in_a_plate_of_their_own(case):
     guide.setup(x, y)
     perturb(guide, 0.2)
     assert_particles_are_runs(model, guide, TraceMeanField_ELBO, x, y)
+    assert_drawn_particles_are_runs(model, guide, TraceMeanField_ELBO, x, y)
     truth = exact_loss(guide, case.prior, x, y)
     assert_mean(losses(model, guide, vectorized(TraceMeanField_ELBO, 200), 25, x, y), truth)
 
