@@ -128,11 +128,16 @@ def _predicted_site(trace: poutine.Trace, draws: Draws) -> str:
         name
         for name, node in trace.nodes.items()
         if node["type"] == "sample" and name not in draws
-        if not site_is_subsample(node) and not node["infer"].get("_deterministic")
+        if not site_is_subsample(node) and not _is_deterministic(node)
     ]
     if len(names) != 1:
         raise ValueError(f"one site to predict is needed, the model has {names or 'none'}: pass site=NAME")
     return names[0]
+
+
+def _is_deterministic(node: dict) -> bool:
+    """Of ``pyro.deterministic`` and the like: a point, masked."""
+    return isinstance(getattr(node["fn"], "base_dist", node["fn"]), dist.Delta)
 
 
 def function_values(laws: Distribution) -> Tensor:

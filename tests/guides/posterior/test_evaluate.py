@@ -57,9 +57,8 @@ def problem(name):
     model, x = MODELS[name], torch.randn(N, 2, generator=torch.Generator().manual_seed(0))
     torch.manual_seed(1)
     traces = [poutine.trace(model).get_trace(x) for _ in range(S)]
-    latent = [
-        n for n, v in traces[0].nodes.items() if v["type"] == "sample" and n not in ("y", "data", "kept")
-    ]
+    names = [name for name, node in traces[0].nodes.items() if node["type"] == "sample"]
+    latent = [name for name in names if name not in ("y", "data", "kept")]
     return model, {n: torch.stack([t.nodes[n]["value"] for t in traces]) for n in latent}, x, traces
 
 

@@ -77,6 +77,10 @@ def backpropagation():
     return ProbabilisticBackpropagation(layered).fit(x, y, epochs=1).posterior(DRAWS)
 
 
+def by_varbvs(family, targets, **options):
+    return VARBVS(family, starts=1, **options).fit(X, targets).posterior(DRAWS)
+
+
 def by_nuts(**options):
     data = {"pyro": (x, y), "numpyro": (X, Y)}[options["backend"]]
     short = {"warmup": 10, "draws": DRAWS // 2, "gates": GATES, "retries": 0}
@@ -94,13 +98,9 @@ METHODS = {
     "a guide of a rewritten model": lambda: from_guide(AutoMeanField(Horseshoe(["w"])(regression))),
     "an ensemble": lambda: fit_ensemble(regression, x, y, members=DRAWS // 10, steps=2),
     "probabilistic backpropagation": backpropagation,
-    "varbvs": lambda: VARBVS(starts=1).fit(X, Y).posterior(DRAWS),
-    "varbvs on a grid": lambda: (
-        VARBVS(inclusion_prob=[0.2, 0.5], bias_scale=0, starts=1).fit(X, Y).posterior(DRAWS)
-    ),
-    "varbvs, logistic": lambda: (
-        VARBVS("logistic", bias_scale=math.inf, starts=1).fit(X, LABELS).posterior(DRAWS)
-    ),
+    "varbvs": lambda: by_varbvs("linear", Y),
+    "varbvs on a grid": lambda: by_varbvs("linear", Y, inclusion_prob=[0.2, 0.5], bias_scale=0),
+    "varbvs, logistic": lambda: by_varbvs("logistic", LABELS, bias_scale=math.inf),
     "conjugate": lambda: conjugate_linear_regression(X, Y, prior_scale=1.0, noise_scale=0.3).posterior(DRAWS),
     "normal-gamma": lambda: normal_gamma_regression(X, Y).posterior(DRAWS),
     "enumeration": lambda: enumerate_spike_slab(X, Y).posterior(DRAWS),
@@ -208,7 +208,8 @@ def test_closed_forms_predict_what_their_draws_predict(noise):
         conjugate_linear_regression(X, Y, prior_scale=1.0, noise_scale=0.3),
         normal_gamma_regression(X, Y, a=3.0),
     ):
-        law, drawn = exact.predictive(X[:4], noise), exact.posterior(20_000).predictive(x[:4].double(), noise)
+        law = exact.predictive(X[:4], noise)
+        drawn = exact.posterior(20_000).predictive(X[:4], noise=noise)
         error = law.stddev / 20_000**0.5
         assert ((law.mean - drawn.mean).abs() < 5 * error).all()
         torch.testing.assert_close(law.stddev, drawn.variance.sqrt(), rtol=0.03, atol=0)
