@@ -10,6 +10,7 @@ import torch
 from rich.progress import Progress
 
 from guides.posterior.draws import Posterior
+from guides.posterior.evaluate import log_joint
 from zoo.commands.comparison import Comparison
 from zoo.commands.grading import Graded, grade, write_inclusion
 from zoo.commands.reference import reference_posterior
@@ -23,7 +24,6 @@ from zoo.files.output import output_folder
 from zoo.files.sealed import file_checksum
 from zoo.fitting.methods import ClosedForm, Fitted, Watch
 from zoo.fitting.problem import Problem
-from zoo.fitting.svi import log_joint
 from zoo.fitting.threads import one_torch_thread
 from zoo.registry.queries import GuideEntry, ModelEntry, find_guide
 

@@ -17,11 +17,11 @@ from pyro import poutine
 from pyro.infer import SVI
 from torch import Tensor
 from torch.distributions import Categorical
-from torch.func import vmap
 
 from guides.core.distributions import base_prior
 from guides.core.flat_guide import FlatGuide
 from guides.core.svi import Schedule, half_cosine, shuffled_epochs, svi_steps
+from guides.posterior.evaluate import over_draws
 from zoo.fitting.svi import fitting
 
 #: Rows that all members of an ensemble see at once.
@@ -135,7 +135,7 @@ def member_probabilities(
     :param weights: of every latent site ``[M, *site]``, drawn once for each network
     :param x: ``[N, ...]``, in pieces of ``rows``
     """
-    return torch.cat([piece for _, piece in _pieces(model, weights, x, rows)], 1)
+    return torch.cat(list(_pieces(model, weights, x, rows)), 1)
 
 
 @torch.no_grad()
@@ -145,22 +145,19 @@ def averaged_probabilities(
     """The ensemble's prediction ``[N, K]``: the mean over networks of their class *probabilities* (the
     published programs average their logarithms); arguments as for :func:`member_probabilities`.
     """
-    return torch.cat([piece.mean(0) for _, piece in _pieces(model, weights, x, rows)])
+    return torch.cat([piece.mean(0) for piece in _pieces(model, weights, x, rows)])
 
 
-def _pieces(
-    model: Callable, weights: Mapping[str, Tensor], x: Tensor, rows: int
-) -> Iterator[tuple[slice, Tensor]]:
-    nothing = torch.zeros(rows, dtype=torch.long, device=x.device)  # data, so that none are drawn
-    weights = {name: value.detach() for name, value in weights.items()}
+def _pieces(model: Callable, weights: Mapping[str, Tensor], x: Tensor, rows: int) -> Iterator[Tensor]:
+    for inputs in x.split(rows):
+        nothing = torch.zeros(len(inputs), dtype=torch.long, device=x.device)  # data, so that none are drawn
 
-    def logits(members: dict[str, Tensor], inputs: Tensor) -> Tensor:
-        return poutine.condition(model, members)(inputs, nothing[: len(inputs)])
+        def logits(
+            member: dict[str, Tensor], inputs: Tensor = inputs, nothing: Tensor = nothing
+        ) -> tuple[Tensor]:
+            return (poutine.condition(model, member)(inputs, nothing),)
 
-    with pyro.validation_enabled(False), poutine.block():
-        for start in range(0, len(x), rows):
-            part = slice(start, start + rows)
-            yield part, vmap(logits, in_dims=(0, None))(weights, x[part]).softmax(-1)
+        yield over_draws(logits, weights)[0].softmax(-1)
 
 
 def single_network(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pyro
 import torch
-from pyro import poutine
 from pyro.infer import SVI
 from rich.progress import Progress
 from safetensors import SafetensorError, safe_open
@@ -231,16 +230,3 @@ def _checksum(header: str, tensors: Mapping[str, Tensor]) -> str:
         digest.update(f"{name} {value.dtype} {list(value.shape)}".encode())
         digest.update(value.detach().numpy().tobytes())
     return digest.hexdigest()
-
-
-def log_joint(model: Callable, draws: Mapping[str, Tensor], *args) -> Tensor:
-    """``log p(y, theta)`` of the model at draws ``{name: [S, *site]}`` and its arguments: ``[S]``, nats."""
-    size = len(next(iter(draws.values())))
-    values = []
-    with torch.no_grad(), pyro.validation_enabled(False), poutine.block():
-        for i in range(size):
-            trace = poutine.trace(poutine.condition(model, {n: v[i] for n, v in draws.items()})).get_trace(
-                *args
-            )
-            values.append(trace.log_prob_sum())
-    return torch.stack(values)

@@ -21,6 +21,7 @@ from guides import (
 )
 from guides.posterior.files import load_guide, save_guide, write_atomically
 from tests.guides.battery import CASES, data, fit, linear_model, network, normal
+from tests.guides.core.test_pyro_contract import constrained_model
 
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
 ROOT = Path(__file__).parents[3]
@@ -90,8 +91,6 @@ def test_loading_into_a_guide_in_use_fills_its_parameters():
 
 
 def test_supports_are_learned_after_loading():
-    from test_pyro_contract import constrained_model
-
     y = torch.randn(6, 2)
     guide = AutoMeanField(constrained_model)
     guide.setup(y)

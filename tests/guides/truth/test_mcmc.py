@@ -20,7 +20,7 @@ from guides.posterior import arviz_io
 from guides.truth import mcmc, samplers
 from guides.truth.conjugate import conjugate_linear_regression
 from guides.truth.gates import Gates, MCMCResult, judge
-from guides.truth.mcmc import nuts, pyro_nuts
+from guides.truth.mcmc import nuts
 
 #: Chance that a correct sampler fails any one group of comparisons (Bonferroni over the group).
 FAMILY_WISE = 1e-5
@@ -209,7 +209,7 @@ def test_pyro_nuts_returns_the_exact_posterior():
     torch.manual_seed(5)
     state = torch.get_rng_state()
     # with 150 iterations of warm-up one machine in a few gets a step size that mixes badly
-    result = pyro_nuts(model, args, warmup=400, draws=250, float64=True, gates=LOOSE, retries=0)
+    result = nuts(model, args, backend="pyro", warmup=400, draws=250, float64=True, gates=LOOSE, retries=0)
     assert torch.equal(state, torch.get_rng_state())
     assert torch.get_default_dtype() == torch.float32
     assert result.passed, result.reason
@@ -267,6 +267,8 @@ def test_models_that_nuts_cannot_serve_are_refused_by_name():
         assert "\n" not in str(caught.value)
     with pytest.raises(ValueError, match="at least 2"):
         nuts(nothing, chains=1)
+    with pytest.raises(ValueError, match="'numpyro' or 'pyro', not 'stan'"):
+        nuts(nothing, backend="stan")
 
 
 def test_pyro_models_that_nuts_cannot_serve_are_refused_by_name():
@@ -282,7 +284,7 @@ def test_pyro_models_that_nuts_cannot_serve_are_refused_by_name():
     for model, words in ((discrete, "'gate' is discrete"), (minibatch, "'rows' uses 5 of 10"),
                          (lambda: None, "no latent site")):  # fmt: skip
         with pytest.raises(ValueError, match=words):
-            pyro_nuts(model)
+            nuts(model, backend="pyro")
 
 
 # ------------------------------------------------------------------------------------------ gates and retries
@@ -441,8 +443,7 @@ def test_the_bar_counts_every_draw(capsys):
     with samplers._Bar(True, 10, "NUTS") as bar:
         bar.add(4)
         bar.add(6)
-        bar.refresh()
-        assert bar.bar.n == 10
+        assert bar.progress.tasks[0].completed == 10
     assert "NUTS" in capsys.readouterr().err
 
 
@@ -481,8 +482,8 @@ def test_another_question_is_not(monkeypatch, tmp_path):
     def other():
         raise AssertionError("another model")
 
-    base = {"twin": nothing_to_sample, "args": (x,), "cache": path}
-    changes = [{"args": (x + 1e-9,)}, {"kwargs": {"a": 1}}, {"seed": 1}, {"warmup": 601}, {"twin": other},
+    base = {"model": nothing_to_sample, "args": (x,), "cache": path}
+    changes = [{"args": (x + 1e-9,)}, {"kwargs": {"a": 1}}, {"seed": 1}, {"warmup": 601}, {"model": other},
                {"function": lambda d: d["x"]}, {"gates": LOOSE}, {"float64": True}]  # fmt: skip
     for change in changes:
         nuts(**base)

@@ -13,6 +13,7 @@ import torch
 import zoo.commands.compare
 from data_loaders import load_csv
 from guides import AutoSpikeSlab
+from guides.posterior import log_joint
 from guides.truth.spike_slab_linear import enumerate_spike_slab
 from tests.zoo.cli_helpers import ALWAYS, DISTANCES, PREDICTIVE, TINY, files, run_zoo, table_of, write_csv
 from zoo.budgets import BUDGETS, Budget
@@ -24,7 +25,6 @@ from zoo.evaluation.distances import compare_functions
 from zoo.evaluation.scoreboard import read_scoreboard
 from zoo.fitting.methods import Variational
 from zoo.fitting.problem import prepare
-from zoo.fitting.svi import log_joint
 from zoo.models.latent_binary import SpikeSlabLinear
 from zoo.registry.queries import ModelOptions
 

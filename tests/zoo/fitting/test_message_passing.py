@@ -16,7 +16,7 @@ from torch.distributions import Gamma, Normal
 
 import zoo.commands.reference
 from guides.message_passing import ProbabilisticBackpropagation
-from guides.posterior.draws import Posterior, function_values, observed_laws
+from guides.posterior import Posterior, function_values, observed_laws
 from guides.truth.gates import Gates
 from guides.truth.mcmc import nuts
 from tests.zoo.cli_helpers import (

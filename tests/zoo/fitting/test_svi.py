@@ -15,6 +15,7 @@ from pyro.infer import SVI
 from safetensors.torch import save_file
 
 import zoo.fitting.svi
+from guides.posterior import log_joint
 from tests.zoo.cli_helpers import fresh_process, linear_rows, run_zoo, write_csv
 from zoo.commands import predict
 from zoo.errors import DivergenceError, UserError
@@ -23,7 +24,6 @@ from zoo.fitting.svi import (
     FitSettings,
     default_batch_size,
     default_learning_rate,
-    log_joint,
     read_checkpoint,
 )
 from zoo.registry.queries import GUIDES, MODELS, ModelOptions
