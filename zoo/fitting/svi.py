@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import pyro
 import torch
 from pyro.infer import SVI
 from rich.progress import Progress
