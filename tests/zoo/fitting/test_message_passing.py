@@ -1,4 +1,7 @@
-"""Probabilistic backpropagation on the scoreboard, on disk and in predictions."""
+"""Probabilistic backpropagation on the scoreboard, on disk and in predictions.
+
+Figures are drawn once, in the comparison that most tests look at.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ import pytest
 import torch
 from torch.distributions import Gamma, Normal
 
+import zoo.commands.compare
 import zoo.commands.reference
 from guides.message_passing import ProbabilisticBackpropagation
 from guides.posterior.draws import Posterior, function_values, observed_laws
@@ -43,6 +47,8 @@ from zoo.fitting.problem import load_problem
 from zoo.models.bnn import PBPNetwork
 from zoo.registry.queries import MODELS, ModelOptions
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 NO_GATES = Gates(max_rhat=99, min_ess_bulk=0, max_divergence_share=1)
 FORTY = "40 passes over the data count it 40 times: no approximation of the posterior"
 SEED = 7
@@ -53,8 +59,13 @@ def _tiny(monkeypatch):
     monkeypatch.setitem(BUDGETS, "quick", TINY)
 
 
+@pytest.fixture
+def undrawn(monkeypatch) -> None:
+    monkeypatch.setattr(zoo.commands.compare, "write_plots", lambda *args: None)
+
+
 @pytest.fixture(scope="module")
-def graded(tmp_path_factory):
+def graded(tmp_path_factory, quick_compilation):
     """``zoo compare`` of both kinds of messages without bias, against chains that every gate lets pass."""
     folder = tmp_path_factory.mktemp("graded")
     table = write_csv(folder / "table.csv", linear_rows(40))
@@ -71,6 +82,7 @@ def compare(table: Path, out: Path, guides: str, *options: object):
     return run_zoo("compare", table, *words, "--guides", guides, "--out", out)
 
 
+@functools.cache
 def guide_of(folder: Path, messages: str, epochs: int) -> ProbabilisticBackpropagation:
     """The guide by itself, on the same data."""
     problem = load_problem(str(folder / "table.csv"))
@@ -154,6 +166,7 @@ def log_density(draws: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor
     return total + Normal(mean, noise[:, None].rsqrt()).log_prob(y.double()).sum(1)
 
 
+@pytest.mark.slow
 def test_messages_differ_only_where_there_is_no_bias(graded, tmp_path):
     without = table_of(graded[0] / "out")
     assert without["pbp"]["log_likelihood"] != without["sspbp"]["log_likelihood"]
@@ -165,7 +178,7 @@ def test_messages_differ_only_where_there_is_no_bias(graded, tmp_path):
         assert float(rows["pbp"][name]) == pytest.approx(float(rows["sspbp"][name]), rel=1e-8)
 
 
-def test_one_pass_alone_when_it_alone_is_named(graded, tmp_path):
+def test_one_pass_alone_when_it_alone_is_named(graded, tmp_path, undrawn):
     options = ["--reference", "none"]
     assert compare(graded[0] / "table.csv", tmp_path / "out", "pbp-1-epoch", *options).exit_code == 0
     row = table_of(tmp_path / "out")
@@ -174,8 +187,8 @@ def test_one_pass_alone_when_it_alone_is_named(graded, tmp_path):
     assert all(row["pbp-1-epoch"][name] == whole[name] for name in PREDICTIVE)
 
 
-@pytest.mark.parametrize("activation", ["relu", "leaky-relu"])
-def test_plain_network_with_known_noise(graded, activation, tmp_path):
+@pytest.mark.parametrize("activation", [pytest.param("relu", marks=pytest.mark.slow), "leaky-relu"])
+def test_plain_network_with_known_noise(graded, activation, tmp_path, undrawn):
     """The prior of its weights is fixed: no precision is left, two numbers a weight and a bias."""
     options = ["--model", "bnn", "--activation", activation, "--noise", 0.2, "--reference", "none"]
     result = compare(graded[0] / "table.csv", tmp_path / "out", "pbp-1-epoch", *options)
@@ -187,7 +200,7 @@ def test_plain_network_with_known_noise(graded, activation, tmp_path):
 # ---------------------------------------------------------------------------------------- nothing twice
 
 
-def test_second_comparison_reads_the_messages_back(graded, monkeypatch):
+def test_second_comparison_reads_the_messages_back(graded, monkeypatch, undrawn):
     folder, first = graded
     before = (folder / "out" / "scoreboard.csv").read_bytes()
     monkeypatch.setattr(zoo.commands.reference, "nuts", functools.partial(nuts, gates=NO_GATES))
@@ -197,7 +210,7 @@ def test_second_comparison_reads_the_messages_back(graded, monkeypatch):
     assert (folder / "out" / "scoreboard.csv").read_bytes() == before
 
 
-def test_flipped_bit_in_the_messages_is_found(graded, tmp_path):
+def test_flipped_bit_in_the_messages_is_found(graded, tmp_path, undrawn):
     table, out = graded[0] / "table.csv", tmp_path / "out"
     options = ["--reference", "none"]
     compare(table, out, "pbp-1-epoch", *options)
@@ -218,7 +231,7 @@ def test_flipped_bit_in_the_messages_is_found(graded, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def fitted(tmp_path_factory):
+def fitted(tmp_path_factory, quick_compilation):
     folder = tmp_path_factory.mktemp("fitted")
     table = write_csv(folder / "table.csv", linear_rows(40))
     result = fit(table, folder / "fit")
@@ -262,7 +275,16 @@ def test_predictions_are_the_messages_in_original_units(fitted):
     for level, quantile in ((0.05, q5), (0.5, q50), (0.95, q95)):
         standardised = torch.as_tensor(scale.transform_y(quantile))
         np.testing.assert_allclose(predictive.cdf(standardised).numpy(), level, atol=1e-9)
-    # a fresh process, and draws and a seed that are not used: the same bytes
+    # draws and a seed are not used: the same bytes
+    assert run_zoo(*command, folder / "again.csv", "--seed", 3, "--draws", 2).exit_code == 0
+    assert (folder / "again.csv").read_bytes() == (folder / "p.csv").read_bytes()
+
+
+@pytest.mark.slow
+def test_predictions_are_the_same_in_a_fresh_process(fitted):
+    folder, _ = fitted
+    command = ["predict", folder / "fit", "--input", folder / "table.csv", "--out"]
+    assert run_zoo(*command, folder / "p.csv").exit_code == 0
     result = fresh_process(
         "from zoo.cli.main import main; main()", *command, folder / "fresh.csv", "--seed", 3
     )
