@@ -243,16 +243,8 @@ def test_spike_slab_is_gaussian_exactly_when_there_is_a_bias(bias):
     assert gap < 1e-10 if bias else gap > 1e-3
 
 
-@pytest.mark.parametrize(
-    ("family", "bias"),
-    [
-        (GAUSSIAN, True),
-        (SPIKE_SLAB, False),
-        pytest.param(GAUSSIAN, False, marks=pytest.mark.slow),
-        pytest.param(SPIKE_SLAB, True, marks=pytest.mark.slow),
-    ],
-    ids=lambda value: getattr(value, "name", value),
-)
+@pytest.mark.slow  # quick: the whole fits of test_backpropagation, where gradients decide
+@pytest.mark.parametrize("bias", [True, False])
 def test_torch_and_jax_give_the_same_numbers_and_gradients(family, bias):
     import jax
     import jax.numpy as jnp
@@ -282,8 +274,7 @@ positive = st.floats(0, 1e6)
 log_probability = st.floats(-800, -1e-20) | st.just(-0.0)
 
 
-@settings(deadline=None, max_examples=200)
-@given(
+EXTREMES = dict(
     means=st.lists(finite, min_size=3, max_size=3),
     variances=st.lists(positive, min_size=3, max_size=3),
     logs=st.lists(log_probability, min_size=3, max_size=3),
@@ -291,7 +282,9 @@ log_probability = st.floats(-800, -1e-20) | st.just(-0.0)
     weight_variances=st.lists(positive, min_size=9, max_size=9),
     dtype=st.sampled_from([torch.float64, torch.float32]),
 )
-def test_nothing_is_ever_negative_or_nan(means, variances, logs, weight_means, weight_variances, dtype):
+
+
+def never_negative_or_nan(means, variances, logs, weight_means, weight_variances, dtype):
     array = lambda values: torch.tensor(values, dtype=dtype)  # noqa: E731
     log_slab = array(logs)
     log_spike = torch.where(log_slab > -0.69, torch.log(-torch.expm1(log_slab)), torch.log1p(-log_slab.exp()))
@@ -312,3 +305,16 @@ def test_nothing_is_ever_negative_or_nan(means, variances, logs, weight_means, w
             assert not any(torch.isnan(a).any() for a in result)
             assert torch.all(result.variance >= 0)
             assert torch.all(family.mean_and_variance(result)[1] >= 0)
+
+
+@settings(deadline=None, max_examples=50)
+@given(**EXTREMES)
+def test_nothing_is_ever_negative_or_nan(**drawn):
+    never_negative_or_nan(**drawn)
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=200)
+@given(**EXTREMES)
+def test_nothing_is_ever_negative_or_nan_at_length(**drawn):
+    never_negative_or_nan(**drawn)

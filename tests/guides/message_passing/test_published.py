@@ -101,8 +101,8 @@ def test_biases_make_the_spike_vanish(widths):
 
 
 def test_without_biases_the_spike_is_there():
-    gaussian, *_, (_, _, x_test) = published_run((4, 3), "gaussian", bias=False)
-    mixed, *_ = published_run((4, 3), "spike-slab", bias=False)
+    gaussian, *_, (_, _, x_test) = published_run((5, 4), "gaussian", bias=False)
+    mixed, *_ = published_run((5, 4), "spike-slab", bias=False)
     assert mixed.predict(x_test).slabs.min() < 0.999
     assert np.abs(mixed.predict(x_test).mean - gaussian.predict(x_test).mean).max() > 1e-3
 
@@ -122,7 +122,7 @@ def test_without_biases_the_spike_is_there():
     ],
 )
 def test_package_agrees_with_the_published_algorithm(method, bias, widths):
-    run, start, orders, (x, y, x_test) = published_run(widths, MESSAGES[method], bias)
+    run, start, orders, (x, y, x_test) = published_run(widths, MESSAGES[method], bias=bias)
     expected = run.predict(x_test)
     guide = fitted(method, bias, widths, start, orders, x, y)
     law = guide.predictive(torch.as_tensor(x_test), noise=False)

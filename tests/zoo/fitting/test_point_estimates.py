@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +37,10 @@ NO_BOUND = ["horseshoe", "group-normal-jeffreys", "mc-dropout", "concrete-dropou
 
 @pytest.fixture(autouse=True)
 def _tiny(monkeypatch):
-    monkeypatch.setitem(BUDGETS, "quick", TINY)
+    """A budget of seconds, and no figures drawn."""
+    monkeypatch.setitem(BUDGETS, "quick", replace(TINY, steps=10, draws=20))
+    monkeypatch.setattr("zoo.commands.compare.write_plots", lambda *args: None)
+    monkeypatch.setattr("zoo.commands.predict.plot_loss", lambda *args, **kwargs: None)
 
 
 @pytest.fixture
@@ -146,7 +150,14 @@ def test_what_has_no_bound_and_no_density_says_so(table, tmp_path):
     assert rows["deep-ensemble"]["num_parameters"] == str(5 * int(rows["map"]["num_parameters"]))
 
 
-@pytest.mark.parametrize("guide", ["map", "deep-ensemble", "horseshoe", "mc-dropout", "mnf"])
+@pytest.mark.parametrize(
+    "guide",
+    [
+        "deep-ensemble",
+        "horseshoe",
+        *(pytest.param(guide, marks=pytest.mark.slow) for guide in ("map", "mc-dropout", "mnf")),
+    ],
+)
 def test_fit_predicts_the_same_in_another_process(guide, table, tmp_path, monkeypatch):
     command = ["fit", table, "--guide", guide, "--steps", 20, "--widths", 2, "--out", tmp_path / "fit"]
     assert run_zoo(*command).exit_code == 0
@@ -211,7 +222,7 @@ def test_many_draws_of_filters_keep_their_scales_apart():
 
 def test_horseshoe_predicts_with_its_weights(data, network):
     method = GUIDES["horseshoe"].method
-    fitted = method.fit(network, data, method.settings(ROWS, seed=0, steps=300))
+    fitted = method.fit(network, data, method.settings(ROWS, seed=0, steps=80, lr=0.05))
     assert set(fitted.draws(2, 0)) == {"w1", "b1", "w2", "b2", "noise_precision"}
     mean = fitted.predictor(100, 0)(data[0]).mean
     assert (mean - data[1]).square().mean() < 0.5 * data[1].var()
