@@ -254,9 +254,9 @@ def test_same_fit_in_every_experiment_and_another_in_every_trial():
 
 
 def test_early_network_is_the_same_one_stopped_early():
-    late, early = fit(cell("mnf", epochs=7)), fit(cell("mnf-early", epochs=7))
+    late, early = fit(cell("mnf", epochs=5)), fit(cell("mnf-early", epochs=5))
     assert late.seed == early.seed
-    assert (len(late.history.seconds), len(early.history.seconds)) == (21, 2)
+    assert (len(late.history.seconds), len(early.history.seconds)) == (15, 2)
 
 
 @pytest.mark.parametrize(
