@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
+
+# Two processes share two cores, and idle BLAS threads burn what they wait.  Read when numpy is imported.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import pyro
 import pytest
 import torch
 
-torch.set_num_threads(1)  # two processes share two cores
+torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
