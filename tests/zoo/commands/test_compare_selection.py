@@ -15,7 +15,17 @@ from data_loaders import load_csv
 from guides import AutoSpikeSlab
 from guides.posterior import log_joint
 from guides.truth.spike_slab_linear import enumerate_spike_slab
-from tests.zoo.cli_helpers import ALWAYS, DISTANCES, PREDICTIVE, TINY, files, run_zoo, table_of, write_csv
+from tests.zoo.cli_helpers import (
+    ALWAYS,
+    DISTANCES,
+    PREDICTIVE,
+    TINY,
+    files,
+    make_tiny,
+    run_zoo,
+    table_of,
+    write_csv,
+)
 from zoo.budgets import BUDGETS, Budget
 from zoo.commands.compare import run
 from zoo.commands.comparison import plan
@@ -41,12 +51,13 @@ def selection(tmp_path_factory):
     table = write_csv(folder / "select.csv", np.column_stack([x, y]).tolist(), "a,b,c,d,e,f,y")
     problem = prepare(load_csv(table, protocol="whole"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(BUDGETS, "quick", Budget(steps=1000, draws=400, warmup=5, mcmc_draws=5))
+        make_tiny(patch, elbo_draws=200)
+        patch.setitem(BUDGETS, "quick", Budget(steps=300, draws=400, warmup=5, mcmc_draws=5))
         comparison = plan(
             "select", problem, model="spike-slab-linear", guides=["mean-field", "spike-slab"], reference=None,
             budget="quick", seed=0, options=ModelOptions(),
         )  # fmt: skip
-    return comparison, run(comparison, folder / "out"), folder / "out"
+        return comparison, run(comparison, folder / "out"), folder / "out"
 
 
 def test_exact_reference_and_files_of_variable_selection(selection):
@@ -113,8 +124,9 @@ def test_reference_against_itself_is_near_the_floor(selection, tmp_path):
     assert compare_functions(values, values).ref_w1.value == 0
 
 
+@pytest.mark.slow
 @NEEDS_MIRROR
-@pytest.mark.parametrize("data", ["us_crime", pytest.param("mjmcmc_sim_linear", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("data", ["us_crime", "mjmcmc_sim_linear"])
 def test_real_sets_of_variable_selection(data, tmp_path, monkeypatch):
     monkeypatch.setitem(BUDGETS, "quick", replace(TINY, steps=800))
     options = ["--model", "spike-slab-linear", "--guides", "spike-slab", "--reference", "exact"]

@@ -247,7 +247,8 @@ def alive(process: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("jobs", [1, 2])
 def test_ctrl_c_is_one_line_and_writes_the_tables(jobs, calls, tmp_path):
     out = tmp_path / "stopped"
     # cells so long that the grid cannot end before a busy machine has noticed that three are finished
