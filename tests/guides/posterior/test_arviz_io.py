@@ -134,6 +134,7 @@ def test_an_error_while_saving_leaves_the_old_file_and_no_litter(tmp_path, monke
     assert os.listdir(tmp_path) == ["fit.nc"]
 
 
+@pytest.mark.slow
 def test_a_process_killed_while_saving_leaves_the_old_file(tmp_path):
     path = save_netcdf(to_arviz(POSTERIOR, attrs={"version": 1}), tmp_path / "fit.nc")
     code = (

@@ -113,7 +113,9 @@ METHODS = {
 CHAINS = {"gibbs": 2, "nuts": 2, "nuts of pyro": 2}
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name == "nuts" else ()) for name in METHODS]
+)
 def test_all_questions_and_the_file(name, tmp_path):
     posterior = METHODS[name]()
     logistic = isinstance(posterior.predictive(x), dist.Bernoulli)
