@@ -39,8 +39,8 @@ from zoo.evaluation.metrics import predictive_figures
 from zoo.evaluation.pareto import pareto_k
 from zoo.fitting.message_passing import MessagePassing
 from zoo.fitting.problem import load_problem
+from zoo.models import create
 from zoo.models.bnn import PBPNetwork
-from zoo.registry.queries import MODELS, ModelOptions
 
 NO_GATES = Gates(max_rhat=99, min_ess_bulk=0, max_divergence_share=1)
 FORTY = "40 passes over the data count it 40 times: no approximation of the posterior"
@@ -237,7 +237,7 @@ def test_fit_says_what_it_did_and_leaves_a_guide(fitted):
     assert files(folder / "fit") == {"fit.safetensors", "fit.json", "config.json"}
     config = json.loads((folder / "fit" / "config.json").read_text())
     assert (config["settings"], config["note"]) == ({"epochs": 40, "seed": SEED}, FORTY)
-    model = MODELS["pbp-bnn-no-bias"].build("regression", 2, 0, ModelOptions(widths=(3,)))
+    model = create("pbp-bnn-no-bias", in_features=2, widths=(3,))
     guide = ProbabilisticBackpropagation.load(folder / "fit" / "fit.safetensors", model)
     alone = guide_of(folder, "spike-slab", 40)
     for name, site in alone.sites.items():
