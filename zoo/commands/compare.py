@@ -65,9 +65,9 @@ def fit_guide(comparison: Comparison, name: str, folder: Path, progress: Progres
     if known is not None:
         return _graded(*known, entry, note)
     problem, budget = comparison.problem, comparison.budget
-    settings = guide.method.settings(len(problem.x), comparison.seed, steps=budget.steps)
+    settings = guide.method.settings(problem.size, comparison.seed, steps=budget.steps)
     try:
-        fitted = guide.method.fit(model, (problem.x, problem.y), settings, watch=Watch(progress, name))
+        fitted = guide.method.fit(model, problem.train, settings, watch=Watch(progress, name))
     except DivergenceError as error:
         return Graded(name, entry.name, Posterior(model, {}), {}, note, f"failed: {error}")
     posterior = _posterior(fitted, problem, budget.draws, comparison.seed)
@@ -90,7 +90,7 @@ def _posterior(fitted: Fitted, problem: Problem, num_draws: int, seed: int) -> P
     if fitted.draws_with_log_prob:
         with torch.no_grad():
             draws, log_q = fitted.draws_with_log_prob(num_draws, seed)
-            figures["pareto_k"] = pareto_k(log_joint(fitted.model, draws, problem.x, problem.y) - log_q)
+            figures["pareto_k"] = pareto_k(log_joint(fitted.model, draws, *problem.train) - log_q)
     else:
         draws = fitted.draws(num_draws, seed)
     if fitted.inclusion:

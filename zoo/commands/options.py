@@ -10,7 +10,7 @@ from zoo.errors import UserError, unknown
 
 if TYPE_CHECKING:  # slow to import
     from zoo.fitting.problem import Problem
-    from zoo.registry.queries import ModelOptions
+    from zoo.models.entries import Options
 
 
 def check_seed(seed: int) -> None:
@@ -18,14 +18,14 @@ def check_seed(seed: int) -> None:
         raise UserError(f"--seed must lie between 0 and 2^32 - 1, not {seed}")
 
 
-def model_options(problem: Problem, model: str, guides: Sequence[str], given: dict[str, Any]) -> ModelOptions:
+def model_options(problem: Problem, model: str, guides: Sequence[str], given: dict[str, Any]) -> Options:
     """The model's options; the noise goes from the target's units to standardised ones.
 
-    :param given: ``widths``, ``activation``, ``noise`` and ``inclusion``, None where left out
+    :param given: ``widths``, ``activation``, ``noise_scale`` and ``inclusion``, None where left out
     :raises UserError: for a value out of range, or an option that no model of this call takes
     """
     from zoo.models.bnn import ACTIVATIONS
-    from zoo.registry.queries import ModelOptions, check_options, find_guide, find_model
+    from zoo.registry.queries import check_options, find_guide, find_model
 
     given = {name: value for name, value in given.items() if value is not None}
     chosen = {}
@@ -43,12 +43,12 @@ def model_options(problem: Problem, model: str, guides: Sequence[str], given: di
             raise UserError(
                 f"--inclusion must lie between 0 and 1, both excluded, not {given['inclusion']:g}"
             )
-    if "noise" in given:
-        noise = given["noise"]
+    if "noise_scale" in given:
+        noise = given["noise_scale"]
         if problem.task != "regression":
             raise UserError(f"--noise is for regression only; {problem.dataset.name} is {problem.task}")
         if not (noise > 0 and math.isfinite(noise)):
             raise UserError(f"--noise must be a positive standard deviation, not {noise:g}")
         chosen["noise_scale"] = noise / problem.scale.y_sd
     check_options(find_model(model), [find_guide(name) for name in guides], given)
-    return ModelOptions(**chosen)
+    return chosen

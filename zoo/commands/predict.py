@@ -23,7 +23,8 @@ from zoo.files.output import CONFIG, REMARKS, output_folder, read_config
 from zoo.files.tables import write_csv
 from zoo.fitting.methods import Fitted, Place, Watch, unfinished
 from zoo.fitting.problem import LARGEST, Problem
-from zoo.registry.queries import GUIDES, ModelOptions, applicable, check_data, find_guide, find_model
+from zoo.models.entries import DataShape, Options, to_json
+from zoo.registry.queries import GUIDES, applicable, check_data, find_guide, find_model
 
 FIT = "fit.safetensors"
 QUANTILES = {"q5": 0.05, "q50": 0.5, "q95": 0.95}
@@ -37,7 +38,7 @@ def fit(
     *,
     model: str,
     guide: str,
-    options: ModelOptions,
+    options: Options,
     settings: Any,
     out: str | Path,
     progress: Progress | None = None,
@@ -67,16 +68,16 @@ def fit(
         "model": entry.name,
         "guide": guide,
         "note": note,
-        "options": options.to_dict(),
+        "options": to_json({**entry.options, **options}),
         "settings": asdict(settings),
         "seed": settings.seed,
     }
-    network = entry.build(dataset.task, dataset.num_features, dataset.num_classes, options)
+    network = entry.build(problem.shape, options)
     with output_folder(out, config) as folder:
         about = {key: value for key, value in config.items() if key not in REMARKS}
         result = find_guide(guide).method.fit(
             network,
-            (problem.x, problem.y),
+            problem.train,
             settings,
             place=Place(folder / FIT, about),
             watch=Watch(progress, guide),
@@ -90,7 +91,7 @@ def fit(
 
 def held_out(problem: Problem, result: Fitted, seed: int, draws: int = 1000) -> str:
     """One line: how many rows were fitted, and how well the others are predicted, in original units."""
-    counts = f"{len(problem.x)} rows fitted, {len(problem.x_test)} held out"
+    counts = f"{problem.size} rows fitted, {len(problem.x_test)} held out"
     if not len(problem.x_test):
         return counts
     try:
@@ -125,9 +126,8 @@ def load_fit(folder: str | Path) -> tuple[Fitted, dict]:
     different = [key for key in about if config.get(key) != about[key]]
     if different:
         raise UserError(f"{altered}: it lacks {different[0]!r}, or differs there from {path}")
-    model = find_model(about["model"]).build(
-        about["task"], len(about["features"]), about["num_classes"], ModelOptions.from_dict(about["options"])
-    )
+    shape = DataShape(about["task"], len(about["features"]), about["num_classes"])
+    model = find_model(about["model"]).build(shape, about["options"])
     return method.load(path, model), about
 
 
@@ -148,7 +148,7 @@ def predict(
     rows = load_csv(table, target=config["target"], require_target=False, columns=config["features"])
     if Path(out).exists() and Path(out).samefile(table):
         raise UserError(f"--out {out} is the --input itself: choose another file")
-    x = torch.as_tensor(scale.transform_x(rows.x_test), dtype=torch.float32)
+    x = torch.as_tensor(scale.transform_x(rows.x_test), dtype=find_model(config["model"]).dtype)
     _check_range(x, config["features"], table)
     predictor = fitted.predictor(draws, seed)
     columns_of = _regression_columns if config["task"] == "regression" else _class_columns

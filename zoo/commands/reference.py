@@ -72,7 +72,7 @@ def _run_nuts(comparison: Comparison, model, cache: Path) -> MCMCResult:
 
     return nuts(
         model.twin,
-        (problem.x.numpy(), problem.y.numpy()),
+        tuple(value.numpy() for value in problem.train),
         function=function,
         warmup=budget.warmup,
         draws=budget.mcmc_draws,

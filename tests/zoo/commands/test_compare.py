@@ -42,7 +42,7 @@ from zoo.commands.grading import Graded, grade
 from zoo.errors import DivergenceError, UserError
 from zoo.fitting.problem import load_problem
 from zoo.fitting.svi import Fit
-from zoo.registry.queries import MODELS, ModelOptions
+from zoo.models import create
 
 NO_GATES = Gates(max_rhat=99, min_ess_bulk=0, max_divergence_share=1)
 SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
@@ -142,7 +142,7 @@ def test_table_on_the_terminal_fits_eighty_columns(graded):
 
 def test_saved_draws_are_an_arviz_posterior(graded):
     out = graded[0] / "out"
-    model = MODELS["spike-slab-bnn"].build("regression", 2, 0, ModelOptions(widths=(3,)))
+    model = create("spike-slab-bnn", in_features=2, widths=(3,))
     posterior = Posterior.load(out / "spike-slab.nc", model)
     assert len(posterior) == TINY.draws
     assert (posterior.draws()["w1"] == 0).any()  # exact zeros
@@ -380,7 +380,7 @@ def test_comparison_without_a_sound_row_ends_with_1(tmp_path, monkeypatch):
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_predictions_that_are_not_finite_make_a_failed_row(value, tmp_path):
     problem = load_problem(str(write_csv(tmp_path / "table.csv", linear_rows(30))))
-    model = MODELS["spike-slab-linear"].build("regression", 2, 0, ModelOptions())
+    model = create("spike-slab-linear", in_features=2)
     draws = {"w": torch.randn(50, 2), "noise_precision": torch.ones(50)}
     good = Graded("good", "m", Posterior.from_draws(model, draws), {"elbo": -1.0})
     assert grade(problem, good, None).status == "ok"
@@ -452,7 +452,7 @@ def test_plan_refuses_before_anything_is_written(tmp_path):
     words = {"model": "bnn", "guides": ["mean-field"], "reference": None, "budget": "quick", "seed": 0}
     for key, value in (("model", "x"), ("guides", ["x"]), ("reference", "exact"), ("budget", "x")):
         with pytest.raises(UserError):
-            plan("table", problem, options=ModelOptions(), **{**words, key: value})
+            plan("table", problem, options={}, **{**words, key: value})
 
 
 def test_the_gates_look_at_the_precisions_too(monkeypatch, tmp_path):
@@ -467,7 +467,7 @@ def test_the_gates_look_at_the_precisions_too(monkeypatch, tmp_path):
     monkeypatch.setattr(zoo.commands.reference, "nuts", look)
     table = write_csv(tmp_path / "table.csv", linear_rows(40))
     problem = load_problem(str(table))
-    options = ModelOptions(widths=(3,))
+    options = {"widths": (3,)}
     comparison = plan(
         "t", problem, model="bnn", guides=[], reference="nuts", budget="quick", seed=0, options=options
     )

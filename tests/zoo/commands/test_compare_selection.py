@@ -36,7 +36,6 @@ from zoo.evaluation.scoreboard import read_scoreboard
 from zoo.fitting.methods import Variational
 from zoo.fitting.problem import prepare
 from zoo.models.latent_binary import SpikeSlabLinear
-from zoo.registry.queries import ModelOptions
 
 NEEDS_MIRROR = pytest.mark.skipif("ZOO_DATA" not in os.environ, reason="ZOO_DATA is not set: no real files")
 
@@ -55,7 +54,7 @@ def selection(tmp_path_factory):
         patch.setitem(BUDGETS, "quick", Budget(steps=300, draws=400, warmup=5, mcmc_draws=5))
         comparison = plan(
             "select", problem, model="spike-slab-linear", guides=["mean-field", "spike-slab"], reference=None,
-            budget="quick", seed=0, options=ModelOptions(),
+            budget="quick", seed=0, options={},
         )  # fmt: skip
         return comparison, run(comparison, folder / "out"), folder / "out"
 
@@ -155,7 +154,7 @@ def test_pareto_k_is_of_the_models_density_over_the_guides(selection, monkeypatc
 
 
 def test_the_exact_reference_has_the_prior_inclusion_that_was_asked_for(selection, tmp_path):
-    comparison = replace(selection[0], options=ModelOptions(inclusion=0.1))
+    comparison = replace(selection[0], options={"inclusion": 0.1})
     problem = comparison.problem
     x, y = problem.x.double().numpy(), problem.y.double().numpy()
     truth = reference_posterior(comparison, tmp_path)

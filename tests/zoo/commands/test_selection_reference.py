@@ -24,7 +24,7 @@ from zoo.commands.grading import grade
 from zoo.commands.reference import reference_posterior
 from zoo.errors import UserError
 from zoo.fitting.problem import prepare
-from zoo.registry.queries import GUIDES, ModelOptions, check_fit_options
+from zoo.registry.queries import GUIDES, check_fit_options
 
 #: Guides that are graded, and steps of those that take any: a few guides fast, all of them slowly.
 GRADED = [
@@ -44,7 +44,7 @@ def make_plan(problem, guides, reference, steps=TINY.steps, **options):
         patch.setitem(BUDGETS, "quick", replace(BUDGET, steps=steps))
         return plan(
             "t", problem, model="spike-slab-logistic", guides=guides, reference=reference, budget="quick",
-            seed=0, options=ModelOptions(**options),
+            seed=0, options=options,
         )  # fmt: skip
 
 
@@ -141,7 +141,7 @@ def test_count_is_read_again_and_not_that_of_another_question(graded, tmp_path, 
     assert torch.equal(again.inclusion["w"], first.inclusion["w"])
     assert all(torch.equal(again.posterior.sites[n], v) for n, v in first.posterior.sites.items())
     reference_posterior(replace(comparison, seed=1), tmp_path)
-    reference_posterior(replace(comparison, options=ModelOptions(inclusion=0.6)), tmp_path)
+    reference_posterior(replace(comparison, options={"inclusion": 0.6}), tmp_path)
     assert [kwargs["inclusion_prob"] for kwargs in counted] == [0.25, 0.6]
     content = (tmp_path / "reference.nc").read_bytes()
     (tmp_path / "reference.nc").write_bytes(content[: len(content) // 2])
@@ -265,7 +265,7 @@ def test_nuts_runs_by_itself_for_small_models_only(problem):
     def planned(widths, reference):
         return plan(
             "t", problem, model="bnn", guides=["mean-field"], reference=reference, budget="quick", seed=0,
-            options=ModelOptions(widths=widths),
+            options={"widths": widths},
         )  # fmt: skip
 
     small, large = planned((50,), None), planned((400,), None)  # 5 inputs: 351 and 2801 numbers

@@ -28,7 +28,7 @@ from zoo.errors import DivergenceError, UserError
 from zoo.fitting.methods import Place
 from zoo.fitting.point_estimates import EnsembleSettings, Minibatches, PointEstimates
 from zoo.models.bnn import BNN
-from zoo.registry.guides import product_weights, with_horseshoe
+from zoo.registry.horseshoe import product_weights, with_horseshoe
 from zoo.registry.queries import GUIDES
 
 ROWS = 40
