@@ -26,10 +26,10 @@ demo: $(READY) ## grade two guides against NUTS on data inside scikit-learn; abo
 	@echo "look at $(OUT)/demo/scoreboard.png and $(OUT)/demo/scatter.png"
 
 test: $(READY) ## fast tests; ZOO_DATA=FOLDER adds those that need downloads
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-slow: $(READY) ## the longer statistical tests
-	$(BIN)/python -m pytest -n 2 -m slow
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow
 
 lint: $(READY) ## check style and format
 	$(BIN)/ruff check .

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+
 import pyro
 import pytest
 import torch
@@ -26,3 +29,12 @@ def quick_compilation(request):
     jax.config.update("jax_disable_most_optimizations", request.config.option.markexpr != "slow")
     yield
     jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _caches_released():
+    """Programs that JAX has compiled for one module serve no other, and would add up to gigabytes."""
+    yield
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
+    gc.collect()

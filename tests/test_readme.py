@@ -6,20 +6,31 @@ import re
 from pathlib import Path
 
 import pyro
+import pytest
 
 README = Path(__file__).parent.parent / "README.md"
+SELECTION, NETWORK = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
 
 
-def test_python_examples():
-    """One after the other, as a reader would type them."""
-    first, second = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+def run_selection() -> dict:
     pyro.set_rng_seed(0)
     names: dict = {}
-    exec(first, names)  # noqa: S102
+    exec(SELECTION, names)  # noqa: S102
+    return names
+
+
+def test_guide_in_plain_pyro():
+    names = run_selection()
     inclusion = names["guide"].inclusion_probabilities()["w"]
     assert set(inclusion.gt(0.5).nonzero().flatten().tolist()) == {0, 3}
     assert (names["draws"]["w"] == 0).any()
-    exec(second, names)  # noqa: S102
+
+
+@pytest.mark.slow
+def test_message_passing():
+    """After the first example, as a reader would type them."""
+    names = run_selection()
+    exec(NETWORK, names)  # noqa: S102
     x, y = names["x"], names["y"]
     error = (names["fit"].predictive(x).mean - y).square().mean().sqrt()
     assert error < y.std() / 2

@@ -36,9 +36,9 @@ NOISE = 0.5
 
 
 def cases(quick, others):
-    """Parameters for the quick and for the slow tests."""
-    of = lambda case: case if isinstance(case, tuple) else (case,)  # noqa: E731
-    return [*quick, *(pytest.param(*of(case), marks=pytest.mark.slow) for case in others)]
+    """Parameters, each a tuple or a single one, for the quick and for the slow tests."""
+    tuples = (case if isinstance(case, tuple) else (case,) for case in others)
+    return [*quick, *(pytest.param(*case, marks=pytest.mark.slow) for case in tuples)]
 
 
 def line(loc=0.3, scale=2.0):
