@@ -100,6 +100,7 @@ def test_biases_make_the_spike_vanish(widths):
     assert (mixed.predict(x_test).slabs == 1).all()
 
 
+@pytest.mark.slow
 def test_without_biases_the_spike_is_there():
     gaussian, *_, (_, _, x_test) = published_run((5, 4), "gaussian", bias=False)
     mixed, *_ = published_run((5, 4), "spike-slab", bias=False)

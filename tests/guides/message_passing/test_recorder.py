@@ -19,7 +19,7 @@ from guides.message_passing.program import propagate
 from guides.message_passing.recorder import analyse, record
 from tests.guides.message_passing.networks import INPUTS, NETWORKS, data, gamma, number, observe, pbp, weights
 
-slow_rows = lambda *rows: [pytest.param(count, marks=pytest.mark.slow) for count in rows]  # noqa: E731
+SLOW = pytest.mark.slow
 each_network = pytest.mark.parametrize("model", NETWORKS.values(), ids=NETWORKS.keys())
 
 
@@ -47,7 +47,7 @@ def rows_of(recording):
 
 
 @each_network
-@pytest.mark.parametrize("rows", [1, 4, *slow_rows(3, 6)])
+@pytest.mark.parametrize("rows", [1, 4, pytest.param(3, marks=SLOW), pytest.param(6, marks=SLOW)])
 @pytest.mark.parametrize("family", [GAUSSIAN, SPIKE_SLAB], ids=lambda f: f.name)
 def test_program_computes_the_network(model, rows, family):
     """With weights known exactly the message is the output of the model itself.
@@ -370,7 +370,7 @@ def assert_one_line(error, words):
 
 
 @pytest.mark.parametrize(("function", "words"), OPERATIONS.values(), ids=OPERATIONS.keys())
-@pytest.mark.parametrize("rows", [9, *slow_rows(1, 4)])
+@pytest.mark.parametrize("rows", [9, pytest.param(1, marks=SLOW), pytest.param(4, marks=SLOW)])
 def test_unsupported_operations_are_named(function, words, rows):
     with pytest.raises(UnsupportedSiteError) as error:
         analyse(output(function), *data(rows))

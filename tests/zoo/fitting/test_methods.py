@@ -247,7 +247,15 @@ def test_second_comparison_reads_the_closed_form_back(table, compared, monkeypat
     assert (out / "scoreboard.csv").read_bytes() == before
 
 
-@pytest.mark.parametrize("damage", ["state lost", "state truncated", "state altered", "draws lost", "draws"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "state lost",
+        "state altered",
+        "draws",
+        *(pytest.param(damage, marks=pytest.mark.slow) for damage in ("state truncated", "draws lost")),
+    ],
+)
 def test_damaged_result_is_fitted_again_and_the_others_kept(
     damage, table, compared, tmp_path, monkeypatch, undrawn
 ):

@@ -18,6 +18,8 @@ from zoo.fitting.methods import Place
 from zoo.fitting.variable_selection import SelectionLaw, VarbvsSettings, VariationalSelection
 from zoo.models.latent_binary import SpikeSlabLinear, SpikeSlabLogistic
 
+DRAWS = 600
+
 
 @pytest.fixture(scope="module")
 def table() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -54,14 +56,14 @@ def test_density_is_that_of_the_draws(table):
     x, _, labels = table
     model = SpikeSlabLogistic(5)
     fitted = fit(model, x, labels)
-    draws, log_q = fitted.draws_with_log_prob(2000, 1)
+    draws, log_q = fitted.draws_with_log_prob(DRAWS, 1)
     ratios = log_joint(model, draws, x, labels).double() - log_q
-    error = ratios.std().item() / math.sqrt(2000)
+    error = ratios.std().item() / math.sqrt(DRAWS)
     exact = enumerate_spike_slab_logistic(x.double().numpy(), labels.double().numpy(), 0.25)
     assert fitted.elbo()[0] - 4 * error < ratios.mean() < exact.log_evidence + 4 * error
     # importance weights give the evidence
     weights = (ratios - exact.log_evidence).exp()
-    assert abs(weights.mean().item() - 1) < 5 * weights.std().item() / math.sqrt(2000) + 0.02
+    assert abs(weights.mean().item() - 1) < 5 * weights.std().item() / math.sqrt(DRAWS) + 0.02
 
 
 def test_draws_have_the_laws_of_the_fit(table):
