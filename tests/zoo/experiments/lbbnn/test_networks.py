@@ -333,7 +333,13 @@ def no_training(*args, **kwargs):
     raise AssertionError("this network was there")
 
 
-@pytest.mark.parametrize("method", METHODS)
+KEPT = [
+    name if name in ("lrt", "mnf", "deep-ensemble") else pytest.param(name, marks=pytest.mark.slow)
+    for name in METHODS
+]
+
+
+@pytest.mark.parametrize("method", KEPT)
 def test_a_kept_network_is_the_one_that_was_fitted(method, fitted_once, monkeypatch):
     fitted = fitted_once(method)
     monkeypatch.setattr(networks, "train", no_training)
