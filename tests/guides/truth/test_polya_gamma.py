@@ -107,13 +107,13 @@ def test_coefficients_drawn_from_the_tableau():
 
 
 @pytest.mark.parametrize(
-    ("p", "draws"), [(2, 1000), *(pytest.param(p, 4000, marks=pytest.mark.slow) for p in (1, 2))]
+    ("p", "draws"), [(2, 600), *(pytest.param(p, 4000, marks=pytest.mark.slow) for p in (1, 2))]
 )
 def test_chains_find_the_exact_posterior(p, draws):
     X, y = problem(12, p, seed=1)
     settings = (0.3, 1.5, 0.8)
     _, _, exact, mean = by_quadrature(X, y, *settings)
-    run = spike_slab_logistic_gibbs(X, y, *settings, draws=draws, seed=2)
+    run = spike_slab_logistic_gibbs(X, y, *settings, warmup=200, draws=draws, seed=2)
     assert run.passed, run.reason
     found, error = inclusion(run)
     z = ((found - exact) / error).tolist()
@@ -147,7 +147,9 @@ def test_columns_that_can_stand_in_for_each_other():
 @pytest.mark.parametrize("draws", [500, pytest.param(3000, marks=pytest.mark.slow)])
 def test_without_information_the_chains_sample_the_prior(draws):
     y = np.array([0.0, 1, 1, 0, 1, 1])
-    run = spike_slab_logistic_gibbs(np.zeros((6, 2)), y, [0.2, 0.7], 3.0, draws=draws, gates=LOOSE)
+    run = spike_slab_logistic_gibbs(
+        np.zeros((6, 2)), y, [0.2, 0.7], 3.0, warmup=100, draws=draws, gates=LOOSE
+    )
     found, error = inclusion(run)
     np.testing.assert_allclose(found, [0.2, 0.7], atol=1e-12)  # known exactly, whatever the others are
     np.testing.assert_allclose(error, 0, atol=1e-12)
