@@ -53,13 +53,19 @@ def _tiny(monkeypatch):
     make_tiny(monkeypatch)
 
 
+@pytest.fixture
+def pictures(_tiny, monkeypatch):
+    """This test looks at the pictures."""
+    make_tiny(monkeypatch, pictures=True)
+
+
 @pytest.fixture(scope="module")
 def graded(tmp_path_factory):
     """``zoo compare`` on a table of two features, with gates that every chain passes."""
     folder = tmp_path_factory.mktemp("graded")
     table = write_csv(folder / "table.csv", linear_rows(40))
     with pytest.MonkeyPatch.context() as patch:
-        make_tiny(patch)
+        make_tiny(patch, pictures=True)
         patch.setattr(zoo.commands.reference, "nuts", functools.partial(nuts, gates=NO_GATES))
         result = run_zoo("compare", table, "--widths", 3, "--seed", 7, "--out", folder / "out")
     assert result.exit_code == 0, result.output
@@ -166,9 +172,10 @@ def test_second_call_reads_everything(graded, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "damage", ["lost", SLOW("truncated"), SLOW("empty"), SLOW("altered"), "other versions"]
+    "damage", ["lost", SLOW("truncated"), SLOW("empty"), SLOW("altered"), SLOW("other versions")]
 )
 def test_damaged_result_is_made_again_and_the_others_kept(graded, damage, tmp_path, monkeypatch):
+    make_tiny(monkeypatch, pictures=damage == "lost")
     folder, _ = graded
     out = tmp_path / "out"
     shutil.copytree(folder / "out", out)
@@ -275,24 +282,24 @@ def assert_resumed(command: list, out: Path) -> None:
 def test_other_seed_other_figures(tmp_path):
     table = write_csv(tmp_path / "table.csv", linear_rows(30))
     found = []
-    for seed, name in ((1, "a"), (1, "b"), (2, "c")):
+    for seed, name in ((1, "a"), (2, "b")):
         options = ["--reference", "none", "--guides", "mean-field", "--widths", 2, "--seed", seed]
         run_zoo("compare", table, *options, "--out", tmp_path / name)
         row = table_of(tmp_path / name)["mean-field"]
         row.pop("fit_seconds")
         found.append(row)
-    assert found[0] == found[1]
-    assert found[0]["elbo"] != found[2]["elbo"]
+    assert found[0]["elbo"] != found[1]["elbo"]
 
 
 # ------------------------------------------------------------------------------------- failures are rows
 
 
-def test_reference_that_fails_its_gates_is_shown_and_never_used(graded, tmp_path, monkeypatch):
+def test_reference_that_fails_its_gates_is_shown_and_never_used(graded, tmp_path, monkeypatch, pictures):
     """The chains of the comparison that passed, judged otherwise."""
     folder, _ = graded
     shutil.copytree(folder / "out", tmp_path / "out")
-    (tmp_path / "out" / "scatter.png").unlink()
+    for name in ("scoreboard.png", "scatter.png"):
+        (tmp_path / "out" / name).unlink()
 
     def judged_otherwise(*args, **kwargs):
         result = nuts(*args, **kwargs, gates=NO_GATES)
@@ -304,7 +311,7 @@ def test_reference_that_fails_its_gates_is_shown_and_never_used(graded, tmp_path
 
 
 @pytest.mark.slow
-def test_reference_that_fails_the_real_gates_is_shown_and_never_used(graded, tmp_path):
+def test_reference_that_fails_the_real_gates_is_shown_and_never_used(graded, tmp_path, pictures):
     """Thirty draws cannot have a bulk ESS of 400."""
     assert_failed_reference_is_not_used(graded[0], tmp_path / "out")
 
@@ -336,7 +343,7 @@ def test_reference_that_cannot_start_is_a_failed_row(tmp_path, monkeypatch):
     assert table_of(tmp_path / "out")["mean-field"]["status"] == "ok"
 
 
-def test_guide_that_diverges_is_a_failed_row_and_the_others_stay(tmp_path, monkeypatch):
+def test_guide_that_diverges_is_a_failed_row_and_the_others_stay(tmp_path, monkeypatch, pictures):
     fit = Fit.run
 
     def run_hot(self, *, label, **kwargs):
@@ -361,6 +368,7 @@ def test_guide_that_diverges_is_a_failed_row_and_the_others_stay(tmp_path, monke
         assert {line["method"] for line in csv.DictReader(file)} == {"exact", "spike-slab"}
     assert {"scoreboard.png", "scatter.png", "inclusion.png"} <= files(tmp_path / "out")
     # mended, the same folder gets the missing row
+    make_tiny(monkeypatch)
     monkeypatch.setattr(Fit, "run", fit)
     assert run_zoo(*command).stderr == ""
     assert all(row["status"] == "ok" for row in table_of(tmp_path / "out").values())
@@ -394,16 +402,13 @@ def test_predictions_that_are_not_finite_make_a_failed_row(value, tmp_path):
 # ------------------------------------------------------------------------------------- other kinds of data
 
 
-def test_one_input_gets_bands_even_if_it_is_constant(tmp_path):
-    rows = linear_rows(30)
-    for name, x in (("line", [row[0] for row in rows]), ("constant", [5.0] * 30)):
-        table = write_csv(
-            tmp_path / f"{name}.csv", [[a, row[2]] for a, row in zip(x, rows, strict=True)], "x,y"
-        )
-        out = tmp_path / name
-        options = ["--reference", "none", "--widths", 2, "--guides", "mean-field", "--out", out]
-        assert run_zoo("compare", table, *options).exit_code == 0
-        assert files(out) == ALWAYS | {"mean-field.nc", "bands.png"}
+@pytest.mark.parametrize("constant", [SLOW(False), True])
+def test_one_input_gets_bands_even_if_it_is_constant(constant, tmp_path, pictures):
+    rows = [[5.0 if constant else a, y] for a, _, y in linear_rows(30)]
+    table, out = write_csv(tmp_path / "table.csv", rows, "x,y"), tmp_path / "out"
+    options = ["--reference", "none", "--widths", 2, "--guides", "mean-field", "--out", out]
+    assert run_zoo("compare", table, *options).exit_code == 0
+    assert files(out) == ALWAYS | {"mean-field.nc", "bands.png"}
 
 
 @pytest.mark.parametrize(("data", "classes"), [("breast_cancer", 2), SLOW("digits", 10)])

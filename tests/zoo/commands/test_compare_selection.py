@@ -40,6 +40,11 @@ from zoo.models.latent_binary import SpikeSlabLinear
 NEEDS_MIRROR = pytest.mark.skipif("ZOO_DATA" not in os.environ, reason="ZOO_DATA is not set: no real files")
 
 
+@pytest.fixture(autouse=True)
+def _tiny(monkeypatch):
+    make_tiny(monkeypatch)
+
+
 @pytest.fixture(scope="module")
 def selection(tmp_path_factory):
     """Three of six columns matter; all rows train, as in the sets of variable selection."""
@@ -50,7 +55,7 @@ def selection(tmp_path_factory):
     table = write_csv(folder / "select.csv", np.column_stack([x, y]).tolist(), "a,b,c,d,e,f,y")
     problem = prepare(load_csv(table, protocol="whole"))
     with pytest.MonkeyPatch.context() as patch:
-        make_tiny(patch, elbo_draws=200)
+        make_tiny(patch, elbo_draws=200, pictures=True)
         patch.setitem(BUDGETS, "quick", Budget(steps=300, draws=400, warmup=5, mcmc_draws=5))
         comparison = plan(
             "select", problem, model="spike-slab-linear", guides=["mean-field", "spike-slab"], reference=None,
@@ -106,10 +111,16 @@ def test_no_elbo_exceeds_the_exact_evidence(selection):
     assert bounds[1].value > evidence.value - 5  # and the spike and slab is close
 
 
-def test_reference_against_itself_is_near_the_floor(selection, tmp_path):
-    """Two independent sets of draws from the exact posterior: the distances are noise and say so."""
-    comparison, _, _ = selection
-    first, second = (reference_posterior(replace(comparison, seed=seed), tmp_path) for seed in (1, 2))
+@pytest.fixture(scope="module")
+def references(selection, tmp_path_factory):
+    """Two independent sets of draws from the exact posterior."""
+    folder = tmp_path_factory.mktemp("references")
+    return [reference_posterior(replace(selection[0], seed=seed), folder) for seed in (1, 2)]
+
+
+def test_reference_against_itself_is_near_the_floor(selection, references):
+    """The distances are noise and say so."""
+    comparison, (first, second) = selection[0], references
     row = grade(comparison.problem, replace(second, method="again"), first)
     for name in DISTANCES[::2]:
         figure = row.estimate(name)
@@ -127,6 +138,7 @@ def test_reference_against_itself_is_near_the_floor(selection, tmp_path):
 @NEEDS_MIRROR
 @pytest.mark.parametrize("data", ["us_crime", "mjmcmc_sim_linear"])
 def test_real_sets_of_variable_selection(data, tmp_path, monkeypatch):
+    make_tiny(monkeypatch, elbo_draws=1000, pictures=True)
     monkeypatch.setitem(BUDGETS, "quick", replace(TINY, steps=800))
     options = ["--model", "spike-slab-linear", "--guides", "spike-slab", "--reference", "exact"]
     assert run_zoo("compare", data, *options, "--out", tmp_path / "out").exit_code == 0
@@ -163,13 +175,12 @@ def test_the_exact_reference_has_the_prior_inclusion_that_was_asked_for(selectio
     assert abs(truth.inclusion["w"].numpy() - enumerate_spike_slab(x, y).inclusion).max() > 0.01
 
 
-def test_points_that_cannot_be_compared_are_said_in_the_note(selection, tmp_path):
+def test_points_that_cannot_be_compared_are_said_in_the_note(selection, references):
     """Without an intercept the function is zero, and does not vary, where every input is zero."""
-    comparison, _, _ = selection
+    comparison, (first, second) = selection[0], references
     x = comparison.problem.x.clone()
     x[:2] = 0.0
     problem = replace(comparison.problem, x=x)
-    first, second = (reference_posterior(replace(comparison, seed=seed), tmp_path) for seed in (1, 2))
     row = grade(problem, replace(second, method="again", note="a note"), first)
     assert row.note.startswith("a note; ")
     assert "; 2 point(s) left out" in row.note

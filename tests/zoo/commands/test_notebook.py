@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import zoo
+import zoo.commands.compare
 from tests.zoo.cli_helpers import COLUMNS, files, fresh_process, linear_rows, make_tiny, run_zoo, write_csv
 from zoo.errors import UserError
 from zoo.fitting.svi import Fit
@@ -79,6 +81,23 @@ def test_a_folder_is_resumed_and_is_that_of_the_command(compared, monkeypatch):
     assert f",{float(board.loc['spike-slab', 'fit_seconds'])!r}\n".encode() in before
     with pytest.raises(UserError, match="belongs to another run .seed differ"):
         zoo.compare(folder / "table.csv", **LINEAR, out=folder / "out", seed=1)
+
+
+def test_work_has_one_thread_and_the_caller_keeps_its_own(compared, monkeypatch):
+    """As in the command: the same numbers, on however many cores."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    grade, seen = zoo.commands.compare.grade, []
+    monkeypatch.setattr(
+        zoo.commands.compare, "grade", lambda *args: (seen.append(torch.get_num_threads()), grade(*args))[1]
+    )
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        zoo.compare(compared[0] / "table.csv", **LINEAR, out=compared[0] / "out")
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [1, 1]
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ GRADED = [
     (["spike-slab", "varbvs"], 300),
     pytest.param((["spike-slab", "mnf", "concrete", "mvn", "varbvs"], 600), marks=pytest.mark.slow),
 ]
-BUDGET = replace(TINY, draws=200, warmup=100)
+BUDGET = replace(TINY, draws=100, warmup=100)
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +70,7 @@ def graded(request, problem, tmp_path_factory):
     comparison = make_plan(problem, guides, None, steps)
     out = tmp_path_factory.mktemp("graded") / "out"
     with pytest.MonkeyPatch.context() as patch:
-        make_tiny(patch, elbo_draws=200)
+        make_tiny(patch, elbo_draws=200, pictures=True)
         return comparison, {row.method: row for row in run(comparison, out)}, out
 
 
@@ -191,20 +191,19 @@ def test_inclusion_that_rounds_above_one_is_one(graded, problem, tmp_path, monke
 
 def test_gibbs_agrees_with_the_count_and_carries_its_errors(problem, tmp_path):
     comparison = make_plan(problem, [], "gibbs", inclusion=0.4)
-    comparison = replace(comparison, budget=replace(comparison.budget, draws=200))
     truth = reference_posterior(comparison, tmp_path)
     assert truth.method == "gibbs"
     exact = enumerate_spike_slab_logistic(*arrays(problem), inclusion_prob=0.4)
     found, mcse = truth.inclusion["w"].numpy(), truth.inclusion_mcse["w"].numpy()
     assert (mcse[1:] > 0).all()
     assert (abs(found - exact.inclusion) < 5 * mcse + 0.01).all()
-    again = spike_slab_logistic_gibbs(*arrays(problem), 0.4, warmup=100, draws=800, chains=4, seed=0)
+    again = spike_slab_logistic_gibbs(*arrays(problem), 0.4, warmup=100, draws=400, chains=4, seed=0)
     probabilities, errors = inclusion(again)
     np.testing.assert_allclose(found, probabilities)
     np.testing.assert_allclose(mcse, errors)
     # the function is that of some of the draws
     draws = truth.posterior.sites["w"]
-    assert draws.shape == (4, 200, 5)
+    assert draws.shape == (4, 100, 5)
     np.testing.assert_array_equal(draws.numpy(), again.draws["w"][:, ::4].astype(np.float32))
     assert truth.status == ("ok" if again.passed else f"failed: {again.reason}")
 
@@ -230,6 +229,7 @@ def test_gibbs_that_fails_its_gates_is_shown_and_never_used(tmp_path, monkeypatc
 
 
 def test_many_columns_are_graded_by_gibbs(tmp_path, monkeypatch):
+    make_tiny(monkeypatch, pictures=True)
     monkeypatch.setitem(BUDGETS, "quick", replace(TINY, warmup=10, draws=30))
     gibbs = spike_slab_logistic_gibbs
     easy = Gates(max_rhat=99, min_ess_bulk=0)

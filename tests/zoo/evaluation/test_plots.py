@@ -78,13 +78,14 @@ def test_sizes_densities_and_seconds_are_numbers_to_read_and_have_no_panel(drawn
 @pytest.mark.parametrize(
     ("count", "shape"), [(1, (1, 1)), (4, (1, 4)), (5, (2, 3)), (9, (3, 3)), (12, (3, 4))]
 )
-def test_panels_fill_their_rows(count, shape, drawn, tmp_path):
+def test_panels_fill_their_rows(count, shape, monkeypatch, tmp_path):
+    figures = []
+    monkeypatch.setattr(plots, "write_figure", lambda figure, *args, **options: figures.append(figure))
     names = [name for name in LEGEND if name not in plots.READ][:count]
     plots.plot_scoreboard([Row.from_figures("pbp", "bnn", dict.fromkeys(names, 0.5))], tmp_path / "s.png")
-    assert drawn[0].axes[0].get_gridspec().get_geometry() == shape
-    assert [axis.get_title() for axis in drawn[0].axes if axis.get_visible()] == [
-        LEGEND[name].heading for name in names
-    ]
+    axes = figures[0].axes
+    assert axes[0].get_gridspec().get_geometry() == shape
+    assert [axis.get_title() for axis in axes if axis.get_visible()] == [LEGEND[n].heading for n in names]
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 5])
