@@ -538,7 +538,7 @@ def test_hidden_sites_keep_their_prior(make):
                 mine.copy_(theirs)
     truth = losses(two_part_model, whole, vectorized(TraceMeanField_ELBO, 200), 25, x, y)
     for elbo in (Trace_ELBO, TraceMeanField_ELBO):
-        assert_same_mean(losses(two_part_model, guide, elbo(), 150, x, y), truth)
+        assert_same_mean(losses(two_part_model, guide, elbo(), 100, x, y), truth)
     svi = SVI(two_part_model, guide, guide.optimizer(), guide.elbo())
     assert math.isfinite(svi.step(x, y))
 
@@ -567,7 +567,7 @@ def test_beside_a_pyro_autoguide(make, elbo):
         for name in ("v", "bias"):
             views[name][0].copy_(centre[name])
             views[name][1].copy_(getattr(scale, name).log())
-    values = losses(two_part_model, parts, elbo(), 150, x, y)
+    values = losses(two_part_model, parts, elbo(), 100, x, y)
     assert_same_mean(values, losses(two_part_model, whole, vectorized(elbo, 200), 25, x, y))
     svi = SVI(two_part_model, parts, pyro.optim.Adam({"lr": 0.05}), elbo())
     start = mine.loc.detach().clone()

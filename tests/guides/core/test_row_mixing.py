@@ -144,7 +144,7 @@ def test_at_the_exact_optimum_of_correlated_residuals_the_gradient_is_zero():
     runs = list(Noise.two_level(4).each(lambda: gradients(correlated, guide, guide.elbo(), x, y)))
     for name, value in mean_of(runs).items():
         torch.testing.assert_close(value, torch.zeros(3), rtol=0, atol=1e-3)
-        assert max(run[name].abs().max() for run in runs) > 0.5
+        assert max(run[name].abs().max() for run in runs) > 0.3
 
 
 def test_many_rows_are_split_at_random():

@@ -360,7 +360,7 @@ def test_hyper_priors_in_the_model(make):
     x, y = orthogonal()
     evidence, inclusion = hierarchical_truth(x, y)
     guide = make(hierarchical)
-    fit(hierarchical, guide, x, y, steps=250, lr=0.08, elbo=vectorized(TraceMeanField_ELBO, 10))
+    fit(hierarchical, guide, x, y, steps=200, lr=0.08, elbo=vectorized(TraceMeanField_ELBO, 10))
     bounds = -drawn_losses(hierarchical, guide, x, y, runs=20, particles=40)
     error = z_bound() * bounds.std() / 20**0.5
     assert evidence - 0.6 - error < bounds.mean() < evidence + error
