@@ -26,8 +26,8 @@ from zoo.fitting.svi import (
     default_learning_rate,
     read_checkpoint,
 )
-from zoo.models import create
-from zoo.registry.queries import GUIDES
+from zoo.models.entries import DataShape
+from zoo.registry.queries import GUIDES, MODELS
 
 SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
 ROWS = 40
@@ -63,7 +63,7 @@ def make(
 ) -> Fit:
     """A fit of a small model on 40 rows; the data are the same at every call."""
     data = torch.tensor(linear_rows(ROWS))
-    network = create(model, in_features=2, widths=(4,))
+    network = MODELS[model].build(DataShape("regression", 2), {"widths": (4,)})
     settings = {"steps": 25, "seed": 3, "batch_size": batch_size, **settings}
     method = GUIDES[guide].method
     network = method.replace(network)
