@@ -294,6 +294,25 @@ def test_local_sites_in_a_subsampled_plate(make, elbo):
     assert Predictive(local_model(2), guide=guide, num_samples=3)(y)["z"].shape == (3, 2)
 
 
+@each_guide
+def test_local_vectors_in_a_subsampled_plate(make):
+    """A row of the plate is a whole vector, at the start and in every minibatch."""
+
+    def model(y):
+        with pyro.plate("data", len(y), subsample_size=2) as rows:
+            z = pyro.sample("z", normal([3]))
+            pyro.sample("y", dist.Normal((+z).sum(-1), NOISE), obs=y[rows])
+
+    y, start = torch.randn(8), torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    guide = make(model, init_loc_fn=init_to_value(values={"z": start}))
+    guide.setup(y)
+    assert guide.sites["z"].shape == (8, 3)
+    assert torch.equal(guide.median()["z"], start.repeat(4, 1))
+    perturb(guide, 0.3)
+    for i, mean in enumerate(each_batch(8, 2, lambda: guide(y)["z"].mean_)):
+        assert torch.equal(mean, guide.loc.view(8, 3)[2 * i : 2 * i + 2])
+
+
 def test_a_subsample_given_by_hand_or_hidden():
     def model(rows):
         with pyro.plate("data", 8, subsample=rows):

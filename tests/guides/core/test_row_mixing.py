@@ -147,6 +147,17 @@ def test_at_the_exact_optimum_of_correlated_residuals_the_gradient_is_zero():
         assert max(run[name].abs().max() for run in runs) > 0.3
 
 
+@pytest.mark.parametrize("distance", [1, 2, 4, 8, 16])
+def test_two_rows_that_meet_are_found_at_any_distance(distance):
+    """Each bit of the rows' numbers has a split of its own, the highest too."""
+
+    def run(probe):
+        f = probe("w", torch.zeros(20), torch.Size([20]))
+        return {"y": f[:1] + f[distance : distance + 1]}
+
+    assert mixed_site(run, {"w"}) == "y"
+
+
 def test_many_rows_are_split_at_random():
     """Two rows out of a thousand that meet somewhere are told apart by one of the halves."""
 

@@ -450,6 +450,15 @@ def test_published_inclusion_does_not_sum_to_one():
     torch.testing.assert_close((wrong.log() + missing).exp(), single)
 
 
+def test_published_inclusion_at_a_relaxed_indicator():
+    """There ``-lgamma(1 + g)`` of the binomial coefficient is missing too."""
+    g, a, b = torch.tensor([0.0, 0.3, 0.8, 1.0]).double(), 3.3, 2.1
+    beta = torch.as_tensor(betaln(a + g.numpy(), b + 1 - g.numpy()) - betaln(a, b))
+    truth = beta - torch.lgamma(1 + g) - torch.lgamma(2 - g)
+    wrong = published_log_inclusion(g, torch.tensor(a).double(), torch.tensor(b).double())
+    torch.testing.assert_close(wrong, truth - torch.lgamma(a + g) + torch.lgamma(1 + g))
+
+
 def test_published_objective_is_what_the_programs_compute():
     x, y = data()
     model = linear_model(spike_slab)
