@@ -10,7 +10,7 @@ import signal
 import pytest
 
 import zoo.experiments.engine.catalogue
-from tests.zoo.cli_helpers import fresh_process, run_zoo
+from tests.zoo.cli_helpers import run_zoo
 from tests.zoo.experiments.runner_helpers import results, rows, running, start_zoo, wait_for, without_seconds
 from tests.zoo.experiments.toy_experiments import CELLS
 from zoo.experiments.engine.catalogue import experiments
@@ -171,17 +171,6 @@ def test_list_of_the_real_experiments_fits_a_terminal_and_cuts_no_name(monkeypat
     assert max(map(len, lines)) <= 100
     assert len(lines) <= 45
     assert [line.split()[0] for line in lines[1:-1]] == list(experiments())
-
-
-def test_list_does_not_wait_for_torch():
-    code = """
-import sys
-from zoo.cli.main import app
-app(["reproduce", "--list"], standalone_mode=False)
-sys.exit(", ".join({"torch", "jax", "pyro", "matplotlib", "guides"} & set(sys.modules)) or 0)
-"""
-    result = fresh_process(code)
-    assert (result.returncode, result.stderr) == (0, "")
 
 
 def test_help_teaches():
