@@ -206,7 +206,8 @@ def test_example_works_as_shown(monkeypatch, tmp_path):
 # -------------------------------------------------------------------------------------- killed and stopped
 
 
-@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow  # in this process: test_interrupted_run_writes_the_tables_of_what_is_finished
+@pytest.mark.parametrize("jobs", [1, 2])
 def test_kill_loses_the_running_cells_alone(jobs, calls, tmp_path):
     out = tmp_path / "killed"
     process = start_zoo("toy/slow", "--jobs", jobs, "--out", out, seconds=0.2)
