@@ -53,7 +53,7 @@ import sys
 from zoo.cli.main import app
 for command in (["data", "list"], ["data", "show", "boston"], ["reproduce", "--list"]):
     app(command, standalone_mode=False)
-sys.exit("torch" in sys.modules)
+sys.exit(", ".join({"torch", "jax", "pyro", "matplotlib", "guides"} & set(sys.modules)) or 0)
 """
     result = fresh_process(code)
     assert (result.returncode, result.stderr) == (0, "")

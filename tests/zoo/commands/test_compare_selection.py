@@ -180,7 +180,7 @@ def test_points_that_cannot_be_compared_are_said_in_the_note(selection, referenc
     comparison, (first, second) = selection[0], references
     x = comparison.problem.x.clone()
     x[:2] = 0.0
-    problem = replace(comparison.problem, x=x)
+    problem = replace(comparison.problem, train=(x, comparison.problem.y))
     row = grade(problem, replace(second, method="again", note="a note"), first)
     assert row.note.startswith("a note; ")
     assert "; 2 point(s) left out" in row.note
