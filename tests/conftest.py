@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
+
+# Two processes share two cores, and idle BLAS threads burn what they wait.  Read when numpy is imported.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import pyro
 import pytest
 import torch
 
-torch.set_num_threads(1)  # two processes share two cores
+torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
@@ -18,6 +22,15 @@ def _fresh_state():
     pyro.set_rng_seed(20)
     with pyro.validation_enabled(True):
         yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _caches_released():
+    """Programs that JAX has compiled for one module serve no other, and would add up to gigabytes."""
+    yield
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
+    gc.collect()
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +42,3 @@ def quick_compilation(request):
     jax.config.update("jax_disable_most_optimizations", request.config.option.markexpr != "slow")
     yield
     jax.config.update("jax_disable_most_optimizations", False)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _caches_released():
-    """Programs that JAX has compiled for one module serve no other, and would add up to gigabytes."""
-    yield
-    if "jax" in sys.modules:
-        sys.modules["jax"].clear_caches()
-    gc.collect()

@@ -12,8 +12,7 @@ from torch import Tensor
 from zoo.errors import DivergenceError
 from zoo.fitting.methods import Fitted, Watch
 from zoo.fitting.stored import Stored
-from zoo.models.bnn import BNN, PBPNetwork
-from zoo.models.weights import GaussianWeights
+from zoo.models.traits import Traits
 
 if TYPE_CHECKING:  # imports JAX: not for zoo --help
     from guides.message_passing import ProbabilisticBackpropagation
@@ -90,14 +89,12 @@ def _bar(watch: Watch, epochs: int) -> Callable | None:
     return lambda epoch, guide: advance()
 
 
-def refuses_messages(model: Callable) -> str:
-    """Why no messages can be passed through a model of the zoo; empty when they can."""
-    if isinstance(model, PBPNetwork):
-        return ""
-    if not isinstance(model, BNN) or not isinstance(model.weights, GaussianWeights):
+def refuses_messages(traits: Traits) -> str:
+    """Why no messages can be passed through a model of these traits; empty when they can."""
+    if traits.weights not in ("gaussian", "hierarchical") or traits.inputs != "rows":
         return "messages are passed for Gaussian weights in linear layers, and its weights are others"
-    if model.likelihood != "normal":
-        return f"messages end in a Gaussian likelihood, and its likelihood is {model.likelihood}"
-    if model.activation not in ("relu", "leaky-relu"):
-        return f"messages pass relu and leaky-relu only, and its activation is {model.activation}"
+    if traits.likelihood != "normal":
+        return f"messages end in a Gaussian likelihood, and its likelihood is {traits.likelihood}"
+    if traits.activation not in ("relu", "leaky-relu"):
+        return f"messages pass relu and leaky-relu only, and its activation is {traits.activation}"
     return ""

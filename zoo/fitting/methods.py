@@ -197,7 +197,7 @@ class Variational:
     ) -> Fitted:
         """An interrupted fit goes on from the last checkpoint in its place."""
         fitted_model = self.replace(model)
-        run = Fit(self.build(fitted_model), fitted_model, *data, settings)
+        run = Fit(self.build(fitted_model), fitted_model, data, settings)
         path, about = (None, None) if place is None else (place.path, place.about)
         run.run(checkpoint=path, about=about, progress=watch.progress, label=watch.label)
         return self._fitted(run.guide, model, run.losses, run.seconds, run.elbo if self.bounds else None)

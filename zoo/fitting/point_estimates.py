@@ -9,12 +9,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from guides.core.svi import unwatched
 from guides.variational.ensemble import fit_ensemble
 from zoo.budgets import STEPS
 from zoo.errors import DivergenceError
 from zoo.fitting.methods import Fitted, Watch
 from zoo.fitting.stored import Numbers, Stored
-from zoo.fitting.svi import FitSettings, default_batch_size, unwatched
+from zoo.fitting.svi import FitSettings, default_batch_size
 
 #: Seeds of numpy, which Pyro sets too, end here.
 SEEDS = 2**32

@@ -20,7 +20,7 @@ from torch.distributions import Gamma, Normal
 import zoo.commands.compare
 import zoo.commands.reference
 from guides.message_passing import ProbabilisticBackpropagation
-from guides.posterior.draws import Posterior, function_values, observed_laws
+from guides.posterior import Posterior, function_values, observed_laws
 from guides.truth.gates import Gates
 from guides.truth.mcmc import nuts
 from tests.zoo.cli_helpers import (
@@ -44,8 +44,8 @@ from zoo.evaluation.pareto import pareto_k
 from zoo.fitting.message_passing import MessagePassing
 from zoo.fitting.methods import Place, Watch
 from zoo.fitting.problem import load_problem
+from zoo.models import create
 from zoo.models.bnn import PBPNetwork
-from zoo.registry.queries import MODELS, ModelOptions
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -283,7 +283,7 @@ def test_fit_says_what_it_did_and_leaves_a_guide(fitted):
     assert files(folder / "fit") == {"fit.safetensors", "fit.json", "config.json"}
     config = json.loads((folder / "fit" / "config.json").read_text())
     assert (config["settings"], config["note"]) == ({"epochs": 40, "seed": SEED}, FORTY)
-    model = MODELS["pbp-bnn-no-bias"].build("regression", 2, 0, ModelOptions(widths=(3,)))
+    model = create("pbp-bnn-no-bias", in_features=2, widths=(3,))
     guide = ProbabilisticBackpropagation.load(folder / "fit" / "fit.safetensors", model)
     alone = guide_of(folder, "spike-slab", 40)
     for name, site in alone.sites.items():

@@ -28,7 +28,7 @@ from zoo.errors import DivergenceError, UserError
 from zoo.fitting.methods import Place
 from zoo.fitting.point_estimates import EnsembleSettings, Minibatches, PointEstimates
 from zoo.models.bnn import BNN
-from zoo.registry.guides import product_weights, with_horseshoe
+from zoo.registry.horseshoe import product_weights, with_horseshoe
 from zoo.registry.queries import GUIDES
 
 ROWS = 40
@@ -171,7 +171,7 @@ def test_fit_predicts_the_same_in_another_process(guide, table, tmp_path, monkey
     else:
         assert run_zoo(*predict, tmp_path / "b.csv").exit_code == 0
     assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
-    monkeypatch.setattr("zoo.fitting.svi.Fit._step", lambda self: pytest.fail("took a step"))
+    monkeypatch.setattr("pyro.infer.SVI.step", lambda *args: pytest.fail("took a step"))
     monkeypatch.setattr(PointEstimates, "run", lambda *args: pytest.fail("fitted again"))
     assert run_zoo(*command).exit_code == 0
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch.distributions import Normal
 
+from guides.posterior import log_joint
 from guides.truth.spike_slab_linear import enumerate_spike_slab
 from guides.truth.spike_slab_logistic import enumerate_spike_slab_logistic
 from guides.variational.varbvs import VARBVS
 from zoo.errors import DivergenceError
 from zoo.fitting.methods import Place
-from zoo.fitting.svi import log_joint
 from zoo.fitting.variable_selection import SelectionLaw, VarbvsSettings, VariationalSelection
 from zoo.models.latent_binary import SpikeSlabLinear, SpikeSlabLogistic
 

@@ -271,6 +271,7 @@ def test_order_of_the_cells_does_not_matter(tmp_path):
     assert without_seconds(tmp_path / "parts") == without_seconds(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_process_that_is_killed_ends_the_call_and_loses_nothing_else(tmp_path):
     with pytest.raises(CallEndedError, match="a process was killed.*fewer --jobs"):
         reproduce(plan("toy/dies"), tmp_path, jobs=2)
