@@ -160,11 +160,16 @@ def check_predictive_figures(folder: Path, name: str, row: dict[str, str]) -> No
     assert float(row["log_likelihood"]) == pytest.approx(density, rel=1e-9)
 
 
-@pytest.mark.parametrize("name", ["sspbp-1-epoch", pytest.param("pbp", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("reference", "name"),
+    [
+        ("none", "sspbp-1-epoch"),
+        *(pytest.param("nuts", name, marks=pytest.mark.slow) for name in ("pbp", "sspbp-1-epoch")),
+    ],
+    indirect=["reference"],
+)
 def test_distances_and_pareto_k_are_of_drawn_networks(graded, reference, name):
     folder, _ = graded
-    if name not in table_of(folder / "out"):
-        pytest.skip("graded beside NUTS only")
     guide, problem = guide_of(folder, *METHODS[name]), load_problem(str(folder / "table.csv"))
     row, draws = table_of(folder / "out")[name], guide.draws(TINY.draws, seed=SEED)
     log_weights = log_density(draws, problem.x, problem.y) - guide.log_prob(draws)

@@ -37,6 +37,7 @@ from zoo.errors import DivergenceError, UserError
 from zoo.files.sealed import read_seal, seal_of, write_seal
 from zoo.fitting.methods import UNWATCHED, Fitted, unfinished
 from zoo.fitting.problem import load_problem
+from zoo.models.entries import Card
 from zoo.registry.queries import GUIDES, GuideEntry, with_companions
 
 DRAWS = 20
@@ -118,14 +119,19 @@ class ClosedForm(DrawsOnly):
         )
 
 
+def entry(name: str, method: DrawsOnly, **more: object) -> GuideEntry:
+    card = Card(law="", assumes="", cost="", fails="")
+    return GuideEntry(name, "made up", method, paper="sspbp", model="pbp-bnn", code="", card=card, **more)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _registered():
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(BUDGETS, "quick", replace(TINY, draws=DRAWS))
-        patch.setitem(GUIDES, "draws", GuideEntry("draws", "the prior", DrawsOnly(), note="a sampler"))
+        patch.setitem(GUIDES, "draws", entry("draws", DrawsOnly(), note="a sampler"))
         beside = ("level-too",)
-        patch.setitem(GUIDES, "level", GuideEntry("level", "a level", ClosedForm(), beside=beside))
-        patch.setitem(GUIDES, "level-too", GuideEntry("level-too", "a level", ClosedForm()))
+        patch.setitem(GUIDES, "level", entry("level", ClosedForm(), beside=beside))
+        patch.setitem(GUIDES, "level-too", entry("level-too", ClosedForm()))
         yield
 
 
@@ -194,7 +200,7 @@ def test_bands_are_those_of_the_closed_form(tmp_path, monkeypatch):
     monkeypatch.setattr(ClosedForm, "_fitted", lambda self, model, guess: Fitted(
         model, lambda n, seed: prior_draws(model, torch.zeros(1, 1), n, seed), 1, 0.5, "", closed_form=guess
     ))  # fmt: skip
-    monkeypatch.setitem(GUIDES, "level", GuideEntry("level", "a level", method))
+    monkeypatch.setitem(GUIDES, "level", entry("level", method))
     assert compare(table, tmp_path / "out", "level").exit_code == 0
     mean, lower, upper = seen["level"]
     scale = load_problem(str(table)).scale
