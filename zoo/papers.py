@@ -12,7 +12,7 @@ class Paper:
     """A family: models, guides and experiments that came with one line of work.
 
     :ivar key: short name; also the part before the slash in the names of its experiments
-    :ivar title: of its main text, without authors
+    :ivar title: what ``zoo list`` calls it
     :ivar citation: authors, years, titles, places
     """
 

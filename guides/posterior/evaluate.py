@@ -43,6 +43,8 @@ def over_draws(
     with torch.no_grad(), pyro.validation_enabled(False), poutine.block():
         try:
             return vmap(question, chunk_size=at_once)(dict(draws))
+        except torch.OutOfMemoryError:  # a loop over all draws would hide it
+            raise
         except RuntimeError:  # vmap's refusal; an error of the question's own comes again from the loop
             answers = [question(draw) for draw in _one_by_one(draws)]
             return tuple(torch.stack(parts) for parts in zip(*answers, strict=True))
@@ -102,6 +104,8 @@ def observed_laws(model: Callable, draws: Draws, *args, site: str | None = None,
     with torch.no_grad(), pyro.validation_enabled(False), poutine.block(), torch.random.fork_rng(devices=[]):
         trace = _trace(model, first, args, kwargs)
     name = site or _predicted_site(trace, draws)
+    if name not in trace.nodes:
+        raise ValueError(f"the model has no site {name!r}")
     law, value = base_prior(trace.nodes[name]["fn"]), trace.nodes[name]["value"]
     if not isinstance(law, dist.Normal | dist.Bernoulli | dist.Categorical):
         raise NotImplementedError(

@@ -76,7 +76,8 @@ class MCMCResult:
     def posterior(self, model: Callable) -> Posterior:
         """The draws as a posterior of the Pyro model with these sites, which predicts."""
         sites = {name: torch.tensor(value) for name, value in self.draws.items()}
-        info = {"method": self.settings["sampler"]} | self._facts()
+        sampler = self.settings["sampler"]
+        info = {"method": "nuts" if sampler in ("numpyro", "pyro") else sampler} | self._facts()
         return Posterior(model, sites, info, self.sample_stats)
 
     def _facts(self) -> dict[str, Any]:

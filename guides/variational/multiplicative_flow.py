@@ -149,12 +149,11 @@ class AutoMNF(AutoSpikeSlab):
     The loss is ``E[-log p(y | w) + KL(q(w | z) || p) + log q(z) - log r(z | w)]``, an upper bound on minus
     the log evidence (given Gaussian activations; see ``cost`` of a law), with an auxiliary density ``r``; see
     :mod:`guides.variational.multipliers`.  One draw of ``z`` in a step serves the layer, its KL and ``r``.
-        Against the
-    published versions: ``r`` is the density of the whole vector (they index its last scalar, ``z_b[-1]``, or
-    evaluate it at another draw); the flows' log-determinants are exact (theirs is not that of equation 3.7;
-    see :mod:`guides.flows.gated`); ``z`` is drawn once (they draw it twice or more); the variance is ``alpha
-    (sigma^2 + (1 - alpha) mu^2 z^2)`` (the thesis prints ``alpha^2 sigma^2``); and ``z`` starts around 1,
-    where it is neutral.
+    Against the published versions: ``r`` is the density of the whole vector (they index its last scalar,
+    ``z_b[-1]``, or evaluate it at another draw); the flows' log-determinants are exact (theirs is not that of
+    equation 3.7; see :mod:`guides.flows.gated`); ``z`` is drawn once (they draw it twice or more); the
+    variance is ``alpha (sigma^2 + (1 - alpha) mu^2 z^2)`` (the thesis prints ``alpha^2 sigma^2``); and ``z``
+    starts around 1, where it is neutral.
 
     :param model: a Pyro model
     :param flow: ``"rnvp"`` (gated couplings) or ``"iaf"`` (gated MADE: its inverse, which only

@@ -23,6 +23,7 @@ PARTS = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-lab
 # ------------------------------------------------------------------------------------------------ real files
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "mean", "sd"), [("mnist", 0.1307, 0.3081), ("fashion_mnist", 0.2860, 0.3530)]
 )

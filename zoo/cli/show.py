@@ -1,4 +1,4 @@
-"""``zoo show NAME``: everything about one model, guide, data set or experiment, in plain text.
+"""``zoo show NAME``: everything about one model, guide, data set, experiment or paper, in plain text.
 
 A card is a list of ``(heading, text)`` and begins with the kind and the name; each function that makes one
 imports what it needs, so that zoo data show and zoo reproduce --list do not wait for torch.
@@ -22,9 +22,10 @@ IN_EXPERIMENTS = {"fashion_mnist": "fmnist"}
 
 
 def show(name: str) -> None:
-    """Prints the card of a name; two where it is that of a data set and a guide (``concrete``).
+    """Prints the card of a name; two where it is that of a data set and a guide (``concrete``), or of a
+    guide and a paper (``sspbp``).
 
-    :raises UserError: naming the nearest of all four kinds
+    :raises UserError: naming the nearest of all five kinds
     """
     cards, known = [], []
     for names, tell in (
@@ -32,6 +33,7 @@ def show(name: str) -> None:
         (_experiments, tell_experiment),
         (_models, tell_model),
         (_guides, tell_guide),
+        (lambda: PAPERS, tell_paper),
     ):
         found = list(names())
         known += found
@@ -84,6 +86,24 @@ def _guides() -> Iterable[str]:
     from zoo.registry.queries import GUIDES
 
     return GUIDES
+
+
+def tell_paper(name: str) -> Text:
+    """A family, and what came with it."""
+    from zoo.experiments.engine.catalogue import experiments
+    from zoo.registry.queries import GUIDES, MODELS
+
+    def of_paper(entries: dict) -> str:
+        return ", ".join(entry.name for entry in entries.values() if entry.paper == name)
+
+    return [
+        ("paper", f"{name}, {PAPERS[name].title}"),
+        ("texts", PAPERS[name].citation),
+        ("models", of_paper(MODELS)),
+        ("guides", of_paper(GUIDES)),
+        ("experiments", ", ".join(found for found in experiments() if found.startswith(f"{name}/"))),
+        ("use", f"zoo list --paper {name}"),
+    ]
 
 
 def tell_data_set(name: str) -> Text:

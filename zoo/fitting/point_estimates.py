@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from guides.core.svi import unwatched
+from guides.core import svi
 from guides.variational.ensemble import fit_ensemble
 from zoo.budgets import STEPS
 from zoo.errors import DivergenceError
@@ -60,7 +60,7 @@ class PointEstimates(Stored):
         rows = len(data[0])
         scored = model if (settings.batch_size or rows) >= rows else Minibatches(model, settings.batch_size)
         advance = watch.start(settings.members)
-        with unwatched():
+        with svi.unwatched():
             for i in range(settings.members):
                 # no two ensembles share a member, whatever their seeds
                 seed = (settings.seed * settings.members + i) % SEEDS
@@ -108,7 +108,7 @@ def _member(
     """One network, ``{site: [1, *site]}``; its last loss goes to ``losses``."""
     try:
         found = fit_ensemble(model, *data, members=1, steps=settings.steps, lr=settings.lr, seed=seed)
-    except RuntimeError as error:
+    except svi.DivergenceError as error:
         raise DivergenceError(str(error)) from error
     draws = found.draws()
     bad = [name for name, value in draws.items() if not value.isfinite().all()]

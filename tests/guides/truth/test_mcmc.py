@@ -250,6 +250,7 @@ def test_nuts_of_pyro_returns_the_exact_posterior(length):
         assert_is_the_exact_posterior(result)
 
 
+@pytest.mark.slow
 def test_chains_do_not_depend_on_the_number_of_cores_and_follow_the_seed(monkeypatch, capsys):
     def model():
         # bounds made by jax inside the model: a kernel must not carry them from one trace to the next

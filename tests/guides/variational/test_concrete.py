@@ -402,6 +402,7 @@ def test_empirical_bayes_of_the_inclusion_probability(make):
     assert pyro.param("scale").item() ** 2 == pytest.approx(second.item(), rel=0.15)
 
 
+@pytest.mark.slow
 def test_empirical_bayes_of_a_beta_that_layers_share():
     """The learnt Beta has the mean of the layers' ``pi``, and the bound rises."""
 

@@ -279,6 +279,7 @@ def assert_resumed(command: list, out: Path) -> None:
     assert list(table_of(out)) == ["mean-field", "spike-slab"]
 
 
+@pytest.mark.slow
 def test_other_seed_other_figures(tmp_path):
     table = write_csv(tmp_path / "table.csv", linear_rows(30))
     found = []

@@ -244,6 +244,7 @@ def test_full_disk_is_a_user_error_and_keeps_what_is_finished(monkeypatch, tmp_p
 # ------------------------------------------------------------------------------------------- side by side
 
 
+@pytest.mark.slow
 def test_side_by_side_is_one_after_another(monkeypatch, tmp_path):
     """Even when a cell uses the global generators; and a process has one thread."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)

@@ -183,7 +183,7 @@ def cell_of(experiment: str, method: str, setting: str, **changes) -> Cell:
 @pytest.mark.parametrize(
     ("experiment", "method"),
     [  # every kind of network is compiled anew, for seconds
-        ("sspbp/table-3.3", "pbp"),
+        SLOW("sspbp/table-3.3", "pbp"),
         ("sspbp/table-3.4", "sspbp"),
         SLOW("sspbp/table-3.3", "sspbp"),
         SLOW("sspbp/table-3.4", "pbp"),
