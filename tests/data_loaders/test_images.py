@@ -45,6 +45,7 @@ def test_official_split_and_known_moments(name, mean, sd, mirror):
     assert len(set(data.feature_names)) == 784
 
 
+@pytest.mark.slow
 def test_pixels_run_row_by_row_and_labels_belong_to_their_images(mirror):
     data = load("mnist")
     assert data.y_train[:8].tolist() == [5, 0, 4, 1, 9, 2, 1, 3]

@@ -420,6 +420,7 @@ def test_horseshoe_is_the_prior_it_says():
     assert_share((raw.abs() < 0.7 * 0.67449).double(), 0.5)
 
 
+@pytest.mark.slow
 def test_horseshoe_under_mean_field_keeps_the_lrt_and_shrinks_noise():
     x, y = data(rows=100)
     model = Horseshoe()(layer)

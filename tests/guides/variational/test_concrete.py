@@ -356,6 +356,7 @@ def hierarchical_truth(x, y):
 
 
 @pytest.mark.parametrize("make", GUIDES, ids=["spike-slab", "concrete"])
+@pytest.mark.slow
 def test_hyper_priors_in_the_model(make):
     x, y = orthogonal()
     evidence, inclusion = hierarchical_truth(x, y)

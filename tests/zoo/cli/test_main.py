@@ -47,6 +47,7 @@ def test_baselines_are_guides():
     assert set(BASELINES) <= set(GUIDES)
 
 
+@pytest.mark.slow
 def test_help_and_quick_lists_do_not_wait_for_torch():
     code = """
 import sys

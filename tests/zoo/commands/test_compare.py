@@ -344,6 +344,7 @@ def test_reference_that_cannot_start_is_a_failed_row(tmp_path, monkeypatch):
     assert table_of(tmp_path / "out")["mean-field"]["status"] == "ok"
 
 
+@pytest.mark.slow
 def test_guide_that_diverges_is_a_failed_row_and_the_others_stay(tmp_path, monkeypatch, pictures):
     fit = Fit.run
 
@@ -404,6 +405,7 @@ def test_predictions_that_are_not_finite_make_a_failed_row(value, tmp_path):
 
 
 @pytest.mark.parametrize("constant", [SLOW(False), True])
+@pytest.mark.slow
 def test_one_input_gets_bands_even_if_it_is_constant(constant, tmp_path, pictures):
     rows = [[5.0 if constant else a, y] for a, _, y in linear_rows(30)]
     table, out = write_csv(tmp_path / "table.csv", rows, "x,y"), tmp_path / "out"

@@ -165,6 +165,7 @@ def test_classes_come_as_label_and_probabilities(task, classes, tmp_path):
         pytest.param("x_{,$\\,{[/]}", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_odd_names_of_columns(header, tmp_path, monkeypatch):
     make_tiny(monkeypatch, pictures=True)
     table = write_csv(tmp_path / "odd [name] $_$.csv", linear_rows(20), header)

@@ -189,6 +189,7 @@ def test_inclusion_that_rounds_above_one_is_one(graded, problem, tmp_path, monke
 # ------------------------------------------------------------------------------------------------- Gibbs
 
 
+@pytest.mark.slow
 def test_gibbs_agrees_with_the_count_and_carries_its_errors(problem, tmp_path):
     comparison = make_plan(problem, [], "gibbs", inclusion=0.4)
     truth = reference_posterior(comparison, tmp_path)
@@ -228,6 +229,7 @@ def test_gibbs_that_fails_its_gates_is_shown_and_never_used(tmp_path, monkeypatc
     assert "gibbs failed: " in result.stderr
 
 
+@pytest.mark.slow
 def test_many_columns_are_graded_by_gibbs(tmp_path, monkeypatch):
     make_tiny(monkeypatch, pictures=True)
     monkeypatch.setitem(BUDGETS, "quick", replace(TINY, warmup=10, draws=30))

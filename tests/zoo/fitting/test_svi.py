@@ -200,6 +200,7 @@ def test_minibatches_only_where_there_are_many_rows():
 
 
 @pytest.mark.parametrize("draws", [100, SLOW(400)])
+@pytest.mark.slow
 def test_elbo_is_the_mean_of_the_loss_with_its_standard_error(draws):
     fit = make(steps=200).run()
     value, error = fit.elbo(draws)

@@ -349,6 +349,7 @@ def test_priors_that_do_not_differ_are_run_once():
     assert len([c for c in combinations if c[:2] == ("mnist", "lrt")]) == 3
 
 
+@pytest.mark.slow
 def test_pictures_are_drawn_from_what_the_cells_left(cell, tmp_path, monkeypatch):
     monkeypatch.setattr(images, "SHOWN", 1)  # a picture more costs more than its network
     for name, function, methods in (

@@ -198,6 +198,7 @@ def test_a_cell_gives_every_figure(experiment, method):
     assert -6.5 < figures["log_likelihood"] < -5
 
 
+@pytest.mark.slow
 def test_the_same_fit_in_two_tables_is_the_same():
     rmse = find_experiment("sspbp/table-3.3").run(cell_of("sspbp/table-3.3", "pbp", "2x4"))
     likelihood = find_experiment("sspbp/table-a3").run(cell_of("sspbp/table-a3", "pbp", "2x4"))
