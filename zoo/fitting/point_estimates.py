@@ -57,8 +57,7 @@ class PointEstimates(Stored):
 
     def run(self, model: Callable, data: tuple, settings: EnsembleSettings, watch: Watch) -> Numbers:
         start, members, losses = time.perf_counter(), [], []
-        rows = len(data[0])
-        scored = model if (settings.batch_size or rows) >= rows else Minibatches(model, settings.batch_size)
+        scored = Minibatches(model, settings.batch_size)
         advance = watch.start(settings.members)
         with svi.unwatched():
             for i in range(settings.members):
@@ -91,15 +90,15 @@ class PointEstimates(Stored):
 
 @dataclass(frozen=True)
 class Minibatches:
-    """A model that sees other rows of its data at every call, its likelihood scaled up to all of them."""
+    """A model that sees other rows of its data at every call (:func:`guides.core.svi.random_rows`), its
+    likelihood scaled up to all of them.
+    """
 
     model: Callable
-    size: int
+    size: int | None
 
-    def __call__(self, *data: Tensor) -> Tensor:
-        rows = len(data[0])
-        keep = torch.randint(rows, (self.size,))
-        return self.model(*(part[keep] for part in data), rows)
+    def __call__(self, *data: Tensor | Sequence) -> Tensor:
+        return self.model(*next(svi.random_rows(data, self.size)))
 
 
 def _member(

@@ -102,6 +102,8 @@ def test_minibatches_are_drawn_anew_and_scaled(data, network):
         assert trace.nodes["y"]["scale"] == ROWS / 8
         assert len(trace.nodes["y"]["value"]) == 8
     assert not torch.equal(traces[0].nodes["y"]["value"], traces[1].nodes["y"]["value"])
+    torch.manual_seed(0)
+    assert torch.equal(traces[0].nodes["y"]["value"], data[1][torch.randint(ROWS, (8,))])  # and nothing else
     seen = []
     method = PointEstimates(1)
 
