@@ -120,10 +120,10 @@ def _lower(schedule: Schedule) -> str:
 # ------------------------------------------------------------------------------------------------ minibatches
 
 
-def random_rows(data: Sequence[Tensor], size: int | None) -> Iterator[tuple]:
+def random_rows(data: Sequence[Tensor | Sequence], size: int | None) -> Iterator[tuple]:
     """Rows drawn with replacement by torch's global generator, for ever.
 
-    :param data: tensors ``[N, ...]`` whose rows belong together
+    :param data: the model's arguments, tensors ``[N, ...]`` or lists of ``N``, whose rows belong together
     :param size: rows of a minibatch ``(*rows, N)``; None, or ``N`` and more, gives ``data`` itself, without N
     """
     rows = len(data[0])
@@ -132,19 +132,25 @@ def random_rows(data: Sequence[Tensor], size: int | None) -> Iterator[tuple]:
             yield tuple(data)
         else:
             keep = torch.randint(rows, (size,))
-            yield (*(part[keep] for part in data), rows)
+            yield (*(_picked(part, keep) for part in data), rows)
 
 
-def shuffled_epochs(data: Sequence[Tensor], size: int, seed: int) -> Iterator[tuple]:
+def shuffled_epochs(data: Sequence[Tensor | Sequence], size: int, seed: int) -> Iterator[tuple]:
     """Passes over all rows, each in a new random order, for ever: minibatches ``(*rows, N)``.
 
-    :param data: tensors ``[N, ...]`` whose rows belong together
+    :param data: as for :func:`random_rows`
     :param size: rows of a minibatch, at most ``N``; a smaller one at the end of a pass is left out
     :param seed: of the orders, which take nothing from torch's global generator
     """
     rows, generator = len(data[0]), torch.Generator().manual_seed(seed)
     size = min(size, rows)
+    device = next((part.device for part in data if isinstance(part, Tensor)), "cpu")
     while True:
-        order = torch.randperm(rows, generator=generator).to(data[0].device)
+        order = torch.randperm(rows, generator=generator).to(device)
         for keep in order[: rows // size * size].split(size):
-            yield (*(part[keep] for part in data), rows)
+            yield (*(_picked(part, keep) for part in data), rows)
+
+
+def _picked(part: Tensor | Sequence, keep: Tensor) -> Tensor | list:
+    """The cases of one argument whose numbers are in ``keep: [size]``."""
+    return part[keep] if isinstance(part, Tensor) else [part[i] for i in keep.tolist()]

@@ -82,12 +82,13 @@ class Comparison:
         return entry.build(self.problem.shape, self.options)
 
     def save(self, posterior: Posterior, path: Path) -> None:
-        """Writes a posterior as netCDF, with its ArviZ groups over the training data where they are small.
+        """Writes a posterior as netCDF, with its ArviZ groups over the training data where there is a target
+        and they are small.
 
         :raises OSError: when it cannot be written
         """
         problem = self.problem
-        if len(problem.x) * len(posterior) <= LARGEST_GROUP:
+        if problem.has_target and problem.size * len(posterior) <= LARGEST_GROUP:
             posterior.save(path, problem.x, observed_data={"y": problem.y})
         else:
             posterior.save(path)

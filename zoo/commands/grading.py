@@ -88,8 +88,8 @@ def _gap(result: Graded, truth: Graded | None) -> str:
 
 
 def _predictive(problem: Problem, result: Graded) -> dict[str, Estimate]:
-    """Figures over the test rows; none for a set that is used whole."""
-    if not len(problem.x_test):
+    """Figures over the test rows; none for a set that is used whole, or has no target."""
+    if not (problem.has_target and len(problem.x_test)):
         return {}
     return predictive_figures(
         result.predictive(problem.x_test),

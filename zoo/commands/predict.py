@@ -92,7 +92,7 @@ def fit(
 def held_out(problem: Problem, result: Fitted, seed: int, draws: int = 1000) -> str:
     """One line: how many rows were fitted, and how well the others are predicted, in original units."""
     counts = f"{problem.size} rows fitted, {len(problem.x_test)} held out"
-    if not len(problem.x_test):
+    if not (problem.has_target and len(problem.x_test)):
         return counts
     try:
         predictive = result.predictor(draws, seed)(problem.x_test)

@@ -27,6 +27,7 @@ from zoo.fitting.svi import (
     default_batch_size,
     default_learning_rate,
     guide_state,
+    made_up_data,
     read_checkpoint,
 )
 
@@ -133,7 +134,8 @@ class Method(Protocol):
     ) -> Fitted:
         """Fits; with a place, keeps the fit there and uses what an earlier call has left.
 
-        :param data: the arguments that the model is called with: rows and targets, say
+        :param data: the arguments that the model is called with: rows and targets, say; what else a method
+            takes, :class:`zoo.fitting.problem.Problem` tells
         :raises DivergenceError: at a number that is not finite
         :raises UserError: when the file is damaged, or of another fit
         """
@@ -213,7 +215,8 @@ class Variational:
         guide = self.build(self.replace(model))
         guide.load_state_dict(guide_state(header, tensors))
         if any(site.family == "transformed" for site in guide.sites.values()):
-            _show_supports(guide, model.in_features)
+            with torch.random.fork_rng(devices=[]):  # supports are in no file: it sees them on made-up data
+                guide.setup(*made_up_data(header))
         return self._fitted(guide, model, tensors["losses"].tolist(), header["seconds"])
 
     def _fitted(
@@ -244,12 +247,6 @@ class Variational:
             inclusion=inclusion,
             losses=losses,
         )
-
-
-def _show_supports(guide: FlatGuide, columns: int) -> None:
-    """Lets a guide that was loaded see the supports of its sites, which no file holds, on made-up rows."""
-    with torch.random.fork_rng(devices=[]):
-        guide.setup(torch.zeros(2, columns), torch.zeros(2))
 
 
 def unfinished(path: Path) -> UserError:

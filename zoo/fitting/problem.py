@@ -1,4 +1,14 @@
-"""A data set made ready for a model: standardised arguments, and the way back to original units."""
+"""A data set made ready for a model: standardised arguments, and the way back to original units.
+
+What can be done with a :class:`Problem` depends on the arguments that its model takes.
+
+* *Rows and their target*, ``(x [n, in], y [n])``: everything.  :func:`prepare` makes no others.
+* *Rows alone*, ``(x [n, in],)``, whose density is modelled: stochastic variational inference and point
+  estimates fit them, with minibatches too; a fit can be kept and read again.  The scoreboard has what needs
+  no target: bound, Pareto k, parameters, seconds.  There is no reference, and nothing is predicted.
+* *Lists* in place of tensors, of graphs say: as rows alone, but a fit of a model with other sites than
+  Gaussian, Gamma, spike and slab is read again only where that model takes empty lists.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +33,8 @@ LARGEST = 1e15
 class Problem:
     """A data set as a model takes it.
 
-    :ivar train: what the model is called with, one entry a case in each argument: rows and their target
-        ``(x [n, in], y [n])``, or rows alone ``(x [n, in],)`` where their density is modelled; an argument
-        may also be a list, of graphs say.  Standardised, labels int64
+    :ivar train: what the model is called with, one entry a case in each argument: ``(x [n, in], y [n])``, or
+        ``(x [n, in],)``, or lists (see the head of this module).  Standardised, labels int64
     :ivar test: the same of the cases that are held out; may have none
     :ivar scale: maps predictions back to original units
     """
@@ -48,6 +57,11 @@ class Problem:
     def size(self) -> int:
         """Number of training cases."""
         return len(self.train[0])
+
+    @property
+    def has_target(self) -> bool:
+        """Whether there is something to predict."""
+        return len(self.train) > 1
 
     @property
     def x(self) -> Tensor:

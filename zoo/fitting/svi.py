@@ -77,13 +77,15 @@ def default_batch_size(rows: int) -> int | None:
 class Fit:
     """One guide being fitted to one model.
 
-    :param data: the model's arguments, tensors ``[N, ...]`` whose rows belong together; the model also takes
-        ``N`` after them where the settings ask for minibatches
+    :param data: the model's arguments, tensors ``[N, ...]`` or lists of ``N``, whose rows belong together;
+        the model also takes ``N`` after them where the settings ask for minibatches
     :ivar losses: minus the ELBO estimate of every step so far, in nats of the whole data set
     :ivar seconds: time spent in steps so far
     """
 
-    def __init__(self, guide: FlatGuide, model: Callable, data: Sequence[Tensor], settings: FitSettings):
+    def __init__(
+        self, guide: FlatGuide, model: Callable, data: Sequence[Tensor | Sequence], settings: FitSettings
+    ):
         self.guide, self.model, self.data, self.settings = guide, model, tuple(data), settings
         self.optimizer = guide.optimizer(settings.lr)
         self.svi = SVI(model, guide, self.optimizer, guide.elbo())
@@ -164,6 +166,7 @@ class Fit:
             "settings": asdict(self.settings),
             "seconds": self.seconds,
             "about": about,
+            "arguments": [_case(part) for part in self.data],
         }
         metadata = {"fit": json.dumps(header)}
         metadata["sha256"] = _checksum(metadata["fit"], tensors)
@@ -221,6 +224,21 @@ def guide_state(header: dict, tensors: Mapping[str, Tensor]) -> dict:
         name.removeprefix("guide."): value for name, value in tensors.items() if name.startswith("guide.")
     }
     return {**state, "_extra_state": header["layout"]}
+
+
+def made_up_data(header: dict) -> list:
+    """Arguments like those of the fit in a checkpoint: two rows of zeros, empty lists."""
+    return [
+        [] if case is None else torch.zeros(2, *case["shape"], dtype=getattr(torch, case["dtype"]))
+        for case in header["arguments"]
+    ]
+
+
+def _case(part: Tensor | Sequence) -> dict | None:
+    """One row of an argument, JSON-safe; nothing is known of what a list holds."""
+    if not isinstance(part, Tensor):
+        return None
+    return {"shape": list(part.shape[1:]), "dtype": str(part.dtype).removeprefix("torch.")}
 
 
 def _checksum(header: str, tensors: Mapping[str, Tensor]) -> str:

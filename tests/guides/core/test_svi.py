@@ -139,6 +139,21 @@ def test_random_rows_stay_together_and_come_with_their_number():
     assert seen == set(x.tolist())
 
 
+@pytest.mark.parametrize("batches", [random_rows, lambda data, size: shuffled_epochs(data, size, seed=0)])
+@pytest.mark.parametrize("arguments", [1, 2, 3])
+def test_minibatches_of_any_arguments_are_those_of_two_tensors(batches, arguments):
+    """The random stream does not hang on how many arguments there are, nor on what they are."""
+    x = torch.arange(10.0)
+    torch.manual_seed(0)
+    expected = [rows.tolist() for rows, _, _ in itertools.islice(batches((x, -x), 4), 6)]
+    for data in ((x,) * arguments, (x.tolist(),) * arguments):
+        torch.manual_seed(0)
+        for kept, batch in zip(expected, batches(data, 4), strict=False):
+            *parts, size = batch
+            assert (len(parts), size) == (arguments, 10)
+            assert [list(part) for part in parts] == [kept] * arguments
+
+
 @pytest.mark.parametrize("size", [None, 10, 11])
 def test_all_rows_are_the_data_itself(size):
     data = torch.arange(10.0), torch.zeros(10)
