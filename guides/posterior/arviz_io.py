@@ -21,7 +21,6 @@ import functools
 import json
 import math
 import os
-import secrets
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,6 +28,8 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+
+from guides.posterior.files import write_atomically
 
 __all__ = [
     "arrays_of",
@@ -180,18 +181,11 @@ def arrays_of(idata: Any, group: str) -> dict[str, np.ndarray]:
 def save_netcdf(idata: Any, path: str | os.PathLike) -> Path:
     """Write ``idata`` to ``path`` (netCDF4 through h5netcdf) and return the path.
 
-    The file appears under its name only when complete (temporary name in the same folder, then
-    ``os.replace``): a process killed while saving leaves an older file of that name as it was.
+    The file appears under its name only when complete: a process killed while saving leaves an older file of
+    that name as it was.
     """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    try:
-        _write(idata, temporary)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return path
+    write_atomically(path, lambda target: _write(idata, Path(target)))
+    return Path(path)
 
 
 def _write(idata: Any, filename: Path) -> None:

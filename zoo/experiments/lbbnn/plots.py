@@ -9,9 +9,9 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from guides.posterior.files import write_atomically
 from zoo.evaluation.plots import DPI, colours
 from zoo.experiments.engine.declaration import Record
+from zoo.files.tables import write_figure
 
 MOST = np.log(10)  # the largest entropy of ten classes, in nats
 BINS = 40
@@ -43,7 +43,7 @@ def plot_entropies(out: Path, records: Sequence[Record]) -> None:
             panel.legend(fontsize=7, frameon=False)
         curves.set(xlabel="entropy, nats", ylabel="share of images below", xlim=(0, MOST), ylim=(0, 1))
         curves.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8, frameon=False)
-        _write(figure, out / f"entropy-{dataset}.png")
+        write_figure(figure, out / f"entropy-{dataset}.png", dpi=DPI)
 
 
 def plot_training(out: Path, records: Sequence[Record]) -> None:
@@ -64,7 +64,7 @@ def plot_training(out: Path, records: Sequence[Record]) -> None:
         for axis in axes:
             axis.set_yscale("log")
         axes[1].legend(fontsize=8, frameon=False)
-        _write(figure, out / f"training-{dataset}.png")
+        write_figure(figure, out / f"training-{dataset}.png", dpi=DPI)
 
 
 def plot_pictures(out: Path, records: Sequence[Record]) -> None:
@@ -84,7 +84,7 @@ def plot_pictures(out: Path, records: Sequence[Record]) -> None:
                     axis.set(xticks=[], yticks=[])
                 part.close()
             figure.suptitle(f"{dataset}, {record.cell.method}: lowest entropy | highest entropy", fontsize=9)
-            _write(figure, out / f"{dataset}-{record.cell.method}.png")
+            write_figure(figure, out / f"{dataset}-{record.cell.method}.png", dpi=DPI)
 
 
 def plot_correlations(out: Path, records: Sequence[Record]) -> None:
@@ -101,7 +101,7 @@ def plot_correlations(out: Path, records: Sequence[Record]) -> None:
         axis.set_title(f"j = {name}", fontsize=9)
         axis.tick_params(labelsize=6)
     figure.colorbar(image, ax=axes[0].tolist(), shrink=0.7)
-    _write(figure, out / "correlations.png")
+    write_figure(figure, out / "correlations.png", dpi=DPI)
 
 
 def _first_trials(records: Sequence[Record]) -> list[Record]:
@@ -119,7 +119,3 @@ def _figure(width: float, height: float, rows: int, columns: int) -> tuple[Figur
     figure = Figure(figsize=(max(width, 4.0), height), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     return figure, figure.subplots(rows, columns, squeeze=False)
-
-
-def _write(figure: Figure, path: Path) -> None:
-    write_atomically(path, lambda target: figure.savefig(target, format="png", dpi=DPI))
