@@ -19,7 +19,7 @@ from zoo.commands.comparison import Comparison
 from zoo.commands.grading import Graded
 from zoo.evaluation.estimates import Estimate
 from zoo.files.kept import load_kept, seal_posterior
-from zoo.models.latent_binary import SpikeSlabLogistic, VariableSelection
+from zoo.models.latent_binary import VariableSelection
 
 #: Draws by which Laplace's approximation is checked, and how far an inclusion probability may then be off,
 #: beyond four standard errors of the check.
@@ -40,7 +40,7 @@ def exact_reference(comparison: Comparison, path: Path, progress: Progress | Non
     posterior = load_kept(path, model)
     if posterior is None or posterior.info.get("settings") != settings:
         start = time.perf_counter()
-        if isinstance(model, SpikeSlabLogistic):
+        if model.traits.likelihood == "bernoulli":
             draws, info = _count_logistic(model, comparison, settings["draws"], progress)
         else:
             draws, info = _count_linear(model, comparison, settings["draws"])

@@ -15,7 +15,7 @@ from guides.variational.varbvs import VARBVS
 from zoo.errors import DivergenceError
 from zoo.fitting.methods import Fitted, Watch
 from zoo.fitting.stored import Numbers, Stored, Tensors
-from zoo.models.latent_binary import SpikeSlabLogistic, VariableSelection
+from zoo.models.latent_binary import VariableSelection
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class VariationalSelection(Stored):
         self, model: VariableSelection, data: tuple[Tensor, Tensor], settings: VarbvsSettings, watch: Watch
     ) -> Numbers:
         x, y = data
-        start, logistic = time.perf_counter(), isinstance(model, SpikeSlabLogistic)
+        start, logistic = time.perf_counter(), _is_logistic(model)
         found = VARBVS(
             "logistic" if logistic else "linear",
             inclusion_prob=model.inclusion,
@@ -68,7 +68,7 @@ class VariationalSelection(Stored):
 
     def fitted(self, model: VariableSelection, found: Numbers) -> Fitted:
         facts, law = found.facts, SelectionLaw(found.tensors, found.facts["noise_scale"])
-        logistic = isinstance(model, SpikeSlabLogistic)
+        logistic = _is_logistic(model)
         unfinished = "" if facts["converged"] else ", not converged"
         return Fitted(
             model,
@@ -80,6 +80,10 @@ class VariationalSelection(Stored):
             elbo=(lambda: (facts["elbo"], 0.0)) if logistic else None,
             inclusion={"w": found.tensors["alpha"].float()},
         )
+
+
+def _is_logistic(model: VariableSelection) -> bool:
+    return model.traits.likelihood == "bernoulli"
 
 
 @dataclass(frozen=True)
