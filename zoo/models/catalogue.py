@@ -8,6 +8,7 @@ from typing import Any
 from zoo.errors import UserError, unknown
 from zoo.models import entries_lbbnn, entries_sspbp
 from zoo.models.entries import DataShape, ModelEntry
+from zoo.models.options import check_values
 from zoo.papers import find_paper
 
 MODELS: dict[str, ModelEntry] = {
@@ -41,7 +42,7 @@ def create(
     :param task: ``regression``, ``binary`` or ``multiclass``; the model's first by default
     :param num_classes: of ``multiclass``
     :param options: the model's own: ``zoo show NAME`` names them
-    :raises UserError: for a name, task or option that there is not
+    :raises UserError: for a name, task or option that there is not, or a value that the option cannot have
     """
     entry = find_model(name)
     task = entry.tasks[0] if task is None else task
@@ -53,4 +54,5 @@ def create(
         if option not in entry.options:
             takes = ", ".join(entry.options) or "none"
             raise UserError(f"model {name!r} has no option {option!r}; it takes: {takes}")
+    check_values(options)
     return entry.build(DataShape(task, in_features, num_classes), options)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -71,6 +73,16 @@ def test_names_of_a_paper():
         ("lenet", {}, "'lenet' needs num_classes"),
         ("bnn", {"inclusion": 0.1}, "'bnn' has no option 'inclusion'; it takes: widths, activation, noise"),
         ("lenet", {"widths": (3,), "num_classes": 2}, "has no option 'widths'; it takes: none"),
+        ("bnn", {"widths": 5}, r"^widths takes whole numbers, .50,. or .20, 20. for instance, not 5$"),
+        ("pbp-bnn", {"widths": (2.5,)}, r"^widths takes whole numbers.* not .2\.5,.$"),
+        ("bnn", {"widths": (0,)}, "^widths must be at least 1, not '0'$"),
+        ("bnn", {"widths": []}, "^widths must be at least 1, not ''$"),
+        ("bnn", {"activation": "relo"}, "^unknown activation 'relo'; nearest: relu"),
+        ("spike-slab-linear", {"inclusion": 2}, "^inclusion must lie between 0 and 1, both excluded, not 2$"),
+        ("spike-slab-bnn", {"inclusion": math.nan}, "^inclusion must lie .* not nan$"),
+        ("spike-slab-bnn", {"inclusion": "0.5"}, "^inclusion must lie .* not '0.5'$"),
+        ("pbp-bnn", {"noise_scale": 0.0}, "^noise_scale must be a positive standard deviation, not 0$"),
+        ("pbp-bnn", {"noise_scale": math.inf}, "^noise_scale must .* not inf$"),
     ],
 )
 def test_models_that_cannot_be_created_say_why(name, arguments, words):
