@@ -14,9 +14,12 @@ class DivergenceError(RuntimeError):
     """A fit met a number that is not finite."""
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
-    """``unknown guide 'mean-feld'; nearest: mean-field``."""
+def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> UserError:
+    """``unknown guide 'mean-feld'; nearest: mean-field``.
+
+    :param where: said when nothing is near, in place of all that is known
+    """
     known = list(known)
     close = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
-    hint = f"nearest: {', '.join(close)}" if close else f"known: {', '.join(known)}"
+    hint = f"nearest: {', '.join(close)}" if close else where or f"known: {', '.join(known)}"
     return UserError(f"unknown {kind} {name!r}; {hint}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,6 +35,7 @@ from zoo.cli.options import (
 from zoo.cli.reproduce import REPRODUCE_HELP, reproduce_command
 from zoo.commands.options import check_seed, model_options
 from zoo.errors import DivergenceError, UserError
+from zoo.fitting.threads import one_torch_thread
 from zoo.version import __version__
 
 app = typer.Typer(
@@ -167,19 +167,6 @@ def progress_bar() -> Iterator:
         yield progress
 
 
-def _use_one_thread() -> None:
-    """One thread for torch unless OMP_NUM_THREADS says otherwise; NUTS has threads of its own, a chain each.
-
-    The tensors of these networks are so small that a second thread does not help, and on a busy machine the
-    two wait for each other at every operation. Measured, 1500 steps: boston 4.5 s with one thread, 4.6 s with
-    two; yacht, with other work on both cores, 6 s and 28 s.
-    """
-    import torch
-
-    if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(1)
-
-
 def _version(asked: bool) -> None:
     if asked:
         print(f"posterior-zoo {__version__}")
@@ -254,6 +241,7 @@ def data_fetch(name: DataName) -> None:
 
 @app.command("fit", help=FIT_HELP)
 @friendly
+@one_torch_thread()
 def fit_command(
     data: DataArgument,
     out: OutOption,
@@ -288,7 +276,6 @@ def fit_command(
     from zoo.fitting.problem import load_problem
     from zoo.registry.queries import find_guide, find_model
 
-    _use_one_thread()
     check_seed(seed)
     wishes = fit_options(guide, {"steps": steps, "lr": lr, "batch-size": batch_size})
     problem = load_problem(data, split=split, target=target, task=task, dtype=find_model(model).dtype)
@@ -318,6 +305,7 @@ def fit_command(
 
 @app.command("predict", help=PREDICT_HELP)
 @friendly
+@one_torch_thread()
 def predict_command(
     folder: Annotated[Path, typer.Argument(help="The --out folder of zoo fit.")],
     table: Annotated[
@@ -332,7 +320,6 @@ def predict_command(
     """See ``PREDICT_HELP``."""
     from zoo.commands.predict import predict
 
-    _use_one_thread()
     check_at_least(1, draws=draws)
     check_seed(seed)
     rows = predict(folder, table, out, draws=draws, seed=seed)

@@ -6,12 +6,11 @@ imports what it needs, so that zoo data show and zoo reproduce --list do not wai
 
 from __future__ import annotations
 
-import difflib
 import textwrap
 from collections.abc import Callable, Iterable
 
 from zoo.cli.lists import width
-from zoo.errors import UserError
+from zoo.errors import unknown
 from zoo.papers import PAPERS
 
 Text = list[tuple[str, str]]
@@ -40,13 +39,7 @@ def show(name: str) -> None:
         if name in found:
             cards.append(tell(name))
     if not cards:
-        close = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
-        hint = (
-            f"nearest: {', '.join(close)}"
-            if close
-            else "zoo list, zoo data list, zoo reproduce --list name all"
-        )
-        raise UserError(f"unknown name {name!r}; {hint}")
+        raise unknown("name", name, known, "zoo list, zoo data list, zoo reproduce --list name all")
     for i, card in enumerate(cards):
         if i:
             print()
