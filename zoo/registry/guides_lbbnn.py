@@ -14,12 +14,12 @@ from guides import (
     AutoSpikeSlab,
     AutoSpikeSlabMVN,
 )
+from zoo.fitting.horseshoe import product_weights, with_horseshoe
 from zoo.fitting.methods import Variational
 from zoo.fitting.point_estimates import PointEstimates
 from zoo.fitting.variable_selection import VariationalSelection
 from zoo.models.entries import Card
 from zoo.registry.entries import GuideEntry
-from zoo.registry.horseshoe import product_weights, with_horseshoe
 from zoo.registry.refusals import refuses_networks, refuses_spikes, refuses_unknown_scales
 
 MEMBERS = 5

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from zoo.fitting.message_passing import MessagePassing, refuses_messages
+from zoo.fitting.message_passing import MessagePassing
 from zoo.models.entries import Card
 from zoo.registry.entries import GuideEntry
+from zoo.registry.refusals import refuses_messages
 
 EPOCHS = 40
 PBP = (

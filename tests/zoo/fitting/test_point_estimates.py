@@ -25,10 +25,10 @@ from tests.zoo.cli_helpers import (
 )
 from zoo.budgets import BUDGETS
 from zoo.errors import DivergenceError, UserError
+from zoo.fitting.horseshoe import product_weights, with_horseshoe
 from zoo.fitting.methods import Place
 from zoo.fitting.point_estimates import EnsembleSettings, Minibatches, PointEstimates
 from zoo.models.bnn import BNN
-from zoo.registry.horseshoe import product_weights, with_horseshoe
 from zoo.registry.queries import GUIDES
 
 ROWS = 40
