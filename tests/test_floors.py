@@ -1,6 +1,8 @@
 """The rooms of the house: imports go one way, rooms of methods are siblings, nothing goes in a circle.
 
-Every import statement counts, those inside functions and those for type checkers too.
+Every import statement counts, those inside functions and those for type checkers too; so does every text that
+is the name of a module, for some are imported by their names (the catalogue of experiments, ``Deferred``).
+What is imported from the public face ``guides`` counts as imported from the module that it comes from.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import ast
 from pathlib import Path
 
 import networkx as nx
+import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("data_loaders", "guides", "zoo")
@@ -16,8 +19,10 @@ PACKAGES = ("data_loaders", "guides", "zoo")
 #: What the methods of inference stand on; they do not import each other.
 GROUND = {"guides.core", "guides.flows", "guides.posterior"}
 METHODS = {f"guides.{room}" for room in ("variational", "message_passing", "truth", "implicit", "bootstrap")}
+#: All methods, and the face that names them.
+GUIDES = {"guides", *METHODS}
 #: What everything in ``zoo`` may import.
-BASE = {"guides", *GROUND, "data_loaders", "zoo", "zoo.errors", "zoo.budgets", "zoo.papers", "zoo.version"}
+BASE = {*GROUND, "data_loaders", "zoo", "zoo.errors", "zoo.budgets", "zoo.papers", "zoo.version"}
 FITTED = {*BASE, "zoo.models", "zoo.files", "zoo.evaluation"}
 #: Room -> rooms that its modules may import beside their own.
 MAY_IMPORT = {
@@ -29,12 +34,14 @@ MAY_IMPORT = {
     "zoo.models": BASE,
     "zoo.files": BASE,
     "zoo.evaluation": {*BASE, "zoo.files"},
-    "zoo.fitting": {*FITTED, *METHODS},
-    "zoo.registry": {*FITTED, *METHODS, "zoo.fitting"},
-    "zoo.commands": {*FITTED, *METHODS, "zoo.fitting", "zoo.registry"},
-    "zoo.experiments": {*FITTED, *METHODS, "zoo.fitting"},
+    "zoo.fitting": {*FITTED, *GUIDES},
+    "zoo.registry": {*FITTED, *GUIDES, "zoo.fitting"},
+    "zoo.commands": {*FITTED, *GUIDES, "zoo.fitting", "zoo.registry"},
+    "zoo.experiments": {*FITTED, *GUIDES, "zoo.fitting"},
     "zoo.cli": {*FITTED, "zoo.fitting", "zoo.registry", "zoo.commands", "zoo.experiments"},
 }
+#: Modules that are named in part: relative to these.
+NAMED_IN = ("", "zoo.experiments.")
 #: The public faces import from everywhere below them.
 FACES = {"guides", "zoo", "zoo.errors", "zoo.budgets", "zoo.papers", "zoo.version"}
 
@@ -51,18 +58,33 @@ def modules() -> dict[str, Path]:
 MODULES = modules()
 
 
-def imports(path: Path) -> set[str]:
-    """The modules of this project that a file imports."""
+#: Where the names of the public face come from.
+ORIGINS = {
+    alias.asname or alias.name: node.module
+    for node in ast.parse(MODULES["guides"].read_text()).body
+    if isinstance(node, ast.ImportFrom)
+    for alias in node.names
+}
+
+
+def imports(code: str) -> set[str]:
+    """The modules of this project that a text of Python imports."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            found.update(
-                name if (name := f"{node.module}.{alias.name}") in MODULES else node.module
-                for alias in node.names
-            )
+            found.update(_origin(node.module, alias.name) for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and "." in node.value:
+            found.update(f"{package}{node.value}" for package in NAMED_IN)
     return {name for name in found if name in MODULES}
+
+
+def _origin(module: str, name: str) -> str:
+    """The module behind ``from module import name``."""
+    if module == "guides" and name in ORIGINS:
+        return ORIGINS[name]
+    return whole if (whole := f"{module}.{name}") in MODULES else module
 
 
 def room(module: str) -> str:
@@ -70,13 +92,32 @@ def room(module: str) -> str:
     return parts[0] if parts[0] == "data_loaders" else ".".join(parts[:2])
 
 
-GRAPH = nx.DiGraph((name, other) for name, path in MODULES.items() for other in imports(path))
+GRAPH = nx.DiGraph((name, other) for name, path in MODULES.items() for other in imports(path.read_text()))
 
 
 def test_the_walk_sees_the_house():
     assert len(MODULES) > 100
     assert GRAPH.number_of_edges() > 300
     assert GRAPH.has_edge("guides", "guides.variational.mean_field")
+    assert GRAPH.has_edge("zoo.experiments.engine.catalogue", "zoo.experiments.lbbnn.declared")
+    assert GRAPH.has_edge("zoo.experiments.lbbnn.declared", "zoo.experiments.lbbnn.images")
+    assert GRAPH.has_edge("zoo.registry.guides_lbbnn", "guides.variational.dropout")
+
+
+@pytest.mark.parametrize(
+    ("code", "module"),
+    [
+        ("from guides import AutoMNF", "guides.variational.multiplicative_flow"),
+        ("from guides import SpikeSlab as Law", "guides.core.distributions"),
+        ("from guides.core import svi", "guides.core.svi"),
+        ("def f():\n    import guides.core.svi", "guides.core.svi"),
+        ("import guides\nguides.AutoMNF", "guides"),
+        ('run = Deferred("lbbnn.images", "table")', "zoo.experiments.lbbnn.images"),
+        ('import_module("zoo.registry.queries")', "zoo.registry.queries"),
+    ],
+)
+def test_the_walk_sees_imports_of_every_kind(code, module):
+    assert imports(code) == {module}
 
 
 def test_no_circles():

@@ -127,9 +127,9 @@ class SpikeSlabLogisticPosterior:
         return {"w": full[:, :-1].numpy(), "b": full[:, -1].numpy()}
 
     def posterior(self, n: int = 1000, seed: int = 0) -> Posterior:
-        """``n`` draws that answer all questions of a posterior.  They are ``draws(n, seed, resample=True)``: who
-        grades by them wants no error of Laplace's approximation, which the plain :meth:`draws` share with the
-        sums of this class.
+        """``n`` draws that answer all questions of a posterior.  They are ``draws(n, seed, resample=True)``:
+        who grades by them wants none of Laplace's error, which the plain :meth:`draws` have in common with
+        the sums of this class.
         """
         draws = self.draws(n, seed, resample=True)
         info = {"method": "enumeration", "draw_seed": seed, "log_evidence": self.log_evidence}
