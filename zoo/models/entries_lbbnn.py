@@ -107,9 +107,8 @@ ENTRIES = (
             "biases, layers and likelihood as in bnn",
             assumes="as bnn; the inclusion probability of the prior is known",
             cost="three numbers a weight in a mean field: inclusion, mean, sd",
-            fails="no ground truth: its indicators are discrete and too many to enumerate; grade its "
-            "parts on "
-            "spike-slab-linear and spike-slab-logistic",
+            fails="no ground truth: its indicators are discrete and too many to enumerate; grade its parts "
+            "on spike-slab-linear and spike-slab-logistic",
         ),
     ),
     ModelEntry(
@@ -143,8 +142,7 @@ ENTRIES = (
             cost="exact: Laplace's approximation of all 2^p models up to 20 columns, checked by importance "
             "sampling; more columns: a Gibbs sampler with Polya-Gamma variables",
             fails="as spike-slab-linear; nearly separable classes leave a posterior that Laplace "
-            "approximates "
-            "badly (the check says so)",
+            "approximates badly (the check says so)",
         ),
     ),
     ModelEntry(
@@ -155,8 +153,7 @@ ENTRIES = (
         tasks=("multiclass",),
         references=(),
         citation="after LeCun et al. 1998, Gradient-Based Learning Applied to Document Recognition; the "
-        "layers "
-        "are those of the latent binary networks' papers",
+        "layers are those of the latent binary networks' papers",
         substitutes={"spike-slab": "spike-slab-lenet"},
         experiments=_shown("cnn"),
         card=Card(

@@ -50,9 +50,8 @@ SPARSE_GUIDES = (
             "a layer's output is drawn with these moments (local reparameterization); KL in closed form",
             assumes=SPARSE + "; outputs are Gaussian only for many inputs",
             cost=EPOCH.format(2.9, "three numbers a weight"),
-            fails="decides for one of two correlated columns, which one hangs on the start; with few "
-            "rows the "
-            "bound prefers the prior to the data; the thesis prints a wrong variance (alpha^2 sigma^2, "
+            fails="decides for one of two correlated columns, which one hangs on the start; with few rows "
+            "the bound prefers the prior to the data; the thesis prints a wrong variance (alpha^2 sigma^2, "
             "zoo reproduce lbbnn/variance shows what that does)",
         ),
     ),
@@ -70,9 +69,8 @@ SPARSE_GUIDES = (
             "bound with an auxiliary density r(z | w): KL(q(w | z) || p) + log q(z) - log r(z | w)",
             assumes=SPARSE,
             cost=EPOCH.format(4.7, "the flows add a third to the parameters there"),
-            fails="looser than it need be by E KL(q(z | w) || r(z | w)); the published programs "
-            "evaluate r at "
-            "one coordinate only, and equation 3.7's log-determinant is not that of its map",
+            fails="looser than it need be by E KL(q(z | w) || r(z | w)); the published programs evaluate r "
+            "at one coordinate only, and equation 3.7's log-determinant is not that of its map",
         ),
     ),
     GuideEntry(
@@ -98,8 +96,7 @@ SPARSE_GUIDES = (
         model="spike-slab-bnn",
         code="guides.AutoConcrete",
         citation="Hubin and Storvik 2019, with the concrete distribution of Maddison, Mnih and Teh 2017 "
-        "(ICLR) "
-        "and Jang, Gu and Poole 2017 (ICLR)",
+        "(ICLR) and Jang, Gu and Poole 2017 (ICLR)",
         needs="spike-slab",
         card=Card(
             law="q as in spike-slab; in training w = g b with b ~ N(mu, sigma^2),\n"
@@ -118,8 +115,7 @@ SPARSE_GUIDES = (
         model="spike-slab-bnn",
         code="guides.AutoSpikeSlabMVN",
         citation="Hubin and Storvik 2019, Combining Model and Parameter Uncertainty in Bayesian Neural "
-        "Networks "
-        "(arXiv:1903.07594)",
+        "Networks (arXiv:1903.07594)",
         needs="spike-slab",
         card=Card(
             law="for every output unit: lambda ~ N(m, diag(d) + V V'), gamma ~ Bernoulli(sigmoid(lambda))\n"
@@ -127,9 +123,8 @@ SPARSE_GUIDES = (
             "bound with a Gaussian r(lambda | gamma), which the published programs leave out",
             assumes=SPARSE,
             cost="O(n r^2) a unit of n inputs and rank r; r is 4",
-            fails="without r correlation can only lower the bound; where exactly one of two columns is "
-            "in, the "
-            "Gaussian r loses 0.19 of the log 2 nats to be won",
+            fails="without r correlation can only lower the bound; where exactly one of two columns is in, "
+            "the Gaussian r loses 0.19 of the log 2 nats to be won",
         ),
     ),
     GuideEntry(
@@ -140,8 +135,7 @@ SPARSE_GUIDES = (
         model="spike-slab-logistic",
         code="guides.variational.varbvs.VARBVS",
         citation="Carbonetto and Stephens 2012, Scalable Variational Inference for Bayesian Variable "
-        "Selection "
-        "in Regression (Bayesian Analysis 7)",
+        "Selection in Regression (Bayesian Analysis 7)",
         needs="spike-slab",
         refuses=refuses_networks,
         card=Card(
@@ -215,8 +209,7 @@ GAUSSIAN_GUIDES = (
             assumes="Gaussian weights whose prior sd is known: their prior is replaced",
             cost="mean-field and one scale an input",
             fails="another prior than the model's: no bound on its evidence, and no distance from its "
-            "posterior "
-            "that would be the guide's fault alone",
+            "posterior that would be the guide's fault alone",
         ),
     ),
     GuideEntry(

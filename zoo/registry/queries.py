@@ -74,8 +74,7 @@ def _with_prior(guide: GuideEntry, model: ModelEntry) -> tuple[ModelEntry, str]:
     having = [m.name for m in MODELS.values() if m.traits().weights == guide.needs]
     raise UserError(
         f"guide {guide.name!r} does not apply to model {model.name!r}: it needs {KINDS[guide.needs]} "
-        f"weights; "
-        f"models that have them: {', '.join(having)}"
+        f"weights; models that have them: {', '.join(having)}"
     )
 
 
