@@ -10,8 +10,10 @@ class UserError(ValueError):
     """Bad input; the command line prints the message and exits with 2."""
 
 
-class DivergenceError(RuntimeError):
-    """A fit met a number that is not finite."""
+class FailedError(RuntimeError):
+    """What was asked for makes sense and failed all the same: a fit met a number that is not finite, chains
+    did not pass their gates, a process died.  The command line prints the message and exits with 1.
+    """
 
 
 def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> UserError:

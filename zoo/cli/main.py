@@ -34,7 +34,7 @@ from zoo.cli.options import (
 )
 from zoo.cli.reproduce import REPRODUCE_HELP, reproduce_command
 from zoo.commands.options import check_seed, model_options
-from zoo.errors import DivergenceError, UserError
+from zoo.errors import FailedError, UserError
 from zoo.fitting.threads import one_torch_thread
 from zoo.version import __version__
 
@@ -138,7 +138,7 @@ def friendly(command: Callable) -> Callable:
             except (UserError, DataError) as error:
                 _complain(error)
                 raise typer.Exit(2) from None
-            except DivergenceError as error:
+            except FailedError as error:
                 _complain(error)
                 raise typer.Exit(1) from None
         except KeyboardInterrupt:

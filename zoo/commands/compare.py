@@ -15,7 +15,7 @@ from zoo.commands.comparison import Comparison
 from zoo.commands.grading import Graded, grade, write_inclusion
 from zoo.commands.reference import reference_posterior
 from zoo.commands.report import write_plots
-from zoo.errors import DivergenceError
+from zoo.errors import FailedError
 from zoo.evaluation.estimates import Estimate
 from zoo.evaluation.pareto import pareto_k
 from zoo.evaluation.scoreboard import Row, write_scoreboard
@@ -68,7 +68,7 @@ def fit_guide(comparison: Comparison, name: str, folder: Path, progress: Progres
     settings = guide.method.settings(problem.size, comparison.seed, steps=budget.steps)
     try:
         fitted = guide.method.fit(model, problem.train, settings, watch=Watch(progress, name))
-    except DivergenceError as error:
+    except FailedError as error:
         return Graded(name, entry.name, Posterior(model, {}), {}, note, f"failed: {error}")
     posterior = _posterior(fitted, problem, budget.draws, comparison.seed)
     posterior.info.update(method=name, settings=asdict(settings))

@@ -50,7 +50,7 @@ def fit(
 
     :param settings: of the guide's method
     :raises UserError: for what cannot be fitted, or a folder that cannot be used
-    :raises DivergenceError: with step, site and remedy
+    :raises FailedError: with step, site and remedy
     """
     check_data(find_model(model), problem.dataset, data)
     entry, note = applicable(find_guide(guide), find_model(model), problem.task, options)

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from guides.posterior.files import write_json
-from zoo.errors import DivergenceError, UserError
+from zoo.errors import FailedError, UserError
 
 CONFIG = "config.json"
 #: Keys of a configuration that do not make it another one: data are known by their fingerprint.
@@ -63,7 +63,7 @@ def output_folder(folder: str | Path, config: dict) -> Iterator[Path]:
         if not (folder / CONFIG).exists():
             _remove(made)
         raise UserError(f"cannot write to {error.filename or folder}: {error.strerror or error}") from error
-    except (UserError, DivergenceError):
+    except (UserError, FailedError):
         _remove(made)
         raise
 

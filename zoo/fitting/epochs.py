@@ -93,7 +93,7 @@ def train(
     :param data: the model's arguments, tensors ``[N, ...]`` whose rows belong together; the model also takes
         ``N`` after them
     :param each_epoch: called with the number of epochs done, 0 before the first; its time is not counted
-    :raises DivergenceError: when a loss or, at the end, a parameter is not finite
+    :raises FailedError: when a loss or, at the end, a parameter is not finite
     :raises ValueError: without rows
     """
     rows = len(data[0])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
 
-from zoo.errors import DivergenceError
+from zoo.errors import FailedError
 from zoo.fitting.methods import Fitted, Watch
 from zoo.fitting.stored import Stored
 
@@ -48,7 +48,7 @@ class MessagePassing(Stored):
         guide.fit(*data, epochs=settings.epochs, seed=settings.seed, on_epoch=advance)
         for name, site in guide.sites.items():
             if not (site.mean.isfinite().all() and site.variance.isfinite().all()):
-                raise DivergenceError(f"site {name!r} is not finite after {guide.epochs} passes")
+                raise FailedError(f"site {name!r} is not finite after {guide.epochs} passes")
         return guide
 
     def read(self, path: Path, model: Callable) -> ProbabilisticBackpropagation:

@@ -136,7 +136,7 @@ class Method(Protocol):
 
         :param data: the arguments that the model is called with: rows and targets, say; what else a method
             takes, :class:`zoo.fitting.problem.Problem` tells
-        :raises DivergenceError: at a number that is not finite
+        :raises FailedError: at a number that is not finite
         :raises UserError: when the file is damaged, or of another fit
         """
         ...

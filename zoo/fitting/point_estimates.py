@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from guides.core import svi
+from guides.core.svi import random_rows
 from guides.variational.ensemble import fit_ensemble
 from zoo.budgets import STEPS
-from zoo.errors import DivergenceError
+from zoo.errors import FailedError
 from zoo.fitting.methods import Fitted, Watch
 from zoo.fitting.stored import Numbers, Stored
-from zoo.fitting.svi import FitSettings, default_batch_size
+from zoo.fitting.svi import FitSettings, default_batch_size, fitting
 
 #: Seeds of numpy, which Pyro sets too, end here.
 SEEDS = 2**32
@@ -59,7 +59,7 @@ class PointEstimates(Stored):
         start, members, losses = time.perf_counter(), [], []
         scored = Minibatches(model, settings.batch_size)
         advance = watch.start(settings.members)
-        with svi.unwatched():
+        with fitting():
             for i in range(settings.members):
                 # no two ensembles share a member, whatever their seeds
                 seed = (settings.seed * settings.members + i) % SEEDS
@@ -98,21 +98,18 @@ class Minibatches:
     size: int | None
 
     def __call__(self, *data: Tensor | Sequence) -> Tensor:
-        return self.model(*next(svi.random_rows(data, self.size)))
+        return self.model(*next(random_rows(data, self.size)))
 
 
 def _member(
     model: Callable, data: tuple, settings: EnsembleSettings, seed: int, losses: list[float]
 ) -> dict[str, Tensor]:
     """One network, ``{site: [1, *site]}``; its last loss goes to ``losses``."""
-    try:
-        found = fit_ensemble(model, *data, members=1, steps=settings.steps, lr=settings.lr, seed=seed)
-    except svi.DivergenceError as error:
-        raise DivergenceError(str(error)) from error
+    found = fit_ensemble(model, *data, members=1, steps=settings.steps, lr=settings.lr, seed=seed)
     draws = found.draws()
     bad = [name for name, value in draws.items() if not value.isfinite().all()]
     if bad:
-        raise DivergenceError(
+        raise FailedError(
             f"site {bad[0]!r} is not finite after {settings.steps} steps; lower the learning rate (now "
             f"{settings.lr:g})"
         )

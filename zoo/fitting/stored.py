@@ -52,7 +52,7 @@ class Stored:
     def run(self, model: Callable, data: tuple, settings: Any, watch: Watch) -> Found:
         """Fits.
 
-        :raises DivergenceError: at a number that is not finite
+        :raises FailedError: at a number that is not finite
         """
         raise NotImplementedError
 

@@ -22,7 +22,7 @@ import guides.core.svi
 from guides.core.flat_guide import FlatGuide
 from guides.core.svi import Schedule, half_cosine, random_rows, svi_steps, unwatched
 from guides.posterior.files import write_atomically
-from zoo.errors import DivergenceError, UserError
+from zoo.errors import FailedError, UserError
 
 SECONDS_BETWEEN_CHECKPOINTS = 10.0
 #: How far the sum of all steps goes (half of ``lr`` times their number), where the highest rate allows it.
@@ -104,7 +104,7 @@ class Fit:
         """Takes the remaining steps; with ``checkpoint``, goes on from that file and keeps it up to date.
 
         :param about: what is being fitted, JSON-safe; a checkpoint about something else is refused
-        :raises DivergenceError: at the first loss that is not finite, with step, site and remedy
+        :raises FailedError: at the first loss that is not finite, with step, site and remedy
         :raises UserError: when the checkpoint is damaged, or of another fit
         """
         about = json.loads(json.dumps(about or {}))
@@ -199,7 +199,7 @@ def fitting() -> Iterator[None]:
         with unwatched():
             yield
     except guides.core.svi.DivergenceError as error:
-        raise DivergenceError(str(error)) from error
+        raise FailedError(str(error)) from error
 
 
 def read_checkpoint(path: Path) -> tuple[dict, dict[str, Tensor]]:

@@ -12,7 +12,7 @@ from torch.distributions import Normal
 
 from guides import SpikeSlab
 from guides.variational.varbvs import VARBVS
-from zoo.errors import DivergenceError
+from zoo.errors import FailedError
 from zoo.fitting.methods import Fitted, Watch
 from zoo.fitting.stored import Numbers, Stored, Tensors
 from zoo.models.latent_binary import VariableSelection
@@ -60,7 +60,7 @@ class VariationalSelection(Stored):
         tensors["bias"] = torch.tensor([centre, spread], dtype=torch.float64)
         for name, value in tensors.items():
             if not value.isfinite().all():
-                raise DivergenceError(f"{name} is not finite after {len(fit.trace)} rounds")
+                raise FailedError(f"{name} is not finite after {len(fit.trace)} rounds")
         facts = {"elbo": found.elbo, "rounds": len(fit.trace), "converged": found.converged}
         facts |= {"noise_scale": fit.noise_scale, "seconds": time.perf_counter() - start}
         facts["num_parameters"] = 3 * len(fit.alpha) + (len(x) if logistic else 1)

@@ -39,7 +39,7 @@ from tests.zoo.cli_helpers import (
 from zoo.budgets import BUDGETS, Budget
 from zoo.commands.comparison import plan
 from zoo.commands.grading import Graded, grade
-from zoo.errors import DivergenceError, UserError
+from zoo.errors import FailedError, UserError
 from zoo.fitting.problem import load_problem
 from zoo.fitting.svi import Fit
 from zoo.models import create
@@ -378,7 +378,7 @@ def test_guide_that_diverges_is_a_failed_row_and_the_others_stay(tmp_path, monke
 
 def test_comparison_without_a_sound_row_ends_with_1(tmp_path, monkeypatch):
     def diverge(self, **kwargs):
-        raise DivergenceError("step 3: the loss is nan")
+        raise FailedError("step 3: the loss is nan")
 
     monkeypatch.setattr(Fit, "run", diverge)
     table = write_csv(tmp_path / "table.csv", linear_rows(30))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from zoo.errors import DivergenceError, UserError
+from zoo.errors import FailedError, UserError
 from zoo.experiments.engine.declaration import Cell, Effort, Experiment, Source
 
 CALLS: list[Cell] = []
@@ -36,7 +36,7 @@ def troubled(cell: Cell) -> dict[str, float]:
         if (cell.method, cell.trial) == ("m", 1):
             raise ZeroDivisionError("one line\nand another")
         if (cell.method, cell.trial) == ("m", 2):
-            raise DivergenceError("the loss is not finite")
+            raise FailedError("the loss is not finite")
         if (cell.method, cell.trial) == ("n", 1):
             return {"surprise": 1.0}
         if (cell.method, cell.trial) == ("n", 2):

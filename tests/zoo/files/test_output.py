@@ -8,7 +8,7 @@ import os
 import pytest
 
 import zoo.files.output
-from zoo.errors import DivergenceError, UserError
+from zoo.errors import FailedError, UserError
 from zoo.files.output import output_folder, read_config, versions
 
 CONFIG = {"command": "fit", "seed": 3, "widths": [50]}
@@ -27,14 +27,14 @@ def test_folder_says_what_it_is_and_with_which_versions(tmp_path):
     assert {"python", "torch", "pyro-ppl", "numpyro", "jax"} <= set(versions())
 
 
-@pytest.mark.parametrize("error", [UserError("refused"), DivergenceError("nan")])
+@pytest.mark.parametrize("error", [UserError("refused"), FailedError("nan")])
 def test_refused_work_leaves_no_folder_behind(tmp_path, error):
     with pytest.raises(type(error)):
         work(tmp_path / "a" / "b", error)
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("error", [UserError("refused"), DivergenceError("nan")])
+@pytest.mark.parametrize("error", [UserError("refused"), FailedError("nan")])
 def test_a_folder_that_was_there_stays(tmp_path, error):
     with output_folder(tmp_path / "a", CONFIG) as folder:
         (folder / "result.txt").write_text("whole")

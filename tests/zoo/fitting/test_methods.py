@@ -33,7 +33,7 @@ from tests.zoo.cli_helpers import (
     write_csv,
 )
 from zoo.budgets import BUDGETS
-from zoo.errors import DivergenceError, UserError
+from zoo.errors import FailedError, UserError
 from zoo.files.sealed import read_seal, seal_of, write_seal
 from zoo.fitting.methods import UNWATCHED, Fitted, unfinished
 from zoo.fitting.problem import load_problem
@@ -221,7 +221,7 @@ def test_guide_brings_its_companion_along(compared):
 
 def test_method_that_diverges_is_a_failed_row(table, tmp_path, monkeypatch, undrawn):
     def diverge(self, *args, **kwargs):
-        raise DivergenceError("site 'w1' is not finite after 3 passes")
+        raise FailedError("site 'w1' is not finite after 3 passes")
 
     monkeypatch.setattr(ClosedForm, "fit", diverge)
     result = compare(table, tmp_path / "out", "level-too,draws")

@@ -13,7 +13,7 @@ from guides.posterior import log_joint
 from guides.truth.spike_slab_linear import enumerate_spike_slab
 from guides.truth.spike_slab_logistic import enumerate_spike_slab_logistic
 from guides.variational.varbvs import VARBVS
-from zoo.errors import DivergenceError
+from zoo.errors import FailedError
 from zoo.fitting.methods import Place
 from zoo.fitting.variable_selection import SelectionLaw, VarbvsSettings, VariationalSelection
 from zoo.models.latent_binary import SpikeSlabLinear, SpikeSlabLogistic
@@ -127,7 +127,7 @@ def test_numbers_that_are_not_finite_are_a_divergence(table, monkeypatch):
     x, _, labels = table
     law = (math.nan, np.zeros(5), 1.0)
     monkeypatch.setattr("guides.variational.varbvs.VariationalFit.bias_law", law)
-    with pytest.raises(DivergenceError, match="bias is not finite"):
+    with pytest.raises(FailedError, match="bias is not finite"):
         fit(SpikeSlabLogistic(5), x, labels)
 
 

@@ -17,13 +17,13 @@ from pathlib import Path
 
 from data_loaders import DataError
 from data_loaders.errors import short_reason
-from zoo.errors import DivergenceError, UserError
+from zoo.errors import FailedError, UserError
 from zoo.experiments.engine.declaration import Cell, CellFunction, Record
 from zoo.experiments.engine.records import publish, read_record, workplace
 from zoo.fitting.threads import one_torch_thread
 
 
-class CallEndedError(DivergenceError):
+class CallEndedError(FailedError):
     """The call could not go on, and what it has finished is kept; the command line exits with 1."""
 
 
@@ -115,7 +115,7 @@ def run_cell(run: CellFunction, metrics: Sequence[str], cell: Cell, out: Path) -
         except (UserError, DataError) as error:
             raise UserError(f"{cell.name}: {error}") from None
         except (Exception, SystemExit) as error:
-            reason = str(error) if isinstance(error, DivergenceError) else short_reason(error)
+            reason = str(error) if isinstance(error, FailedError) else short_reason(error)
             status, trace = f"failed: {' '.join(reason.split())}", traceback.format_exc()
         seconds = time.perf_counter() - start
         return publish(out, Record(cell, status, values, seconds, folder, trace))
@@ -130,7 +130,7 @@ def _seed_everything(seed: int) -> None:
 
 
 def _checked(values: Mapping[str, float], metrics: Sequence[str]) -> dict[str, float]:
-    """:raises DivergenceError: for a number that is not finite
+    """:raises FailedError: for a number that is not finite
     :raises ValueError: for no metrics, or others
     """
     foreign = [name for name in values if name not in metrics]
@@ -139,5 +139,5 @@ def _checked(values: Mapping[str, float], metrics: Sequence[str]) -> dict[str, f
     numbers = {name: float(values[name]) for name in metrics if name in values}
     bad = [f"{name} is {value}" for name, value in numbers.items() if not math.isfinite(value)]
     if bad:
-        raise DivergenceError(", ".join(bad))
+        raise FailedError(", ".join(bad))
     return numbers

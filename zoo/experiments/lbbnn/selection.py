@@ -19,7 +19,7 @@ from guides import AutoConcrete, AutoMNF, AutoSpikeSlab
 from guides.truth.polya_gamma import inclusion, spike_slab_logistic_gibbs
 from guides.truth.spike_slab_logistic import enumerate_spike_slab_logistic
 from guides.variational.varbvs import VARBVS
-from zoo.errors import DivergenceError
+from zoo.errors import FailedError
 from zoo.experiments.engine.declaration import Cell
 from zoo.fitting.svi import Fit, FitSettings
 from zoo.models.latent_binary import SpikeSlabLogistic
@@ -91,11 +91,11 @@ def mixed_data(share: float, noise: float, seed: int) -> tuple[np.ndarray, np.nd
 def sampled_inclusion(x: np.ndarray, y: np.ndarray, draws: int, seed: int) -> np.ndarray:
     """Exact inclusion probabilities up to Monte Carlo error, by the collapsed Gibbs sampler, ``[p]``.
 
-    :raises DivergenceError: when the chains do not pass their gates
+    :raises FailedError: when the chains do not pass their gates
     """
     result = spike_slab_logistic_gibbs(x, y, INCLUSION, warmup=draws // 4, draws=draws, chains=2, seed=seed)
     if not result.passed:
-        raise DivergenceError(f"the reference failed: {result.reason}; take more than {draws} draws")
+        raise FailedError(f"the reference failed: {result.reason}; take more than {draws} draws")
     return inclusion(result)[0]
 
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from guides.truth.polya_gamma import spike_slab_logistic_gibbs
 from guides.variational.sparse_networks import mean_weights, median_probability_model
 from zoo.cli.main import app
-from zoo.errors import DivergenceError
+from zoo.errors import FailedError
 from zoo.experiments import Cell
 from zoo.experiments.engine import catalogue
 from zoo.experiments.engine.catalogue import find_experiment
@@ -433,5 +433,5 @@ def test_a_reference_that_fails_its_gates_is_no_reference():
     """Two draws tell nothing about convergence."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((30, 3))
-    with pytest.raises(DivergenceError, match="the reference failed: .*; take more than 4 draws"):
+    with pytest.raises(FailedError, match="the reference failed: .*; take more than 4 draws"):
         selection.sampled_inclusion(x, (x[:, 0] > 0).astype(float), 4, 0)

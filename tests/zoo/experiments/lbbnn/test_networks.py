@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from pyro import poutine
 
 from guides import AutoConcrete, AutoMeanField, AutoMNF, AutoSpikeSlab
-from zoo.errors import DivergenceError, UserError
+from zoo.errors import FailedError, UserError
 from zoo.experiments import Cell
 from zoo.experiments.lbbnn import kept_networks, networks
 from zoo.experiments.lbbnn.declared import METHODS
@@ -201,7 +201,7 @@ def test_temperature_is_annealed_over_the_epochs(digits):
 def test_what_diverges_is_told(digits):
     x = digits.x.clone()
     x[150] = math.nan
-    with pytest.raises(DivergenceError, match="step [01]: the loss is nan, site .* is not finite; "):
+    with pytest.raises(FailedError, match="step [01]: the loss is nan, site .* is not finite; "):
         train(NETWORK, AutoMNF(NETWORK), (x, digits.y), Training(1))
     with pytest.raises(ValueError, match="must be positive"):
         Training(0)
