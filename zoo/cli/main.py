@@ -55,7 +55,7 @@ app = typer.Typer(
     "  zoo show NAME                  one of them: its law, assumptions, cost,\n"
     "                                 known failures, what goes with it\n"
     "  zoo COMMAND --help             explains a command, with examples\n\n"
-    "Data sets that do not ship with scikit-learn are downloaded; the environment variable ZOO_DATA names a "
+    "Data sets that do not ship with the packages are downloaded; the environment variable ZOO_DATA names a "
     "folder to read them from instead. Exit codes: 0 success, 1 a fit that failed, 2 bad input.",
 )
 data_app = typer.Typer(
