@@ -59,6 +59,12 @@ def test_out_is_asked_for():
     assert "give --out, as in: zoo reproduce toy/measure --out" in refused("toy/measure")
 
 
+def test_name_is_checked_before_out_is_asked_for():
+    line = refused("toy/measur")
+    assert "unknown experiment 'toy/measur'; nearest: toy/measure" in line
+    assert "known: " in refused("nope")
+
+
 def test_out_that_cannot_be_one(tmp_path):
     file = tmp_path / "file"
     file.write_text("x")
