@@ -391,7 +391,8 @@ def compare_command(
     with progress_bar() as progress:
         rows = run(comparison, out, progress, tell=_complain)
     _print_notes(comparison.notes)
-    Console().print(rich_table(rows, title=escape(f"{model} on {data}")))
+    console = Console()
+    console.print(rich_table(rows, escape(f"{model} on {data}"), console.width))
     print(f"written to {out}")
     for row in rows:
         if row.status != "ok":
