@@ -5,8 +5,9 @@
     data = load("boston", split=3)
     scale = Standardizer.fit(data.x_train, data.y_train, task=data.task)
 
-Files come from the folder named by the environment variable ZOO_DATA, else from the cache (ZOO_CACHE), else
-from their original address. Every error raised on purpose is a `DataError` with a message of one line.
+Some sets ship with this package or with scikit-learn. The files of the others come from the folder named by
+the environment variable ZOO_DATA, else from the cache (ZOO_CACHE), else from their original address. Every
+error raised on purpose is a `DataError` with a message of one line.
 """
 
 from data_loaders.errors import DataError

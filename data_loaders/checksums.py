@@ -27,8 +27,6 @@ FILE_SHA256: Mapping[str, str] = MappingProxyType(
         "varsel/us_crime.npz": "91a2f80de90c47f46dee9e975134a76e4d308b7cd5500cbddacca113a74717a8",
         "varsel/mjmcmc_sim_linear.npz": "a6bf13af17b182a1e23f1dfcd4f74532ef8f70e704aec2ba0cd672371f081adb",
         "varsel/mjmcmc_sim_logistic.npz": "4615c52631a7895ff52d9188e142a99c97120953ea93ee8345584d2c41093e1d",
-        "varsel/raisin.npz": "8bdbfdd3fba3d1171aea7250fd6965f8bf611cee2c768c17d1ecfc1e1993042b",
-        "varsel/gallstone.npz": "9b8fb8aa7669203600c369acb80ee48b9b54e50c628ab3084eec3ec49a85d657",
         "posteriordb/sblrc-blr.npz": "869dfc18bd53e1e6dce075946f6a27b95e7c7d2c9e58761f918f4e17e3bb4840",
         "posteriordb/sblri-blr.npz": "1bca10f327d1784801bf003333267e8f83990388c0eba7d026f9ebb81acac5b7",
         "posteriordb/diamonds-diamonds.npz": (
@@ -66,6 +64,8 @@ CONTENT_SHA256: Mapping[str, str] = MappingProxyType(
         "us_crime": "d897ec756c82ee14c44ae7ee52cebda9b28678c63b3c0a2d0821ff7000378a30",
         "mjmcmc_sim_linear": "e06b7b36dadf2f008b478ec35ac63e1ce37288888a86c4860643dd80835e9524",
         "mjmcmc_sim_logistic": "8bdd884d4e50891fb246c657e833f6fec36267446fb4e42cc159fb52cdaffbc8",
+        "raisin": "7ef45131b9b8696f0a3ed200e2fa783cb8fddafa410a528eeb8558926894b7c3",
+        "gallstone": "3405180eca264167521d4a3801904dfe029f26ed78fd314e97cbf3d72fc4188e",
         "posteriordb_sblrc": "d771f74746de4324bb2baa583ff7b8ef33c62d49b8164f3e785fa40835f5a756",
         "posteriordb_sblri": "3918e2d8aed8864532f8c55613811a03a52301ad89ad2d899ecfa151caed1c31",
         "posteriordb_diamonds": "ddafa1fa813901b5f0966a7a1a48feb71c1cf7ee8b0b9c804b93ccb76f9beeea",

@@ -7,7 +7,7 @@ from data_loaders.entries import Entry
 
 
 def _whole(
-    name: str, file: str, rows: int, features: int, target: str, source: str, **others: object
+    name: str, file: str | None, rows: int, features: int, target: str, source: str, **others: object
 ) -> Entry:
     content = CONTENT_SHA256.get(name, "")
     facts = {"task": "regression", "licence": "none stated", "content": content, **others}
@@ -19,7 +19,7 @@ def _whole(
         source=source,
         whole=True,
         file=file,
-        sha256=FILE_SHA256[file],
+        sha256="" if file is None else FILE_SHA256[file],
         **facts,
     )
 
@@ -32,6 +32,7 @@ _CRIME_FEATURES = (
     *("M", "So", "Ed", "Po1", "Po2", "LF", "M.F", "Pop"),
     *("NW", "U1", "U2", "GDP", "Ineq", "Prob", "Time"),
 )
+_UCI_LICENCE = "CC BY 4.0 (UCI; taken from LarsELund/LBBNN, MIT)"
 _EXACT = "guides.truth.enumerate_g_prior counts all 2^15 models: g-prior"
 
 _VARIABLE_SELECTION = (
@@ -86,14 +87,14 @@ _VARIABLE_SELECTION = (
     ),
     _whole(
         "raisin",
-        "varsel/raisin.npz",
+        None,
         900,
         7,
         "Kecimen=1",
-        "github.com/LarsELund/LBBNN data-raw/Raisin_Dataset.xlsx (UCI 850)",
-        family="varsel",
+        "UCI 850, Cinar, Koklu and Tasdemir 2020; ships with this package",
+        family="shipped",
         task="binary",
-        licence="MIT (LarsELund/LBBNN)",
+        licence=_UCI_LICENCE,
         oddities=(
             "label 1 is Kecimen, 0 Besni, 450 each; rows are sorted by class",
             "features are strongly correlated",
@@ -101,14 +102,14 @@ _VARIABLE_SELECTION = (
     ),
     _whole(
         "gallstone",
-        "varsel/gallstone.npz",
+        None,
         319,
         38,
         "Gallstone Status",
-        "github.com/LarsELund/LBBNN data-raw/gallstone_data.xlsx (UCI)",
-        family="varsel",
+        "UCI 1150, Esen et al. 2024; ships with this package",
+        family="shipped",
         task="binary",
-        licence="MIT (LarsELund/LBBNN)",
+        licence=_UCI_LICENCE,
         oddities=(
             "which label means gallstones is unclear: 161 zeros equal the reported number of patients, but "
             "C-reactive protein is higher for label 1",

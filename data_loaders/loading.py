@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_loaders import bundled, posteriordb, toy
+from data_loaders import bundled, posteriordb, shipped, toy
 from data_loaders.catalogue import ENTRIES, entry
 from data_loaders.entries import Entry
 from data_loaders.files import read_arrays
@@ -49,13 +49,16 @@ def fetch(name: str) -> Path:
     """Make sure that the files of the set `name` are at hand and sound, and return where they are.
 
     That is the file in the folder ZOO_DATA, or the set's folder in the cache (downloaded when needed), the
-    data folder of scikit-learn for sets that ship with it, or the module that generates a generated set.
-    Raises DataError as `load` does.
+    data folder of scikit-learn for sets that ship with it, the file of a set that ships with this package, or
+    the module that generates a generated set. Raises DataError as `load` does.
     """
     known = entry(name)
     if known.family == "bundled":
         bundled.assemble(known)
         return bundled.folder()
+    if known.family == "shipped":
+        shipped.assemble(known)
+        return shipped.file_of(known)
     if known.family == "generated":
         return Path(toy.__file__)
     if known.family == "images":
@@ -106,6 +109,8 @@ def load(name: str, split: int = 0, *, protocol: str = "standard") -> Dataset:
 def _read(known: Entry) -> Whole:
     if known.family == "bundled":
         return bundled.assemble(known)
+    if known.family == "shipped":
+        return shipped.assemble(known)
     if known.family == "generated":
         return toy.piecewise()
     arrays, _ = read_arrays(known, parse_raw)

@@ -10,7 +10,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from data_loaders import DataError, fetch, load
+from data_loaders import DataError, fetch, load, shipped
 from data_loaders.catalogue import entry
 from data_loaders.errors import short_reason
 
@@ -170,7 +170,7 @@ def test_no_network(server, change_entry, no_mirror):
     assert "uci/boston.npz" in message
 
 
-@pytest.mark.parametrize("name", ["raisin", "gallstone", "heteroscedastic"])
+@pytest.mark.parametrize("name", ["heteroscedastic"])
 def test_sets_without_an_address_say_what_to_do(name, no_mirror):
     with pytest.raises(
         DataError, match="cannot be downloaded .*set ZOO_DATA to a folder that holds"
@@ -220,6 +220,39 @@ def test_scikit_learn_with_other_numbers(change_entry):
     change_entry("diabetes", content="0" * 64)
     with pytest.raises(DataError, match="diabetes: .*scikit-learn.*checksum"):
         load("diabetes")
+
+
+@pytest.mark.parametrize("name", ["raisin", "gallstone"])
+def test_sets_that_ship_with_us_need_nothing(name, no_mirror):
+    assert load(name).x_train.size
+    assert fetch(name).name == f"{name}.csv"
+    assert not no_mirror.exists()
+    assert "CC BY 4.0" in entry(name).licence
+    assert f"{name}.csv" in (fetch(name).parent / "SOURCES.txt").read_text()
+    assert fetch(name).stat().st_size < 200_000
+
+
+@pytest.mark.parametrize("name", ["raisin", "gallstone"])
+def test_sets_that_ship_with_us_are_those_of_the_folder(name, mirror):
+    """The numbers that every result up to now was computed from."""
+    data = load(name)
+    with np.load(mirror / "varsel" / f"{name}.npz", allow_pickle=False) as file:
+        np.testing.assert_array_equal(data.x_train, file["X"])
+        np.testing.assert_array_equal(data.y_train, file["y"])
+        assert data.feature_names == tuple(file["feature_names"].tolist())
+        assert data.target_name == str(file["target_name"])
+
+
+@pytest.mark.parametrize("how", ["missing", "cut", "cut in a row", "one digit", "nothing", "a page"])
+def test_damaged_file_that_ships_with_us(how, monkeypatch, tmp_path):
+    raw, damaged = fetch("raisin").read_bytes(), tmp_path / "raisin.csv"
+    if how != "missing":
+        damaged.write_bytes(_damage(raw, how))
+    monkeypatch.setattr(shipped, "file_of", lambda entry: damaged)
+    with pytest.raises(DataError, match="raisin: .*; install posterior-zoo anew") as caught:
+        load("raisin")
+    assert "\n" not in str(caught.value)
+    assert str(damaged) in str(caught.value)
 
 
 def test_generated_and_bundled_sets_have_a_place(no_mirror):

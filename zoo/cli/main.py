@@ -55,7 +55,7 @@ app = typer.Typer(
     "  zoo show NAME                  one of them: its law, assumptions, cost,\n"
     "                                 known failures, what goes with it\n"
     "  zoo COMMAND --help             explains a command, with examples\n\n"
-    "Data sets that do not ship with scikit-learn are downloaded; the environment variable ZOO_DATA names a "
+    "Data sets that do not ship with the packages are downloaded; the environment variable ZOO_DATA names a "
     "folder to read them from instead. Exit codes: 0 success, 1 a fit that failed, 2 bad input.",
 )
 data_app = typer.Typer(
@@ -68,9 +68,10 @@ app.add_typer(data_app, name="data")
 FIT_HELP = """Fits one guide to one model and saves it for zoo predict.
 
 The rows of one split are fitted (--split; one row in ten is held out and scored at the end). An interrupted
-fit goes on when the same command is given again. The folder holds fit.safetensors (the fit), config.json,
-and for guides that are fitted by an optimiser losses.csv and loss.png (minus the ELBO of every step, in
-nats). --steps, --lr and --batch-size are theirs.
+fit goes on when the same command is given again; one with more --steps starts again in the same folder, for
+the learning rate falls to zero over all steps. The folder holds fit.safetensors (the fit), config.json, and
+for guides that are fitted by an optimiser losses.csv and loss.png (minus the ELBO of every step, in nats).
+--steps, --lr and --batch-size are theirs.
 
 \b
 Examples:
@@ -100,7 +101,7 @@ failed, and nothing is graded against it. A guide that fails is a row that says 
 The folder holds scoreboard.csv, .md and .png, standard_errors.csv, draws as netCDF for ArviZ (reference.nc
 and one file a guide; beside it a .safetensors where a guide predicts in closed form), config.json, bands.png
 (one input) or scatter.png, and inclusion.csv and .png for variable selection. An interrupted call goes on
-when the same command is given again.
+when the same command is given again; a larger --budget starts again in the same folder.
 
 References: nuts; for variable selection exact (all models of up to 20 columns) and, for classes, gibbs. NUTS
 runs by itself for models of at most 2000 numbers.
@@ -274,7 +275,7 @@ def fit_command(
     """See ``FIT_HELP``."""
     from zoo.commands.predict import fit, held_out
     from zoo.fitting.problem import load_problem
-    from zoo.registry.queries import find_guide, find_model
+    from zoo.registry.queries import find_model
 
     check_seed(seed)
     wishes = fit_options(guide, {"steps": steps, "lr": lr, "batch-size": batch_size})
@@ -286,7 +287,6 @@ def fit_command(
         "inclusion": inclusion,
     }
     options = model_options(problem, model, [guide], given)
-    settings = find_guide(guide).method.settings(problem.size, seed, **wishes)
     with progress_bar() as progress:
         result = fit(
             data,
@@ -294,9 +294,11 @@ def fit_command(
             model=model,
             guide=guide,
             options=options,
-            settings=settings,
+            wishes=wishes,
+            seed=seed,
             out=out,
             progress=progress,
+            tell=_complain,
         )
     _print_notes(problem.dataset.oddities)
     print(f"{result.summary}; saved in {out}")
@@ -374,9 +376,10 @@ def compare_command(
         inclusion=inclusion,
     )
     with progress_bar() as progress:
-        rows = run(comparison, out, progress)
+        rows = run(comparison, out, progress, tell=_complain)
     _print_notes(comparison.notes)
-    Console().print(rich_table(rows, title=escape(f"{model} on {data}")))
+    console = Console()
+    console.print(rich_table(rows, escape(f"{model} on {data}"), console.width))
     print(f"written to {out}")
     for row in rows:
         if row.status != "ok":

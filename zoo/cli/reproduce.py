@@ -76,6 +76,9 @@ def reproduce_command(
         return
     if experiment is None:
         raise UserError("which experiment? zoo reproduce --list names them")
+    from zoo.experiments.engine.catalogue import find_experiment
+
+    find_experiment(experiment)  # a name that is unknown is said before what else is missing
     if out is None:
         raise UserError(f"where to? give --out, as in: zoo reproduce {experiment} --out out/{experiment}")
     from zoo.experiments.engine.request import number_of_jobs, plan

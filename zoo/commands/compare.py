@@ -20,7 +20,7 @@ from zoo.evaluation.estimates import Estimate
 from zoo.evaluation.pareto import pareto_k
 from zoo.evaluation.scoreboard import Row, write_scoreboard
 from zoo.files.kept import load_kept, seal_posterior
-from zoo.files.output import output_folder
+from zoo.files.output import kept_config, outgrow, output_folder
 from zoo.files.sealed import file_checksum
 from zoo.fitting.methods import ClosedForm, Fitted, Watch
 from zoo.fitting.problem import Problem
@@ -29,18 +29,31 @@ from zoo.registry.queries import GuideEntry, ModelEntry, find_guide
 
 #: Numbers in the draws of one guide (160 MB); a large network gets fewer of them.
 MOST_NUMBERS, FEWEST_DRAWS = 40_000_000, 50
+#: What a comparison leaves beside its configuration and the files of its guides.
+RESULTS = (
+    *("scoreboard.csv", "scoreboard.md", "scoreboard.png", "standard_errors.csv", "reference.nc"),
+    *("bands.png", "scatter.png", "inclusion.csv", "inclusion.png"),
+)
 
 
-def run(comparison: Comparison, out: str | Path, progress: Progress | None = None) -> list[Row]:
-    """Does the work and writes the folder; what an earlier call with the same request left is used.
+def run(
+    comparison: Comparison,
+    out: str | Path,
+    progress: Progress | None = None,
+    tell: Callable[[str], None] = lambda line: None,
+) -> list[Row]:
+    """Does the work and writes the folder; what an earlier call with the same request left is used, and what
+    one with a smaller budget left is replaced.
 
     Writes ``scoreboard.csv``, ``scoreboard.md``, ``standard_errors.csv``, ``reference.nc``, one ``.nc`` a
     guide (and a ``.safetensors`` when it predicts in closed form), ``config.json``, for variable selection
     ``inclusion.csv``, and the plots.
 
+    :param tell: is told, in a line, what the user should know before the work starts
     :raises UserError: when the folder cannot be written or belongs to another request
     """
     problem = comparison.problem
+    _start_again(comparison, Path(out), tell)
     with one_torch_thread(), output_folder(out, comparison.config()) as folder:
         truth = reference_posterior(comparison, folder, progress)
         results = [truth] if truth else []
@@ -54,6 +67,24 @@ def run(comparison: Comparison, out: str | Path, progress: Progress | None = Non
         write_plots(comparison, sound, rows, folder)
         write_scoreboard(rows, folder)  # last: where it stands, so does everything else
     return rows
+
+
+def _start_again(comparison: Comparison, out: Path, tell: Callable[[str], None]) -> None:
+    """Clears away a comparison with a smaller budget: no fit and no chain of it can be continued, for the
+    learning rate falls to zero over all steps, and warm-up comes before the draws.
+    """
+    config = comparison.config()
+    there, asked = kept_config(out).get("budget"), config["budget"]
+    if not isinstance(there, dict) or there.keys() != asked.keys() or there == asked:
+        return
+    if not all(isinstance(there[name], int) and there[name] <= asked[name] for name in asked):
+        return
+    left = [f"{name}{ending}" for name in comparison.guides for ending in (".nc", ".safetensors")]
+    if outgrow(out, {**config, "budget": there}, config, (*RESULTS, *left)):
+        tell(
+            f"{out} held a comparison of {there['steps']} steps; the learning rate falls to zero over all "
+            f"steps, so that one of {asked['steps']} starts again"
+        )
 
 
 def fit_guide(comparison: Comparison, name: str, folder: Path, progress: Progress | None = None) -> Graded:

@@ -126,6 +126,13 @@ def inclusion_of(result: Graded) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     return shares, errors
 
 
+def selects(result: Graded) -> bool:
+    """Whether a method can leave coefficients of the site ``w`` out: by inclusion probabilities, or in draws
+    that are exactly zero.
+    """
+    return bool(result.inclusion) or bool((result.posterior.sites["w"] == 0).any())
+
+
 def write_inclusion(results: Sequence[Graded], names: Sequence[str], folder: Path) -> None:
     """``inclusion.csv``: a line for every method and coefficient of the site ``w``."""
     lines = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from zoo.evaluation.metrics import class_probabilities, predictive_figures
 from zoo.evaluation.mixtures import mixture_quantiles
 from zoo.evaluation.plots import plot_loss
 from zoo.evaluation.scoreboard import LEGEND, format_figure
-from zoo.files.output import CONFIG, REMARKS, output_folder, read_config
+from zoo.files.output import CONFIG, REMARKS, kept_config, outgrow, output_folder, read_config
 from zoo.files.tables import write_csv
 from zoo.fitting.methods import Fitted, Place, Watch, unfinished
 from zoo.fitting.problem import LARGEST, Problem
@@ -27,6 +28,8 @@ from zoo.models.entries import DataShape, Options, to_json
 from zoo.registry.queries import GUIDES, applicable, check_data, find_guide, find_model
 
 FIT = "fit.safetensors"
+#: What a fit leaves beside its configuration; some methods seal their file.
+RESULTS = (FIT, "fit.json", "losses.csv", "loss.png")
 QUANTILES = {"q5": 0.05, "q50": 0.5, "q95": 0.95}
 #: Rows predicted at a time: a thousand draws of them are some ten megabytes.
 ROWS = 2000
@@ -39,22 +42,27 @@ def fit(
     model: str,
     guide: str,
     options: Options,
-    settings: Any,
+    wishes: Mapping[str, Any],
+    seed: int,
     out: str | Path,
     progress: Progress | None = None,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> Fitted:
-    """Fits one guide and saves it; the same call after an interruption goes on from the last checkpoint.
+    """Fits one guide and saves it; the same call after an interruption goes on from the last checkpoint, and
+    one for more steps starts again in the same folder.
 
     Writes ``fit.safetensors`` (the guide, and all that it needs to go on), ``config.json``, and where there
     is a loss of every step ``losses.csv`` and ``loss.png``.
 
-    :param settings: of the guide's method
+    :param wishes: what the settings of the guide's method shall be, where not its own choice
+    :param tell: is told, in a line, what the user should know before the work starts
     :raises UserError: for what cannot be fitted, or a folder that cannot be used
     :raises FailedError: with step, site and remedy
     """
     check_data(find_model(model), problem.dataset, data)
     entry, note = applicable(find_guide(guide), find_model(model), problem.task, options)
-    dataset = problem.dataset
+    dataset, method = problem.dataset, find_guide(guide).method
+    settings = method.settings(problem.size, seed, **wishes)
     config = {
         "command": "fit",
         "data": data,
@@ -73,9 +81,17 @@ def fit(
         "seed": settings.seed,
     }
     network = entry.build(problem.shape, options)
+
+    def with_steps(steps: int) -> dict:
+        """The configuration of this request with another number of steps."""
+        changed = method.settings(problem.size, seed, **{**wishes, "steps": steps})
+        return {**config, "settings": asdict(changed)}
+
+    if "steps" in method.takes:
+        _start_again(Path(out), config, with_steps, tell)
     with output_folder(out, config) as folder:
         about = {key: value for key, value in config.items() if key not in REMARKS}
-        result = find_guide(guide).method.fit(
+        result = method.fit(
             network,
             problem.train,
             settings,
@@ -87,6 +103,25 @@ def fit(
             write_csv(losses, folder / "losses.csv")
             plot_loss(np.array(result.losses), folder / "loss.png", title=f"{guide} on {dataset.name}")
     return result
+
+
+def _start_again(
+    out: Path, config: dict, with_steps: Callable[[int], dict], tell: Callable[[str], None]
+) -> None:
+    """Clears away a fit of fewer steps.
+
+    It cannot be continued: every step's learning rate depends on the number of all steps, and at the last it
+    is zero.
+    """
+    settings, asked = kept_config(out).get("settings"), config["settings"]["steps"]
+    steps = settings.get("steps") if isinstance(settings, dict) else None
+    if not isinstance(steps, int) or not 0 < steps < asked:
+        return
+    if outgrow(out, with_steps(steps), config, RESULTS):
+        tell(
+            f"{out} held a fit of {steps} steps; the learning rate falls to zero over all steps, so that one "
+            f"of {asked} starts again"
+        )
 
 
 def held_out(problem: Problem, result: Fitted, seed: int, draws: int = 1000) -> str:

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 
 from zoo.commands.comparison import Comparison
-from zoo.commands.grading import Graded, inclusion_of
+from zoo.commands.grading import Graded, inclusion_of, selects
+from zoo.evaluation.inclusion_plot import plot_inclusion
 from zoo.evaluation.mixtures import mixture_quantiles
 from zoo.evaluation.plots import (
     REFERENCES,
     compared,
     plain,
     plot_bands_1d,
-    plot_inclusion,
     plot_scatter,
     plot_scoreboard,
 )
@@ -74,6 +74,11 @@ def _scatter(comparison: Comparison, results: Sequence[Graded], path: Path, titl
 
 
 def _inclusion(comparison: Comparison, results: Sequence[Graded], path: Path, title: str) -> None:
-    methods = {result.method: inclusion_of(result)[0]["w"].numpy() for result in results}
+    """Of the methods that select; the others are named below."""
+    methods = {result.method: inclusion_of(result)[0]["w"].numpy() for result in results if selects(result)}
+    others = [result.method for result in results if not selects(result)]
+    if not methods:
+        return
     names = [plain(name) for name in comparison.problem.dataset.feature_names]
-    plot_inclusion(methods, names, path, title=title)
+    caption = f"without inclusion probabilities: {', '.join(others)}" if others else ""
+    plot_inclusion(methods, names, path, title=title, caption=caption)

@@ -1,5 +1,4 @@
-"""Pictures of saved results: the scoreboard, bands of one-dimensional functions, guide against reference,
-inclusion.
+"""Pictures of saved results: the scoreboard, bands of one-dimensional functions, guide against reference.
 
 Only arrays and rows come in; no model, no posterior.  Every function writes one PNG (whole or not at all),
 draws on its own ``Figure`` (never pyplot: no window, no shared state) and leaves matplotlib's settings as
@@ -9,7 +8,7 @@ they were.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +28,12 @@ REFERENCES = ("nuts", "exact", "gibbs")
 DPI = 130
 #: Where a figure would be for a method that is right.
 RIGHT_VALUES = {"coverage_90": 0.9, "ref_sd_ratio": 1.0}
+#: What a figure can be; no error bar and no tick goes beyond.
+LIMITS = {
+    **dict.fromkeys(("accuracy", "coverage_90", "ece", "ref_pip_rmse"), (0.0, 1.0)),
+    **dict.fromkeys(("rmse", "crps", "ref_mean_error", "ref_sd_ratio", "ref_w1"), (0.0, math.inf)),
+}
+ENDLESS = (-math.inf, math.inf)
 #: Figures that have no panel on the picture of a scoreboard, and panels side by side on it.
 READ = ("density_mean", "density_half", "num_parameters", "fit_seconds")
 MOST_COLUMNS = 4
@@ -58,12 +63,11 @@ def plot_scoreboard(rows: Sequence[Row], path: str | Path, title: str = "") -> N
     names = compared(rows)
     if not names:
         raise ValueError("no row of the scoreboard has a figure to plot")
-    panels = math.ceil(len(names) / MOST_COLUMNS)
-    columns = math.ceil(len(names) / panels)
+    lines, columns = arrange(len(names), MOST_COLUMNS)
     # room for the names of the methods on the left, and a constant height a method
     width = 0.075 * max(len(_label(row, rows)) for row in rows) + 2.5 * columns + 0.4
-    height = panels * (0.95 + 0.27 * len(rows)) + (0.75 if title else 0.45)
-    figure, axes = _panels(panels, columns, (width, height), sharey=True)
+    height = lines * (0.95 + 0.27 * len(rows)) + (0.75 if title else 0.45)
+    figure, axes = panels(lines, columns, (width, height), sharey=True)
     palette = colours([row.method for row in rows if row.method not in REFERENCES])
     for axis, name in zip(axes.flat, names, strict=False):
         _score_panel(axis, rows, name, palette)
@@ -74,7 +78,7 @@ def plot_scoreboard(rows: Sequence[Row], path: str | Path, title: str = "") -> N
         for row, text in zip(rows, line[0].get_yticklabels(), strict=True):
             text.set_color("black" if row.status == "ok" else "#B00020")
     axes.flat[0].set_ylim(len(rows) - 0.4, -0.6)  # the first row on top
-    _finish(figure, path, title, _scoreboard_caption(rows, names))
+    finish(figure, path, title, _scoreboard_caption(rows, names))
 
 
 def compared(rows: Sequence[Row]) -> list[str]:
@@ -87,7 +91,8 @@ def _plottable(value: float | None) -> bool:
 
 
 def _scoreboard_caption(rows: Sequence[Row], names: Sequence[str]) -> str:
-    parts = ["bars: ± 2 standard errors"]
+    cut = any(_is_cut(row.estimate(name), name) for row in rows for name in names)
+    parts = ["bars: ± 2 standard errors" + (", cut at what is possible" if cut else "")]
     if any(row.method in REFERENCES for row in rows):
         parts.append("◆ and dotted line: reference")
     if any(row.noise_floors for row in rows):
@@ -111,7 +116,8 @@ def _score_panel(axis: Axes, rows: Sequence[Row], name: str, palette: Mapping[st
         if estimate is None:
             continue
         if _plottable(estimate.value):
-            _score_dot(axis, place, row, estimate, palette.get(row.method, REFERENCE_COLOUR))
+            colour = palette.get(row.method, REFERENCE_COLOUR)
+            _score_dot(axis, place, row, estimate.value, _bar(estimate, name), colour)
         else:
             where = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "center"}
             axis.annotate("∞", (0.98, place), color=palette.get(row.method, REFERENCE_COLOUR), **where)
@@ -123,21 +129,49 @@ def _score_panel(axis: Axes, rows: Sequence[Row], name: str, palette: Mapping[st
     axis.text(
         0.5, 1.015, arrow, transform=axis.transAxes, ha="center", va="bottom", fontsize=7.5, color="0.4"
     )
-    axis.xaxis.set_major_locator(MaxNLocator(4))
+    axis.xaxis.set_major_locator(_Within(4, *LIMITS.get(name, ENDLESS)))
     axis.margins(x=0.12)
     axis.tick_params(axis="x", labelsize=8)
     axis.grid(axis="both", color="0.92", linewidth=0.8)
     axis.set_axisbelow(True)
 
 
-def _score_dot(axis: Axes, place: int, row: Row, estimate: Estimate, colour: str) -> None:
+class _Within(MaxNLocator):
+    """At most so many ticks, and none outside the limits."""
+
+    def __init__(self, count: int, low: float, high: float):
+        super().__init__(count)
+        self.low, self.high = low, high
+
+    def tick_values(self, vmin: float, vmax: float) -> np.ndarray:
+        ticks = super().tick_values(vmin, vmax)
+        slack = 1e-9 * (vmax - vmin)
+        return ticks[(ticks >= self.low - slack) & (ticks <= self.high + slack)]
+
+
+def _bar(estimate: Estimate, name: str) -> list[list[float]] | None:
+    """Two standard errors to the left and to the right, but not beyond the limits of the figure."""
+    if estimate.se is None or not math.isfinite(estimate.se):
+        return None
+    low, high = LIMITS.get(name, ENDLESS)
+    value, half = estimate.value, 2 * estimate.se
+    return [[max(0.0, min(half, value - low))], [max(0.0, min(half, high - value))]]
+
+
+def _is_cut(estimate: Estimate | None, name: str) -> bool:
+    bar = None if estimate is None else _bar(estimate, name)
+    return bar is not None and min(*bar)[0] < 2 * estimate.se
+
+
+def _score_dot(
+    axis: Axes, place: int, row: Row, value: float, bar: list[list[float]] | None, colour: str
+) -> None:
     reference = row.method in REFERENCES
-    bar = 2 * estimate.se if estimate.se is not None and math.isfinite(estimate.se) else None
     edge = {"markeredgecolor": "white", "markeredgewidth": 0.6, "alpha": 1 if row.status == "ok" else 0.4}
     shape = {"fmt": "D" if reference else "o", "markersize": 6, "elinewidth": 1.8, "capsize": 2.5}
-    axis.errorbar(estimate.value, place, xerr=bar, color=colour, **shape, **edge)
+    axis.errorbar(value, place, xerr=bar, color=colour, **shape, **edge)
     if reference and row.status == "ok":  # a failed reference is shown, and nothing is read against it
-        axis.axvline(estimate.value, color=colour, linewidth=1, linestyle=":", zorder=1)
+        axis.axvline(value, color=colour, linewidth=1, linestyle=":", zorder=1)
 
 
 def _mark_right_values(axis: Axes, name: str, floor: float | None) -> None:
@@ -169,13 +203,10 @@ def plot_bands_1d(
     :param bands: method -> (mean, lower, upper), each [G], unit of ``y``
     :param reference: key of the reference in ``bands``; default the first of "nuts" and "exact" in it, if any
     """
-    reference = _reference_name(bands, reference)
+    reference = reference_name(bands, reference)
     methods = [m for m in bands if m != reference] or [reference]
-    columns = 2 if len(methods) in (2, 4) else min(3, len(methods))
-    panels = math.ceil(len(methods) / columns)
-    figure, axes = _panels(
-        panels, columns, (4.0 * columns + 0.4, 2.9 * panels + 0.8), sharex=True, sharey=True
-    )
+    lines, columns = arrange(len(methods), 3)
+    figure, axes = panels(lines, columns, (4.0 * columns + 0.4, 2.9 * lines + 0.8), sharex=True, sharey=True)
     palette = colours(list(bands), reference)
     for axis, method in zip(axes.flat, methods, strict=False):
         axis.plot(x, y, ".", color="0.35", markersize=4.5, alpha=0.6, markeredgewidth=0, zorder=3)
@@ -195,7 +226,7 @@ def plot_bands_1d(
     for axis in axes[:, 0]:
         axis.set_ylabel(labels[1], fontsize=9)
     dotted = f"; black dashes: {reference}" if reference is not None else ""
-    _finish(
+    finish(
         figure,
         path,
         title,
@@ -231,39 +262,73 @@ def plot_scatter(
     unit: str = "",
     title: str = "",
 ) -> None:
-    """Means (left) and sds (right) of the function at the test points, guide against reference, one row a
-    method.
+    """Means (left) and sds (right) of the function at the test points, guide against reference: a pair of
+    panels a method, on the same axes for all of them.
 
-    Each panel has the identity line and the correlation.
+    Each panel has the identity line; the means have the slope of the guide's on the reference's, and their
+    distance in sds of the reference (root mean square); the sds have the median of their ratios.
 
     :param reference_mean, reference_sd: [N]
     :param methods: name -> (mean, sd), each [N]
     """
-    figure, axes = _panels(len(methods), 2, (7.0, 3.2 * len(methods) + 0.5))
+    lines, pairs = arrange(len(methods), 1 if len(methods) <= 3 else 2 if len(methods) <= 8 else 3)
+    side = 3.2 if pairs == 1 else 2.4
+    figure, axes = panels(lines, 2 * pairs, (2 * pairs * side + 0.6, lines * side + 0.5))
     palette = colours(list(methods))
     suffix = f" ({unit})" if unit else ""
-    for line, (name, values) in zip(axes, methods.items(), strict=True):
-        for axis, x, y, what in zip(
-            line, (reference_mean, reference_sd), values, ("mean", "sd"), strict=True
-        ):
-            _identity_panel(axis, np.asarray(x), np.asarray(y), palette[name])
-            axis.set_ylabel(f"{name}{suffix}", fontsize=9)
-            if axis in axes[0]:
+    references = [np.asarray(reference_mean), np.asarray(reference_sd)]
+    limits = [_limits([x, *(values[i] for values in methods.values())]) for i, x in enumerate(references)]
+    words = (_compare_means(*references), _compare_sds(references[1]))
+    by_method = axes.reshape(-1, 2)
+    for place, (name, values) in enumerate(methods.items()):
+        for i, what in enumerate(("mean", "sd")):
+            axis, y = by_method[place, i], np.asarray(values[i])
+            _identity_panel(axis, references[i], y, limits[i], words[i](y), palette[name])
+            if place < pairs:
                 axis.set_title(f"{what} of the function", fontsize=10, fontweight="bold")
-            if axis in axes[-1]:
+            if place + pairs >= len(methods):  # nothing below it
                 axis.set_xlabel(f"{reference}{suffix}", fontsize=9)
-    _finish(figure, path, title, caption="one dot a point of comparison; line: identity")
+        by_method[place, 0].set_ylabel(f"{name}{suffix}", fontsize=9)
+    for axis in by_method[len(methods) :].flat:
+        axis.set_visible(False)
+    caption = "one dot a point of comparison; line: identity; error in sds of the reference; ratio: median"
+    finish(figure, path, title, caption)
 
 
-def _identity_panel(axis: Axes, x: np.ndarray, y: np.ndarray, colour: str) -> None:
-    low, high = min(x.min(), y.min()), max(x.max(), y.max())
+def _limits(parts: Sequence[np.ndarray]) -> tuple[float, float]:
+    """Of an axis that shows them all."""
+    low, high = min(float(np.min(part)) for part in parts), max(float(np.max(part)) for part in parts)
     room = 0.05 * (high - low) or 0.5
-    limits = (low - room, high + room)
+    return low - room, high + room
+
+
+def _compare_means(reference: np.ndarray, sd: np.ndarray) -> Callable[[np.ndarray], str]:
+    """What sets a guide's means apart from those of the reference; both figures see scale and shift."""
+    centred, moving = reference - reference.mean(), sd > 0
+
+    def words(mean: np.ndarray) -> str:
+        parts = []
+        if centred.any():
+            parts.append(f"slope {centred @ mean / (centred @ centred):.2f}")
+        if moving.any():
+            error = ((mean - reference)[moving] / sd[moving]) ** 2
+            parts.append(f"error {np.sqrt(error.mean()):.2f}")
+        return ", ".join(parts)
+
+    return words
+
+
+def _compare_sds(reference: np.ndarray) -> Callable[[np.ndarray], str]:
+    moving = reference > 0
+    return lambda sd: f"ratio {np.median(sd[moving] / reference[moving]):.2f}" if moving.any() else ""
+
+
+def _identity_panel(
+    axis: Axes, x: np.ndarray, y: np.ndarray, limits: tuple[float, float], text: str, colour: str
+) -> None:
     axis.plot(limits, limits, color="0.5", linewidth=1, zorder=1)
     opacity = float(np.clip(60 / max(len(x), 1), 0.15, 0.75))
     axis.plot(x, y, "o", color=colour, markersize=4, alpha=opacity, markeredgewidth=0, zorder=2)
-    moving = np.ptp(x) > 0 and np.ptp(y) > 0
-    text = f"correlation {np.corrcoef(x, y)[0, 1]:.3f}" if moving else "constant"
     box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.5}
     axis.text(0.04, 0.95, text, transform=axis.transAxes, va="top", fontsize=8.5, bbox=box)
     axis.set(xlim=limits, ylim=limits, aspect="equal")
@@ -271,47 +336,6 @@ def _identity_panel(axis: Axes, x: np.ndarray, y: np.ndarray, colour: str) -> No
     axis.yaxis.set_major_locator(MaxNLocator(5))
     axis.grid(color="0.93", linewidth=0.8)
     axis.set_axisbelow(True)
-
-
-# ------------------------------------------------------------------------------------------------------ inclu
-
-
-def plot_inclusion(
-    methods: Mapping[str, np.ndarray],
-    names: Sequence[str],
-    path: str | Path,
-    reference: str | None = None,
-    title: str = "",
-) -> None:
-    """Inclusion probabilities as grouped bars with the line at one half (the median probability model).
-
-    :param methods: method -> probabilities [P]
-    :param names: of the P coefficients
-    :param reference: key of the reference in ``methods``, drawn in black; default as in :func:`plot_bands_1d`
-    """
-    reference = _reference_name(methods, reference)
-    order = [m for m in (reference,) if m is not None] + [m for m in methods if m != reference]
-    figure, axes = _panels(1, 1, (max(6.0, 1.6 + len(names) * (0.16 + 0.17 * len(order))), 3.6))
-    axis = axes[0, 0]
-    palette = colours(list(methods), reference)
-    width = 0.8 / len(order)
-    places = np.arange(len(names))
-    axis.bar(
-        places[::2], 1.0, width=1, color="0.965", zorder=0
-    )  # every second coefficient, to follow the groups
-    for i, method in enumerate(order):
-        shift = (i - (len(order) - 1) / 2) * width
-        axis.bar(places + shift, methods[method], 0.92 * width, color=palette[method], label=method, zorder=2)
-    axis.axhline(0.5, color="0.3", linewidth=1, linestyle="--", zorder=3)
-    long = max(map(len, names)) * len(names) > 8 * figure.get_size_inches()[0]
-    axis.set_xticks(places, names, rotation=45 if long else 0, ha="right" if long else "center", fontsize=8.5)
-    if long:
-        for label in axis.get_xticklabels():
-            label.set_rotation_mode("anchor")
-    axis.set(ylim=(0, 1), xlim=(-0.6, len(names) - 0.4), ylabel="inclusion probability")
-    axis.tick_params(axis="x", length=0)
-    axis.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=min(6, len(order)), frameon=False, fontsize=9)
-    _finish(figure, path, title)
 
 
 # ------------------------------------------------------------------------------------------------------ loss
@@ -328,6 +352,7 @@ def plot_loss(losses: np.ndarray, path: str | Path, title: str = "") -> None:
     low, high = np.quantile(losses, [0.001, 0.95])
     if low < high:  # the first steps would flatten the rest
         axis.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.set(xlabel="step", ylabel="minus ELBO (nats)", title=plain(title))
     write_figure(figure, path, dpi=150)
 
@@ -340,8 +365,10 @@ def plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def _reference_name(methods: Mapping[str, object], named: str | None) -> str | None:
-    """:raises ValueError: when the named reference is not among the methods, or there is no method"""
+def reference_name(methods: Mapping[str, object], named: str | None) -> str | None:
+    """The reference among the methods: the one that is named, or the first that is known to be one.
+
+    :raises ValueError: when the named reference is not among the methods, or there is no method"""
     if not methods:
         raise ValueError("no method to plot")
     if named is not None and named not in methods:
@@ -349,7 +376,14 @@ def _reference_name(methods: Mapping[str, object], named: str | None) -> str | N
     return named or next((m for m in REFERENCES if m in methods), None)
 
 
-def _panels(rows: int, columns: int, size: tuple[float, float], **shared) -> tuple[Figure, np.ndarray]:
+def arrange(count: int, most: int) -> tuple[int, int]:
+    """Rows and columns of so many panels, at most so many side by side, the rows as even as can be."""
+    rows = math.ceil(count / most)
+    return rows, math.ceil(count / max(1, rows))
+
+
+def panels(rows: int, columns: int, size: tuple[float, float], **shared) -> tuple[Figure, np.ndarray]:
+    """A figure of ``size`` inches and its axes ``[rows, columns]``; :raises ValueError: for no rows"""
     if rows < 1:
         raise ValueError("no method to plot")
     figure = Figure(figsize=size, layout="constrained", facecolor="white")
@@ -361,7 +395,8 @@ def _panels(rows: int, columns: int, size: tuple[float, float], **shared) -> tup
     return figure, axes
 
 
-def _finish(figure: Figure, path: str | Path, title: str, caption: str = "") -> None:
+def finish(figure: Figure, path: str | Path, title: str, caption: str = "") -> None:
+    """Writes a figure with a title over it and a caption under it."""
     if title:
         figure.suptitle(title, fontsize=12, fontweight="bold")
     if caption:

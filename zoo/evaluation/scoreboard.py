@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
+from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from zoo.evaluation.estimates import Estimate
 from zoo.files.tables import markdown_table, write_csv, write_text
@@ -85,6 +87,9 @@ LEGEND: dict[str, Column] = {
     "num_parameters": Column("parameters", "", "numbers that the method fits, draws not counted"),
     "fit_seconds": Column("seconds", "lower", "wall-clock time of the fit"),
 }
+
+#: Columns of a terminal that a status takes at most, before it goes on in the next line.
+MOST_STATUS = 24
 
 
 @dataclass(frozen=True)
@@ -282,26 +287,63 @@ def markdown(rows: Sequence[Row]) -> str:
     return "\n".join([markdown_table(table, sides), "", *legend, "", _HOW_TO_READ]) + "\n"
 
 
-def rich_table(rows: Sequence[Row], title: str | None = None) -> Table:
-    """The same for a terminal, a column a method (there are more figures than methods); failed methods in
-    red, notes below.
+def rich_table(rows: Sequence[Row], title: str | None = None, width: int = 80) -> Group:
+    """The same for a terminal of so many columns, a column a method (there are more figures than methods):
+    methods for which there is no room without breaking a word go on in a table below.  Failed methods in red,
+    notes last.
     """
-    texts = _texts(rows)
-    table = Table(title=title, header_style="bold", caption=_notes(rows), caption_justify="left")
-    table.add_column("", overflow="fold")
-    for row in rows:
-        failed = row.status != "ok"
-        table.add_column(
-            _plain(row.method), justify="right", overflow="fold", style="red" if failed else None
-        )
-    better_of = {LEGEND[name].heading: LEGEND[name].better for name in _existing(rows)}
-    for heading in texts.columns.drop(["method", "note"], errors="ignore"):
-        better = better_of.get(heading, "")
-        sign = {"lower": " [dim]↓[/dim]", "higher": " [dim]↑[/dim]"}.get(
-            better, f" [dim]({better})[/dim]" if better else ""
-        )
-        table.add_row(heading + sign, *map(_plain, texts[heading]), end_section=heading == "status")
-    return table
+    texts = _texts(rows).drop(columns=["method", "note"], errors="ignore")
+    labels = [heading + _arrow(heading) for heading in texts]
+    sizes = [_size(row, texts.iloc[i]) for i, row in enumerate(rows)]
+    # beside the labels: two spaces and two rules; beside a method: two spaces and a rule
+    longest, word = (max(map(len, parts), default=0) for parts in (labels, " ".join(labels).split()))
+    first = min(longest, max(word, width - 4 - max(sizes, default=0) - 3))
+    tables = []
+    for block in _blocks(sizes, width - first - 4):
+        table = Table(title=None if tables else title, header_style="bold")
+        table.add_column("", width=first)
+        for i in block:
+            style = "red" if rows[i].status != "ok" else None
+            table.add_column(
+                _plain(rows[i].method), justify="right", overflow="fold", style=style, width=sizes[i]
+            )
+        for heading, label in zip(texts, labels, strict=True):
+            cells = (_plain(texts[heading].iat[i]) for i in block)
+            sign = label.removeprefix(heading)
+            table.add_row(f"{heading}[dim]{sign}[/dim]", *cells, end_section=heading == "status")
+        tables.append(table)
+    notes = _notes(rows)
+    return Group(*tables, *([Text.from_markup(notes, style="table.caption")] if notes else []))
+
+
+def _arrow(heading: str) -> str:
+    """Which direction of a figure is better."""
+    better = next((column.better for column in LEGEND.values() if column.heading == heading), "")
+    return {"lower": " ↓", "higher": " ↑", "": ""}.get(better, f" ({better})")
+
+
+def _size(row: Row, texts: pd.Series) -> int:
+    """Columns of a terminal in which the name of a method and its figures stand on one line each, and its
+    status on some, without breaking a word.
+    """
+    whole = [row.method, *(text for heading, text in texts.items() if heading != "status")]
+    words = [word for word in row.status.split() if len(word) <= MOST_STATUS]
+    longest = max(map(len, (*whole, *words)))
+    return max(longest, min(len(row.status), MOST_STATUS))
+
+
+def _blocks(sizes: Sequence[int], room: int) -> list[list[int]]:
+    """Places of columns of these sizes, in order, parted so that each part has room; at least one a part."""
+    blocks: list[list[int]] = []
+    left = 0
+    for i, size in enumerate(sizes):
+        taken = size + 3  # two spaces and a rule
+        if not blocks or taken > left:
+            blocks.append([])
+            left = room
+        blocks[-1].append(i)
+        left -= taken
+    return blocks
 
 
 def _notes(rows: Sequence[Row]) -> str | None:

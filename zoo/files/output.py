@@ -6,7 +6,7 @@ import contextlib
 import json
 import platform
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 
@@ -16,6 +16,8 @@ from zoo.errors import FailedError, UserError
 CONFIG = "config.json"
 #: Keys of a configuration that do not make it another one: data are known by their fingerprint.
 REMARKS = ("data", "versions")
+#: Characters of a setting that a message shows.
+SHOWN = 40
 
 
 def versions() -> dict[str, str]:
@@ -38,6 +40,11 @@ def read_config(folder: str | Path) -> dict:
             f"{path} is truncated or damaged ({error}): delete {folder} and start again"
         ) from error
     return config
+
+
+def kept_config(folder: str | Path) -> dict:
+    """The configuration of a folder, empty where there is none; :raises UserError: when it is damaged"""
+    return read_config(folder) if (Path(folder) / CONFIG).is_file() else {}
 
 
 @contextlib.contextmanager
@@ -88,9 +95,62 @@ def _check_ours(folder: Path, config: dict) -> None:
         return
     if not (folder / CONFIG).exists():
         raise UserError(f"{folder} is not empty and holds no {CONFIG}: choose another --out")
-    found, asked = read_config(folder), json.loads(json.dumps(config))
-    different = [key for key in asked if key not in REMARKS and found.get(key) != asked[key]]
+    different = differences(read_config(folder), config)
     if different:
         raise UserError(
-            f"{folder} belongs to another run ({', '.join(different)} differ): choose another --out"
+            f"{folder} belongs to another run ({'; '.join(different)}): choose another --out, or call with "
+            "what is there"
         )
+
+
+def differences(there: Mapping, asked: Mapping) -> list[str]:
+    """What sets the configuration that is asked for apart from the one that is there: ``seed is 3 there, 4
+    here``; a setting within another, as ``budget steps``, has the names of both.
+    """
+    asked = json.loads(json.dumps(asked))  # as a file gives it back
+    found = []
+    for name in asked:
+        if name not in REMARKS:
+            found += _differences(name, there.get(name), asked[name])
+        if name == "command" and found:
+            return found  # nothing else compares
+    return found
+
+
+def _differences(name: str, there: object, here: object) -> list[str]:
+    if there == here:
+        return []
+    if isinstance(there, dict) and isinstance(here, dict):
+        keys = dict.fromkeys((*there, *here))
+        return [line for key in keys for line in _differences(f"{name} {key}", there.get(key), here.get(key))]
+    return [f"{name} is {_shown(there)} there, {_shown(here)} here"]
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list) and not any(isinstance(part, list | dict) for part in value):
+        text = ",".join(map(_shown, value))
+    else:
+        text = value if isinstance(value, str) else "not set" if value is None else json.dumps(value)
+    return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
+
+
+def outgrow(folder: str | Path, shorter: Mapping, config: Mapping, results: Iterable[str]) -> bool:
+    """Makes a folder that of a longer run, if it is that of a shorter one; whether it was.
+
+    What the shorter run has left is removed: nothing of it can be used.
+
+    :param shorter: ``config`` with less work
+    :param results: names of the files that such a run leaves
+    :raises UserError: when the folder cannot be written, or its configuration is damaged
+    """
+    folder = Path(folder)
+    if differences(kept_config(folder), shorter):
+        return False
+    try:
+        for name in results:
+            (folder / name).unlink(missing_ok=True)
+        # last: until then it says what may still be there
+        write_json(folder / CONFIG, {**config, "versions": versions()})
+    except OSError as error:
+        raise UserError(f"cannot write to {error.filename or folder}: {error.strerror or error}") from error
+    return True

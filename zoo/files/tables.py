@@ -12,6 +12,9 @@ from guides.posterior.files import write_atomically
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+#: Pixels of the longer side of a picture: what a large screen shows at once.
+LONGEST = 2000
+
 
 def write_text(path: str | Path, text: str) -> None:
     """UTF-8, line ends as they are in the text; :raises OSError: when it cannot be written"""
@@ -28,7 +31,10 @@ def write_csv(table: pd.DataFrame, path: str | Path) -> None:
 
 
 def write_figure(figure: Figure, path: str | Path, *, dpi: int, **options: object) -> None:
-    """A figure of matplotlib as PNG; ``options`` are those of its ``savefig``."""
+    """A figure of matplotlib as PNG, its longer side at most :data:`LONGEST` pixels; ``options`` are those of
+    its ``savefig``.
+    """
+    dpi = min(dpi, LONGEST / max(figure.get_size_inches()))
     write_atomically(path, lambda target: figure.savefig(target, format="png", dpi=dpi, **options))
 
 

@@ -27,7 +27,8 @@ from tests.zoo.cli_helpers import (
     write_csv,
 )
 from zoo.budgets import BUDGETS, Budget
-from zoo.commands.compare import run
+from zoo.commands import report
+from zoo.commands.compare import fit_guide, run
 from zoo.commands.comparison import plan
 from zoo.commands.grading import grade
 from zoo.commands.reference import reference_posterior
@@ -93,6 +94,26 @@ def test_inclusion_csv_has_a_line_for_every_method_and_column(selection):
     assert rows[2].ref_pip_rmse < 0.2
     assert rows[2].density_mean == pytest.approx(found.mean(), rel=1e-5)
     assert all(float(line["mcse"]) == 0 for line in lines)  # closed forms, all three
+
+
+def test_picture_of_inclusion_has_no_bars_for_what_does_not_select(selection, monkeypatch):
+    """A mean field has every coefficient in: that is no inclusion probability."""
+    comparison, rows, out = selection
+    drawn = []
+    monkeypatch.setattr(report, "plot_scoreboard", lambda *args, **options: None)
+    monkeypatch.setattr(report, "plot_scatter", lambda *args, **options: None)
+    monkeypatch.setattr(report, "plot_inclusion", lambda *args, **options: drawn.append((args, options)))
+    results = [
+        reference_posterior(comparison, out),
+        *(fit_guide(comparison, g, out) for g in comparison.guides),
+    ]
+    for shown in (results, results[1:2]):
+        report.write_plots(comparison, shown, rows, out)
+    (((methods, names, path), options),) = drawn  # the second time there is nothing to draw
+    assert list(methods) == ["exact", "spike-slab"]
+    assert names == list("abcdef")
+    assert path.name == "inclusion.png"
+    assert options["caption"] == "without inclusion probabilities: mean-field"
 
 
 def test_the_gap_between_bound_and_exact_evidence_is_told(selection):

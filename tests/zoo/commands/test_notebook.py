@@ -79,7 +79,7 @@ def test_a_folder_is_resumed_and_is_that_of_the_command(compared, monkeypatch):
     board = zoo.compare(folder / "table.csv", **LINEAR, out=folder / "out")
     assert (folder / "out" / "scoreboard.csv").read_bytes() == before
     assert f",{float(board.loc['spike-slab', 'fit_seconds'])!r}\n".encode() in before
-    with pytest.raises(UserError, match="belongs to another run .seed differ"):
+    with pytest.raises(UserError, match="belongs to another run .seed is 0 there, 1 here"):
         zoo.compare(folder / "table.csv", **LINEAR, out=folder / "out", seed=1)
 
 

@@ -126,6 +126,22 @@ def test_terminal_table_shows_brackets_and_every_method(rows):
     assert max(map(len, text.splitlines())) <= 120
 
 
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_terminal_table_breaks_no_word(rows, width):
+    """More methods than have room: they go on in a table below, where everything has its heading again."""
+    many = [*rows, *(Row.from_figures(f"mean-field-{i}", "spike-slab-bnn", {"rmse": 1.0}) for i in range(9))]
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(rich_table(many, "boston", width))
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= width
+    words = text.replace("│", " ").replace("┃", " ").split()
+    for row in many:
+        assert row.method in words
+        assert row.model in words
+    assert words.count("RMSE") == words.count("status") >= len(many) * 15 / width
+    assert text.index("boston") < text.index("nuts")
+
+
 def test_bad_rows_are_refused(rows, tmp_path):
     with pytest.raises(ValueError, match="pbp: 'rmsee' is no column"):
         Row.from_figures("pbp", "bnn", {"rmsee": 1.0})

@@ -59,6 +59,12 @@ def test_out_is_asked_for():
     assert "give --out, as in: zoo reproduce toy/measure --out" in refused("toy/measure")
 
 
+def test_name_is_checked_before_out_is_asked_for():
+    line = refused("toy/measur")
+    assert "unknown experiment 'toy/measur'; nearest: toy/measure" in line
+    assert "known: " in refused("nope")
+
+
 def test_out_that_cannot_be_one(tmp_path):
     file = tmp_path / "file"
     file.write_text("x")
@@ -70,10 +76,15 @@ def test_out_that_cannot_be_one(tmp_path):
 
 def test_out_of_something_else(tmp_path):
     run_zoo("reproduce", "toy/measure", "--trials", 1, "--out", tmp_path)
-    assert "belongs to another run (seed differ)" in refused("toy/measure", "--seed", 1, "--out", tmp_path)
-    assert "(option epochs differ)" in refused("toy/measure", "--budget", "quick", "--out", tmp_path)
+    for options, difference in (
+        (["--seed", 1], "seed is 0 there, 1 here"),
+        (["--budget", "quick"], "option epochs is 4 there, 1 here"),
+    ):
+        line = refused("toy/measure", *options, "--out", tmp_path)
+        assert f"belongs to another run ({difference})" in line
     (tmp_path / "config.json").write_text('{"command": "compare"}')
-    assert "belongs to another run (command," in refused("toy/measure", "--out", tmp_path)
+    line = refused("toy/measure", "--out", tmp_path)
+    assert "belongs to another run (command is compare there, reproduce here)" in line
 
 
 def test_missing_data_is_one_line(tmp_path):
@@ -124,7 +135,7 @@ def test_an_option_in_another_value_reaches_the_cells_the_page_and_the_command(c
     calls.clear()
     assert run_zoo("reproduce", *arguments).exit_code == 0
     assert calls == []
-    assert "option epochs differ" in refused(*arguments[:5], "--out", tmp_path)
+    assert "option epochs is 9 there, 4 here" in refused(*arguments[:5], "--out", tmp_path)
 
 
 def test_failures_are_told_and_end_with_one_only_if_nothing_else_is_there(calls, monkeypatch, tmp_path):

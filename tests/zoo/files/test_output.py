@@ -9,7 +9,7 @@ import pytest
 
 import zoo.files.output
 from zoo.errors import FailedError, UserError
-from zoo.files.output import output_folder, read_config, versions
+from zoo.files.output import differences, outgrow, output_folder, read_config, versions
 
 CONFIG = {"command": "fit", "seed": 3, "widths": [50]}
 
@@ -65,7 +65,7 @@ def test_folder_of_another_run_is_refused_and_untouched(tmp_path):
         pass
     before = (tmp_path / "a" / "config.json").read_bytes()
     with (
-        pytest.raises(UserError, match="belongs to another run .seed differ"),
+        pytest.raises(UserError, match=r"another run \(seed is 3 there, 4 here\): choose another --out"),
         output_folder(tmp_path / "a", {**CONFIG, "seed": 4}),
     ):
         pass
@@ -105,7 +105,8 @@ def test_damaged_config_is_named(tmp_path, content):
 
 def test_config_without_a_key_belongs_to_another_run(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"command": "fit"}))
-    with pytest.raises(UserError, match="another run .seed, widths differ"), output_folder(tmp_path, CONFIG):
+    words = "another run .seed is not set there, 3 here; widths is not set there, 50 here"
+    with pytest.raises(UserError, match=words), output_folder(tmp_path, CONFIG):
         pass
 
 
@@ -151,3 +152,42 @@ def test_read_only_folder(tmp_path):
         pass
     (tmp_path / "a").chmod(0o700)
     assert read_config(tmp_path / "a")["seed"] == 3
+
+
+# ---------------------------------------------------------------------------- longer runs, differences
+
+
+def test_every_setting_that_differs_is_named_with_both_values():
+    there = {"seed": 3, "budget": {"steps": 10, "draws": 5}, "widths": [50, 20], "inclusion": None, "gone": 1}
+    asked = {
+        "seed": 3,
+        "budget": {"steps": 20, "draws": 5},
+        "widths": (50,),
+        "inclusion": 0.5,
+        "data": "b",
+        "names": ["x" * 30, "y" * 30],
+    }
+    assert differences(there, asked) == [
+        "budget steps is 10 there, 20 here",
+        "widths is 50,20 there, 50 here",
+        "inclusion is not set there, 0.5 here",
+        f"names is not set there, {'x' * 30},{'y' * 6}... here",
+    ]
+    assert differences(json.loads(json.dumps(asked)), asked) == []
+    assert differences({"command": "fit", **there}, {"command": "compare", **asked}) == [
+        "command is fit there, compare here"
+    ]
+
+
+def test_longer_run_takes_the_folder_of_a_shorter_one_over(tmp_path):
+    short, long = {**CONFIG, "steps": 2}, {**CONFIG, "steps": 3}
+    with output_folder(tmp_path, short) as folder:
+        for name in ("result.txt", "letter.txt"):
+            (folder / name).write_text("whole")
+    assert not outgrow(tmp_path, {**short, "seed": 4}, {**long, "seed": 4}, ["result.txt"])
+    assert read_config(tmp_path)["steps"] == 2
+    assert outgrow(tmp_path, short, long, ["result.txt", "never.txt"])
+    assert read_config(tmp_path) == {**long, "versions": versions()}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "letter.txt"]
+    assert not outgrow(tmp_path / "nowhere", short, long, [])
+    assert not (tmp_path / "nowhere").exists()

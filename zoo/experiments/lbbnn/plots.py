@@ -8,13 +8,15 @@ from pathlib import Path
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-from zoo.evaluation.plots import DPI, colours
+from zoo.evaluation.plots import DPI, arrange, colours
 from zoo.experiments.engine.declaration import Record
 from zoo.files.tables import write_figure
 
 MOST = np.log(10)  # the largest entropy of ten classes, in nats
 BINS = 40
+MOST_COLUMNS = 4  # panels side by side
 
 
 def plot_entropies(out: Path, records: Sequence[Record]) -> None:
@@ -22,13 +24,17 @@ def plot_entropies(out: Path, records: Sequence[Record]) -> None:
     histograms below, one a method.
     """
     for dataset, group in _by_dataset(records).items():
-        figure = Figure(figsize=(max(3.0 * len(group), 7.0), 6.4), layout="constrained", facecolor="white")
+        rows, columns = arrange(len(group), MOST_COLUMNS)
+        size = (max(3.0 * columns, 7.0), 3.6 + 2.8 * rows)
+        figure = Figure(figsize=size, layout="constrained", facecolor="white")
         FigureCanvasAgg(figure)
-        above, below = figure.subfigures(2, 1, height_ratios=[1.3, 1])
-        curves, panels = above.subplots(), below.subplots(1, len(group), squeeze=False)[0]
+        above, below = figure.subfigures(2, 1, height_ratios=[3.6, 2.8 * rows])
+        curves, panels = above.subplots(), below.subplots(rows, columns, squeeze=False).flat
         palette = colours([record.cell.method for record in group])
         edges = np.linspace(0, MOST, BINS + 1)
-        for record, panel in zip(group, panels, strict=True):
+        for panel in panels[len(group) :]:
+            panel.set_visible(False)
+        for record, panel in zip(group, panels, strict=False):
             method = record.cell.method
             with np.load(record.folder / "entropies.npz") as file:
                 for name, style, colour in (("inside", "-", palette[method]), ("outside", "--", "0.3")):
@@ -63,6 +69,7 @@ def plot_training(out: Path, records: Sequence[Record]) -> None:
         axes[1].set(title="training images", xlabel="epoch")
         for axis in axes:
             axis.set_yscale("log")
+            axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes[1].legend(fontsize=8, frameon=False)
         write_figure(figure, out / f"training-{dataset}.png", dpi=DPI)
 
@@ -75,7 +82,9 @@ def plot_pictures(out: Path, records: Sequence[Record]) -> None:
         for record in group:
             parts = [np.load(record.folder / f"{name}.npz") for name in ("low", "high")]
             classes, shown = parts[0]["predicted"].shape
-            figure, axes = _figure(0.75 * 2 * shown, 0.85 * classes, classes, 2 * shown)
+            # more pictures are smaller ones
+            side = min(0.75, 15 / (2 * shown))
+            figure, axes = _figure(2 * shown * side, classes * (side + 0.1), classes, 2 * shown)
             for side, part in enumerate(parts):
                 for (row, column), predicted in np.ndenumerate(part["predicted"]):
                     axis = axes[row, side * shown + column]
@@ -93,14 +102,19 @@ def plot_correlations(out: Path, records: Sequence[Record]) -> None:
     if not designs:
         return
     names = sorted(designs, key=float)
-    figure, axes = _figure(2.3 * len(names), 2.6, 1, len(names))
-    for name, axis in zip(names, axes[0], strict=True):
+    rows, columns = arrange(len(names), MOST_COLUMNS)
+    figure, axes = _figure(2.3 * columns, 2.6 * rows, rows, columns)
+    for axis in axes.flat[len(names) :]:
+        axis.set_visible(False)
+    for name, axis in zip(names, axes.flat, strict=False):
         matrix = np.load(designs[name].folder / "correlations.npy")
         end = len(matrix) + 0.5
         image = axis.imshow(matrix, cmap="RdBu_r", vmin=-1, vmax=1, extent=(0.5, end, end, 0.5))
         axis.set_title(f"j = {name}", fontsize=9)
         axis.tick_params(labelsize=6)
-    figure.colorbar(image, ax=axes[0].tolist(), shrink=0.7)
+        for ruler in (axis.xaxis, axis.yaxis):
+            ruler.set_major_locator(MaxNLocator(integer=True))
+    figure.colorbar(image, ax=axes.ravel().tolist(), shrink=0.7)
     write_figure(figure, out / "correlations.png", dpi=DPI)
 
 

@@ -10,10 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from zoo.evaluation.plots import DPI, colours
+from zoo.evaluation.plots import DPI, arrange, colours
 from zoo.experiments.engine.declaration import Record
 from zoo.files.tables import write_figure
 
+MOST_COLUMNS = 3  # pairs side by side
 LABELS = {"exact": "max(X W, 0)", "pbp": "Gaussian message (PBP)", "sspbp": "spike-and-slab message (SSPBP)"}
 
 
@@ -26,10 +27,13 @@ def plot_densities(path: Path, records: Sequence[Record], pairs: Mapping[str, tu
     shown = [name for name in pairs if any(record.cell.dataset == name for record in found)]
     if not shown:
         return
-    figure = Figure(figsize=(3.6 * len(shown), 3.4), layout="constrained", facecolor="white")
+    rows, columns = arrange(len(shown), MOST_COLUMNS)
+    figure = Figure(figsize=(3.6 * columns, 3.1 * rows + 0.3), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
-    axes = figure.subplots(1, 2 * len(shown), squeeze=False, width_ratios=[0.22, 1] * len(shown))[0]
-    for name, spikes, densities in zip(shown, axes[::2], axes[1::2], strict=True):
+    axes = figure.subplots(rows, 2 * columns, squeeze=False, width_ratios=[0.22, 1] * columns).ravel()
+    for axis in axes[2 * len(shown) :]:
+        axis.set_visible(False)
+    for name, spikes, densities in zip(shown, axes[::2], axes[1::2], strict=False):
         of_pair = [record for record in found if record.cell.dataset == name]
         _panel(spikes, densities, of_pair)
         x, w = pairs[name]

@@ -1,0 +1,75 @@
+"""The pictures of the experiments: whole numbers where things are counted, and no picture beyond a screen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from zoo.evaluation.plots import DPI
+from zoo.experiments.engine.declaration import Cell, Record
+from zoo.experiments.lbbnn import plots
+from zoo.experiments.sspbp.plots import plot_densities
+
+
+@pytest.fixture
+def drawn(monkeypatch) -> list[Figure]:
+    """The figures that would be saved."""
+    figures = []
+
+    def save(self, target, **options):
+        figures.append(self)
+        Path(target).touch()
+
+    monkeypatch.setattr(Figure, "savefig", save)
+    return figures
+
+
+def record(tmp_path, dataset="digits", method="lrt", setting="default", **arrays) -> Record:
+    folder = tmp_path / dataset / method / setting
+    folder.mkdir(parents=True)
+    for name, value in arrays.items():
+        if isinstance(value, dict):
+            np.savez(folder / f"{name}.npz", **value)
+        else:
+            np.save(folder / f"{name}.npy", value)
+    return Record(Cell("x", dataset, method, setting, 0), "ok", {"slab": 0.5}, 1.0, folder)
+
+
+def ticks(axis) -> list[float]:
+    return [*axis.get_xticks(), *axis.get_yticks()]
+
+
+def test_epochs_are_whole_numbers(drawn, tmp_path):
+    curves = {"ensemble_test": np.linspace(2, 1, 5), "ensemble_train": np.linspace(2, 1, 5)}
+    plots.plot_training(tmp_path, [record(tmp_path, curves=curves)])
+    for axis in drawn[0].axes:
+        assert all(tick == round(tick) for tick in axis.get_xticks())
+
+
+def test_columns_of_a_design_are_whole_numbers_and_designs_go_on_below(drawn, tmp_path):
+    records = [record(tmp_path, setting=f"0.{i}", correlations=np.eye(20)) for i in range(1, 10)]
+    plots.plot_correlations(tmp_path, records)
+    panels = [axis for axis in drawn[0].axes if axis.get_title().startswith("j = ")]
+    assert [axis.get_title() for axis in panels] == [f"j = 0.{i}" for i in range(1, 10)]
+    for axis in panels:
+        assert all(tick == round(tick) for tick in ticks(axis))
+    assert max(drawn[0].get_size_inches()) * DPI <= 2000
+
+
+def test_many_methods_and_many_pictures_stay_within_a_screen(drawn, tmp_path):
+    entropies = {"inside": np.linspace(0, 1, 9), "outside": np.linspace(1, 2, 9)}
+    plots.plot_entropies(tmp_path, [record(tmp_path, method=f"m{i}", entropies=entropies) for i in range(9)])
+    assert sum(axis.get_title().startswith("m") and axis.get_visible() for axis in drawn[0].axes) == 9
+    part = {"predicted": np.zeros((2, 20), int), "images": np.zeros((2, 20, 4, 4))}
+    plots.plot_pictures(tmp_path, [record(tmp_path, "kmnist", low=part, high=part)])
+    pairs = {f"p{i}": (0.0, float(i)) for i in range(5)}
+    density = np.stack([np.linspace(-1, 1, 9), np.ones(9)])
+    plot_densities(
+        tmp_path / "d.png", [record(tmp_path, name, "pbp", density=density) for name in pairs], pairs
+    )
+    assert len([axis for axis in drawn[-1].axes if axis.get_visible()]) == 2 * len(pairs)
+    for figure in drawn:
+        assert max(figure.get_size_inches()) * DPI <= 2000
