@@ -12,7 +12,6 @@ from torch import Tensor
 from zoo.errors import DivergenceError
 from zoo.fitting.methods import Fitted, Watch
 from zoo.fitting.stored import Stored
-from zoo.models.traits import Traits
 
 if TYPE_CHECKING:  # imports JAX: not for zoo --help
     from guides.message_passing import ProbabilisticBackpropagation
@@ -87,14 +86,3 @@ def _bar(watch: Watch, epochs: int) -> Callable | None:
         return None
     advance = watch.start(epochs)
     return lambda epoch, guide: advance()
-
-
-def refuses_messages(traits: Traits) -> str:
-    """Why no messages can be passed through a model of these traits; empty when they can."""
-    if traits.weights not in ("gaussian", "hierarchical") or traits.inputs != "rows":
-        return "messages are passed for Gaussian weights in linear layers, and its weights are others"
-    if traits.likelihood != "normal":
-        return f"messages end in a Gaussian likelihood, and its likelihood is {traits.likelihood}"
-    if traits.activation not in ("relu", "leaky-relu"):
-        return f"messages pass relu and leaky-relu only, and its activation is {traits.activation}"
-    return ""

@@ -24,3 +24,14 @@ def refuses_networks(traits: Traits) -> str:
     if traits.selects:
         return ""
     return "it is for linear and logistic regression (spike-slab-linear, spike-slab-logistic)"
+
+
+def refuses_messages(traits: Traits) -> str:
+    """Of message passing."""
+    if traits.weights not in ("gaussian", "hierarchical") or traits.inputs != "rows":
+        return "messages are passed for Gaussian weights in linear layers, and its weights are others"
+    if traits.likelihood != "normal":
+        return f"messages end in a Gaussian likelihood, and its likelihood is {traits.likelihood}"
+    if traits.activation not in ("relu", "leaky-relu"):
+        return f"messages pass relu and leaky-relu only, and its activation is {traits.activation}"
+    return ""
