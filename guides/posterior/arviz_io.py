@@ -77,6 +77,8 @@ def to_arviz(
     sample_stats: Arrays | None = None,
     posterior_predictive: Arrays | None = None,
     log_likelihood: Arrays | None = None,
+    prior: Arrays | None = None,
+    prior_predictive: Arrays | None = None,
     observed_data: Arrays | None = None,
     constant_data: Arrays | None = None,
     attrs: Mapping[str, Any] | None = None,
@@ -90,19 +92,21 @@ def to_arviz(
         otherwise.
     :param sample_stats: sampler statistics [chain, draw, ...], under ArviZ's names (``diverging``, ``lp``
         ...).
-    :param posterior_predictive, log_likelihood: name -> array [chain, draw, *shape].
+    :param posterior_predictive, log_likelihood, prior, prior_predictive: name -> array [chain, draw, *shape].
     :param observed_data, constant_data: name -> array [*shape], no sample dimensions.
     :param attrs: attributes of the whole fit; whatever netCDF cannot hold (dict, list, bool, None) is kept as
         JSON text, see :func:`decode_attrs`.
     :param coords: dimension name -> labels.
     :param dims: variable name -> names of its dimensions after [chain, draw]; default ``<variable>_dim_<i>``.
+        A log-likelihood has the first of them: those of an observation, not those of an event.
     :raises ValueError: no posterior; a sampled array with fewer than two dimensions, or [chain, draw] that
         differ inside a group; a wrong number of names in ``dims``.
     """
     if not posterior:
         raise ValueError("to_arviz: the posterior holds no site")
     sampled = {"posterior": posterior, "posterior_predictive": posterior_predictive,
-               "log_likelihood": log_likelihood, "sample_stats": sample_stats}  # fmt: skip
+               "log_likelihood": log_likelihood, "sample_stats": sample_stats,
+               "prior": prior, "prior_predictive": prior_predictive}  # fmt: skip
     fixed = {"observed_data": observed_data, "constant_data": constant_data}
     groups = {k: _dataset(k, v, _SAMPLE_DIMS, coords, dims) for k, v in sampled.items() if v}
     groups |= {k: _dataset(k, v, (), coords, dims) for k, v in fixed.items() if v}
@@ -132,6 +136,8 @@ def _dataset(
         leading = lead
         rest = array.shape[len(sample_dims) :]
         names = tuple((dims or {}).get(name, [f"{name}_dim_{i}" for i in range(len(rest))]))
+        if group == "log_likelihood":
+            names = names[: len(rest)]
         if len(names) != len(rest):
             raise ValueError(
                 f"to_arviz: dims names {len(names)} dimensions of {name!r}, its site shape is {rest}"
