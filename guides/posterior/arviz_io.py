@@ -5,7 +5,7 @@ ArviZ 0.23 keeps a fit in an ``InferenceData``, ArviZ 1.x in an ``xarray.DataTre
 group, attributes at the root), so a file written by one is read by the other.  The rest of the project uses
 only those two accesses and the functions below, and never imports arviz.
 
-* :func:`to_arviz`, :func:`save_netcdf`, :func:`load_netcdf`: containers and files.
+* :func:`to_arviz`, :func:`with_groups`, :func:`save_netcdf`, :func:`load_netcdf`: containers and files.
 * :func:`rhat`, :func:`ess`, :func:`mcse`: diagnostics of plain arrays, array in, array out.
 
 Reference of the diagnostics: Vehtari, Gelman, Simpson, Carpenter, Buerkner (2021), Bayesian Analysis 16(2).
@@ -34,12 +34,17 @@ __all__ = [
     "arrays_of",
     "decode_attrs",
     "ess",
+    "group_names",
     "load_netcdf",
     "mcse",
     "rhat",
     "save_netcdf",
     "to_arviz",
+    "with_groups",
 ]
+
+#: Groups whose arrays have no chains and draws.
+_FIXED = ("observed_data", "constant_data")
 
 #: Root attribute that lists which other attributes are JSON text (netCDF holds numbers and strings only).
 _JSON_KEYS = "json_encoded_attrs"
@@ -116,6 +121,29 @@ def to_arviz(
     return _container(groups, _encode_attrs(all_attrs))
 
 
+def with_groups(idata: Any, groups: Mapping[str, Arrays], *, coords: Mapping[str, Any] | None = None) -> Any:
+    """A container with more groups, ``{group: {name: array}}``; those of the same name are replaced.
+
+    :param coords: dimension name -> labels
+    :raises ValueError: as :func:`to_arviz`
+    """
+    new = {
+        name: _dataset(name, arrays, () if name in _FIXED else _SAMPLE_DIMS, coords, None)
+        for name, arrays in groups.items()
+    }
+    old = {name: _dataset_of(idata, name) for name in group_names(idata)}
+    return _container(old | new, dict(idata.attrs))
+
+
+def group_names(idata: Any) -> list[str]:
+    """The groups that a container has."""
+    return list(idata.children if isinstance(idata, xr.DataTree) else idata.groups())
+
+
+def _dataset_of(idata: Any, group: str) -> xr.Dataset:
+    return idata[group].to_dataset() if isinstance(idata, xr.DataTree) else idata[group]
+
+
 def _container(groups: dict[str, xr.Dataset], attrs: dict[str, Any]) -> Any:
     if _uses_datatree():
         return xr.DataTree.from_dict({"/": xr.Dataset(attrs=attrs)} | {f"/{k}": v for k, v in groups.items()})
@@ -175,7 +203,7 @@ def decode_attrs(idata: Any) -> dict[str, Any]:
 
 def arrays_of(idata: Any, group: str) -> dict[str, np.ndarray]:
     """The variables of one group, name -> array; none if there is no such group."""
-    if group not in (idata.children if isinstance(idata, xr.DataTree) else idata.groups()):
+    if group not in group_names(idata):
         return {}
     return {str(name): np.asarray(value) for name, value in idata[group].data_vars.items()}
 
@@ -203,9 +231,8 @@ def save_netcdf(idata: Any, path: str | os.PathLike) -> Path:
 def _write(idata: Any, filename: Path) -> None:
     """InferenceData and DataTree share this layout: written group by group, both take the same road."""
     xr.Dataset(attrs=dict(idata.attrs)).to_netcdf(filename, mode="w", engine="h5netcdf")
-    groups = idata.children if isinstance(idata, xr.DataTree) else idata.groups()
-    for group in groups:
-        data = idata[group].to_dataset() if isinstance(idata, xr.DataTree) else idata[group]
+    for group in group_names(idata):
+        data = _dataset_of(idata, group)
         packed = {"zlib": True, "complevel": 4}  # zlib's checksum also catches flipped bits on reading
         encoding = {
             k: packed for k, v in data.variables.items() if v.size and v.ndim and v.dtype.kind in "biuf"
