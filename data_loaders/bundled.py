@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import sklearn.datasets
 
 from data_loaders.entries import Entry
 from data_loaders.errors import DataError
@@ -15,11 +14,15 @@ from data_loaders.records import Whole
 
 def folder() -> Path:
     """Where scikit-learn keeps the files."""
+    import sklearn.datasets
+
     return Path(sklearn.datasets.__file__).parent / "data"
 
 
 def assemble(entry: Entry) -> Whole:
     """The whole set, raw units; DataError when the installed scikit-learn ships other numbers."""
+    import sklearn.datasets
+
     if entry.name == "diabetes":
         bunch = sklearn.datasets.load_diabetes(scaled=False)
     elif entry.name == "breast_cancer":

@@ -18,7 +18,6 @@ from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 import numpy as np
-import pooch
 
 from data_loaders.entries import Entry
 from data_loaders.errors import DataError, short_reason
@@ -31,6 +30,8 @@ _SECONDS = 30
 
 def cache_folder() -> Path:
     """The cache: the folder named by ZOO_CACHE, else the one customary for the operating system."""
+    import pooch  # slow to import
+
     return Path(os.environ.get("ZOO_CACHE") or pooch.os_cache("posterior-zoo"))
 
 
@@ -134,6 +135,8 @@ def _file_name(address: str) -> str:
 
 def download(entry: Entry, address: str, file: Path) -> None:
     """Fetch `address` to `file`, which appears there whole or not at all."""
+    import pooch
+
     work = None
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

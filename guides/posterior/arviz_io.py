@@ -5,7 +5,7 @@ ArviZ 0.23 keeps a fit in an ``InferenceData``, ArviZ 1.x in an ``xarray.DataTre
 group, attributes at the root), so a file written by one is read by the other.  The rest of the project uses
 only those two accesses and the functions below, and never imports arviz.
 
-* :func:`to_arviz`, :func:`save_netcdf`, :func:`load_netcdf`: containers and files.
+* :func:`to_arviz`, :func:`with_groups`, :func:`save_netcdf`, :func:`load_netcdf`: containers and files.
 * :func:`rhat`, :func:`ess`, :func:`mcse`: diagnostics of plain arrays, array in, array out.
 
 Reference of the diagnostics: Vehtari, Gelman, Simpson, Carpenter, Buerkner (2021), Bayesian Analysis 16(2).
@@ -35,12 +35,17 @@ __all__ = [
     "arrays_of",
     "decode_attrs",
     "ess",
+    "group_names",
     "load_netcdf",
     "mcse",
     "rhat",
     "save_netcdf",
     "to_arviz",
+    "with_groups",
 ]
+
+#: Groups whose arrays have no chains and draws.
+_FIXED = ("observed_data", "constant_data")
 
 #: Root attribute that lists which other attributes are JSON text (netCDF holds numbers and strings only).
 _JSON_KEYS = "json_encoded_attrs"
@@ -78,6 +83,8 @@ def to_arviz(
     sample_stats: Arrays | None = None,
     posterior_predictive: Arrays | None = None,
     log_likelihood: Arrays | None = None,
+    prior: Arrays | None = None,
+    prior_predictive: Arrays | None = None,
     observed_data: Arrays | None = None,
     constant_data: Arrays | None = None,
     attrs: Mapping[str, Any] | None = None,
@@ -91,19 +98,21 @@ def to_arviz(
         otherwise.
     :param sample_stats: sampler statistics [chain, draw, ...], under ArviZ's names (``diverging``, ``lp``
         ...).
-    :param posterior_predictive, log_likelihood: name -> array [chain, draw, *shape].
+    :param posterior_predictive, log_likelihood, prior, prior_predictive: name -> array [chain, draw, *shape].
     :param observed_data, constant_data: name -> array [*shape], no sample dimensions.
     :param attrs: attributes of the whole fit; whatever netCDF cannot hold (dict, list, bool, None) is kept as
         JSON text, see :func:`decode_attrs`.
     :param coords: dimension name -> labels.
     :param dims: variable name -> names of its dimensions after [chain, draw]; default ``<variable>_dim_<i>``.
+        A log-likelihood has the first of them: those of an observation, not those of an event.
     :raises ValueError: no posterior; a sampled array with fewer than two dimensions, or [chain, draw] that
         differ inside a group; a wrong number of names in ``dims``.
     """
     if not posterior:
         raise ValueError("to_arviz: the posterior holds no site")
     sampled = {"posterior": posterior, "posterior_predictive": posterior_predictive,
-               "log_likelihood": log_likelihood, "sample_stats": sample_stats}  # fmt: skip
+               "log_likelihood": log_likelihood, "sample_stats": sample_stats,
+               "prior": prior, "prior_predictive": prior_predictive}  # fmt: skip
     fixed = {"observed_data": observed_data, "constant_data": constant_data}
     groups = {k: _dataset(k, v, _SAMPLE_DIMS, coords, dims) for k, v in sampled.items() if v}
     groups |= {k: _dataset(k, v, (), coords, dims) for k, v in fixed.items() if v}
@@ -111,6 +120,29 @@ def to_arviz(
     if groups["posterior"].sizes["chain"] == 1:
         all_attrs.setdefault("is_mcmc", "false")
     return _container(groups, _encode_attrs(all_attrs))
+
+
+def with_groups(idata: Any, groups: Mapping[str, Arrays], *, coords: Mapping[str, Any] | None = None) -> Any:
+    """A container with more groups, ``{group: {name: array}}``; those of the same name are replaced.
+
+    :param coords: dimension name -> labels
+    :raises ValueError: as :func:`to_arviz`
+    """
+    new = {
+        name: _dataset(name, arrays, () if name in _FIXED else _SAMPLE_DIMS, coords, None)
+        for name, arrays in groups.items()
+    }
+    old = {name: _dataset_of(idata, name) for name in group_names(idata)}
+    return _container(old | new, dict(idata.attrs))
+
+
+def group_names(idata: Any) -> list[str]:
+    """The groups that a container has."""
+    return list(idata.children if isinstance(idata, xr.DataTree) else idata.groups())
+
+
+def _dataset_of(idata: Any, group: str) -> xr.Dataset:
+    return idata[group].to_dataset() if isinstance(idata, xr.DataTree) else idata[group]
 
 
 def _container(groups: dict[str, xr.Dataset], attrs: dict[str, Any]) -> Any:
@@ -133,6 +165,8 @@ def _dataset(
         leading = lead
         rest = array.shape[len(sample_dims) :]
         names = tuple((dims or {}).get(name, [f"{name}_dim_{i}" for i in range(len(rest))]))
+        if group == "log_likelihood":
+            names = names[: len(rest)]
         if len(names) != len(rest):
             raise ValueError(
                 f"to_arviz: dims names {len(names)} dimensions of {name!r}, its site shape is {rest}"
@@ -170,7 +204,7 @@ def decode_attrs(idata: Any) -> dict[str, Any]:
 
 def arrays_of(idata: Any, group: str) -> dict[str, np.ndarray]:
     """The variables of one group, name -> array; none if there is no such group."""
-    if group not in (idata.children if isinstance(idata, xr.DataTree) else idata.groups()):
+    if group not in group_names(idata):
         return {}
     return {str(name): np.asarray(value) for name, value in idata[group].data_vars.items()}
 
@@ -191,9 +225,8 @@ def save_netcdf(idata: Any, path: str | os.PathLike) -> Path:
 def _write(idata: Any, filename: Path) -> None:
     """InferenceData and DataTree share this layout: written group by group, both take the same road."""
     xr.Dataset(attrs=dict(idata.attrs)).to_netcdf(filename, mode="w", engine="h5netcdf")
-    groups = idata.children if isinstance(idata, xr.DataTree) else idata.groups()
-    for group in groups:
-        data = idata[group].to_dataset() if isinstance(idata, xr.DataTree) else idata[group]
+    for group in group_names(idata):
+        data = _dataset_of(idata, group)
         packed = {"zlib": True, "complevel": 4}  # zlib's checksum also catches flipped bits on reading
         encoding = {
             k: packed for k, v in data.variables.items() if v.size and v.ndim and v.dtype.kind in "biuf"

@@ -1,7 +1,7 @@
 """A posterior as draws of a Pyro model's latent sites, and the predictive distributions that follow from it.
 
 Every method of this package ends here, so that all are asked the same questions: ``draws``, ``predictive``,
-``function``, ``to_arviz``, ``save`` and ``load``.  How to get there:
+``function``, ``log_likelihood``, ``to_arviz``, ``save`` and ``load``.  How to get there:
 
 * a variational guide: :meth:`Posterior.from_guide`;
 * probabilistic backpropagation, VARBVS, an enumeration, a closed form: ``result.posterior(n, seed)``;
@@ -11,7 +11,7 @@ Every method of this package ends here, so that all are asked the same questions
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,10 +20,22 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from guides.posterior.evaluate import empirical, function_values, mixture, observed_laws
+from guides.posterior.evaluate import (
+    as_tensors,
+    empirical,
+    function_values,
+    log_likelihood,
+    mixture,
+    observed_laws,
+    prior_draws,
+    replicates,
+)
+
+#: Sites that a posterior names when it is printed.
+SHOWN = 5
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Posterior:
     """Draws of every latent site of a model.
 
@@ -53,6 +65,16 @@ class Posterior:
         chains, draws = next(iter(self.sites.values())).shape[:2]
         return chains * draws
 
+    def __repr__(self) -> str:
+        """``Posterior(nuts: 2 chains of 600 draws; w [3], b [])``"""
+        if not self.sites:
+            return "Posterior(no draws)"
+        chains, draws = next(iter(self.sites.values())).shape[:2]
+        count = f"{draws} draws" if chains == 1 else f"{chains} chains of {draws} draws"
+        sites = [f"{name} {list(value.shape[2:])}" for name, value in self.sites.items()]
+        more = [f"{len(sites) - SHOWN} more"] if len(sites) > SHOWN else []
+        return f"Posterior({self.info.get('method', 'draws')}: {count}; {', '.join(sites[:SHOWN] + more)})"
+
     def draws(self, n: int | None = None) -> dict[str, Tensor]:
         """``{name: [n, *site]}``: all draws, chains merged, or ``n`` of them evenly spaced.
 
@@ -66,53 +88,110 @@ class Posterior:
         keep = torch.linspace(0, len(self) - 1, n).round().long()
         return {name: value[keep] for name, value in merged.items()}
 
-    def function(self, *args, n: int | None = None, **kwargs) -> Tensor:
+    def function(self, *args, site: str | None = None, n: int | None = None, **kwargs) -> Tensor:
         """Noiseless function values at the model's arguments, ``[n, N]``, for ``K`` classes ``[n, N, K]``.
 
         The mean of a Gaussian likelihood, the log-odds of a Bernoulli, each class's log-odds
-        ``log p_k - log(1 - p_k)`` of a categorical one.
-        """
-        return function_values(observed_laws(self.model, self.draws(n), *args, **kwargs))
+        ``log p_k - log(1 - p_k)`` of a categorical one, the mean of any other (the centre of Student's), the
+        value of a ``pyro.deterministic`` site.
 
-    def predictive(self, *args, noise: bool = True, n: int | None = None, **kwargs) -> Distribution:
+        :param args: the model's arguments without data: tensors, or NumPy arrays
+        :param site: the observed (or deterministic) site that is meant; needed where the model has several
+        :raises ValueError: when there is no such site, or several
+        """
+        return function_values(self._laws(args, kwargs, site, n))
+
+    def predictive(
+        self, *args, noise: bool = True, site: str | None = None, n: int | None = None, **kwargs
+    ) -> Distribution:
         """The posterior predictive at the model's arguments (without data), batch shape ``[N]``.
 
-        With ``noise``: a mixture of the draws' Gaussians, or the Bernoulli or Categorical of the *averaged
-        probabilities*.  Without: the empirical law of :meth:`function`.
+        With ``noise``: a mixture of the draws' Gaussians, the Bernoulli or Categorical of the *averaged
+        probabilities*, the mixture of the draws' laws for any other likelihood.  Without, and for a
+        ``pyro.deterministic`` site: the empirical law of :meth:`function`.  Arguments as there.
         """
-        laws = observed_laws(self.model, self.draws(n), *args, **kwargs)
+        laws = self._laws(args, kwargs, site, n)
         return mixture(laws) if noise else empirical(function_values(laws))
 
-    def to_arviz(self, *args, observed_data: Mapping[str, Tensor] | None = None, **kwargs):
+    def log_likelihood(
+        self, *args, observed_data: Mapping[str, Tensor | np.ndarray], n: int | None = None, **kwargs
+    ) -> dict[str, Tensor]:
+        """``{site: [n, N]}``, nats: what every draw gives to every observation, to an event as a whole.
+
+        :param args: the model's arguments without data: tensors, or NumPy arrays
+        :param observed_data: ``{observed site: its data}``
+        :raises ValueError: for a site that the model does not have, or data of another shape than it gives
+        """
+        draws = self.draws(n)
+        args, kwargs = as_tensors(draws, args, kwargs)
+        return log_likelihood(self.model, draws, observed_data, *args, **kwargs)
+
+    def _laws(self, args: tuple, kwargs: dict, site: str | None, n: int | None) -> Distribution:
+        draws = self.draws(n)
+        args, kwargs = as_tensors(draws, args, kwargs)
+        return observed_laws(self.model, draws, *args, site=site, **kwargs)
+
+    def to_arviz(
+        self,
+        *args,
+        observed_data: Mapping[str, Tensor | np.ndarray] | None = None,
+        prior: int = 0,
+        dims: Mapping[str, Sequence[str]] | None = None,
+        coords: Mapping[str, Sequence] | None = None,
+        **kwargs,
+    ):
         """An ArviZ object: ``posterior``, and with the model's arguments and data also
         ``posterior_predictive``, ``log_likelihood`` and ``observed_data``.
 
+        One number an observation in ``log_likelihood``: an event (``to_event``) counts as one, as in Pyro.
+        Replicates and prior draws consume torch's global random numbers.
+
         :param args: the model's arguments (inputs), as for :meth:`predictive`
-        :param observed_data: ``{observed site: [N]}``
+        :param observed_data: ``{observed site: its data}``, one site or several
+        :param prior: draws for the groups ``prior`` and ``prior_predictive``
+        :param dims: site -> names of its dimensions after chain and draw; of an observed site, those of an
+            observation come first
+        :param coords: name of a dimension -> labels
+        :raises ValueError: for a site that the model does not have, or data of another shape than it gives
         """
         from guides.posterior.arviz_io import to_arviz
 
-        chains = next(iter(self.sites.values())).shape[0]
-        groups = {}
-        if observed_data:
-            laws = observed_laws(self.model, self.draws(), *args, **kwargs)
-            name, data = next(iter(observed_data.items()))
-            with torch.no_grad():
-                likelihood, replicates = laws.log_prob(data), laws.sample()
-
-            def split(merged: Tensor) -> dict[str, np.ndarray]:
-                return {name: merged.reshape(chains, -1, *merged.shape[1:]).numpy()}
-
-            groups = {
-                "log_likelihood": split(likelihood),
-                "posterior_predictive": split(replicates),
-                "observed_data": {name: np.asarray(data)},
-            }
+        groups = self.groups(*args, observed_data=observed_data, prior=prior, **kwargs)
         posterior = {name: value.detach().cpu().numpy() for name, value in self.sites.items()}
-        return to_arviz(posterior, sample_stats=dict(self.sample_stats) or None, attrs=self.info, **groups)
+        stats = dict(self.sample_stats) or None
+        return to_arviz(posterior, sample_stats=stats, attrs=self.info, dims=dims, coords=coords, **groups)
+
+    def groups(
+        self,
+        *args,
+        observed_data: Mapping[str, Tensor | np.ndarray] | None = None,
+        prior: int = 0,
+        **kwargs,
+    ) -> dict[str, dict[str, np.ndarray]]:
+        """What :meth:`to_arviz` adds to the draws, ``{group: {site: array}}``; arguments as there."""
+        draws, groups = self.draws(), {}
+        args, kwargs = as_tensors(draws, args, kwargs)
+        predicted = list(observed_data or {})
+        if observed_data:
+            likelihoods = log_likelihood(self.model, draws, observed_data, *args, **kwargs)
+            new_data = replicates(self.model, draws, predicted, *args, **kwargs)
+            groups["log_likelihood"] = self._by_chain(likelihoods)
+            groups["posterior_predictive"] = self._by_chain(new_data)
+            groups["observed_data"] = {name: np.asarray(data) for name, data in observed_data.items()}
+        if prior:
+            latent, data = prior_draws(self.model, list(self.sites), predicted, prior, *args, **kwargs)
+            groups["prior"] = {name: value[None].numpy() for name, value in latent.items()}
+            groups["prior_predictive"] = {name: value[None].numpy() for name, value in data.items()}
+        return groups
+
+    def _by_chain(self, merged: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
+        chains = next(iter(self.sites.values())).shape[0]
+        return {
+            name: value.reshape(chains, -1, *value.shape[1:]).cpu().numpy() for name, value in merged.items()
+        }
 
     def save(self, path: str | Path, *args, **kwargs) -> None:
-        """Writes :meth:`to_arviz` as netCDF; the file is complete or not there at all."""
+        """Writes :meth:`to_arviz` (arguments as there) as netCDF; the file is whole or not there at all."""
         from guides.posterior.arviz_io import save_netcdf
 
         save_netcdf(self.to_arviz(*args, **kwargs), path)

@@ -4,23 +4,28 @@ Whoever evaluates drawn networks comes here.  :func:`over_draws` runs a model un
 (``torch.func.vmap``), or draw by draw where a model forbids that, because it reads the value of a latent site
 in Python (``if``, ``.item()``) or draws random numbers of its own.  No random number is consumed for the site
 that is predicted: its law is asked for, not its value.
+
+A predictive distribution is in closed form where the likelihood is Gaussian, Bernoulli or categorical; any
+other likelihood gives one law a draw (:class:`LawsOfDraws`), and the predictive is their mixture.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import numpy as np
 import pyro
 import torch
 from pyro import distributions as dist
 from pyro import poutine
+from pyro.distributions.torch_distribution import MaskedDistribution
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
-from torch.distributions import Categorical, Distribution, MixtureSameFamily, Normal
+from torch.distributions import Categorical, Distribution, Independent, MixtureSameFamily, Normal
 from torch.func import vmap
 from torch.overrides import TorchFunctionMode
 
-from guides.core.distributions import base_prior
+from guides.posterior.law_of_draws import LawsOfDraws, MixtureOfDraws
 
 Draws = Mapping[str, Tensor]
 #: Numbers in the largest tensor of the draws that are run at once (in float32 16 MB, and a few such live at
@@ -89,71 +94,114 @@ def _trace(model: Callable, values: Draws, args: tuple, kwargs: Mapping) -> pout
 
 # ----------------------------------------------------------------------------------------------- likelihoods
 
+#: Families whose parameters are enough: asked of all draws at once, and mixed in closed form.
+CLOSED = (dist.Normal, dist.Bernoulli, dist.Categorical, dist.Delta)
+
 
 def observed_laws(model: Callable, draws: Draws, *args, site: str | None = None, **kwargs) -> Distribution:
-    """The likelihood of every draw: one elementwise distribution with batch shape ``[S, N]``.
+    """The likelihood of every draw: one distribution with batch shape ``[S, N]``, elementwise under any
+    ``to_event`` and without masks.
+
+    A ``pyro.deterministic`` site has points for laws.
 
     :param draws: ``{name: [S, *site]}``
     :param args: the model's arguments, without data
     :param site: name of the site to predict; needed only when the model has several
     :raises ValueError: when there is no such site, or several
-    :raises NotImplementedError: for a likelihood that is not Gaussian, Bernoulli or Categorical
     """
-    first = next(_one_by_one(draws))
-    # what a run draws is for looking only
-    with torch.no_grad(), pyro.validation_enabled(False), poutine.block(), torch.random.fork_rng(devices=[]):
-        trace = _trace(model, first, args, kwargs)
-    name = site or _predicted_site(trace, draws)
-    if name not in trace.nodes:
-        raise ValueError(f"the model has no site {name!r}")
-    law, value = base_prior(trace.nodes[name]["fn"]), trace.nodes[name]["value"]
-    if not isinstance(law, dist.Normal | dist.Bernoulli | dist.Categorical):
-        raise NotImplementedError(
-            f"site {name!r}: no closed-form predictive for {type(law).__name__}; use pyro.infer.Predictive"
-        )
+    trace = _first_trace(model, draws, args, kwargs)
+    name = _site_to_predict(trace, draws, site)
+    law = elementwise(trace.nodes[name]["fn"])
+    # with a value, so that none is drawn
+    value = {} if isinstance(law, dist.Delta) else {name: trace.nodes[name]["value"]}
+
+    def law_of(draw: dict[str, Tensor]) -> Distribution:
+        return elementwise(_trace(model, {**draw, **value}, args, kwargs).nodes[name]["fn"])
+
+    if not isinstance(law, CLOSED):
+        with torch.no_grad(), pyro.validation_enabled(False), poutine.block():
+            return LawsOfDraws([law_of(draw) for draw in _one_by_one(draws)])
 
     def question(draw: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        # with a value, so that none is drawn
-        trace = _trace(model, {**draw, name: value}, args, kwargs)
-        return _parameters(base_prior(trace.nodes[name]["fn"]))
+        return _parameters(law_of(draw))
 
     parameters = over_draws(question, draws, at_once=number_at_once(question, draws))
-    return Normal(*parameters) if isinstance(law, dist.Normal) else type(law)(logits=parameters[0])
+    if isinstance(law, dist.Normal):
+        return Normal(*parameters)
+    return dist.Delta(*parameters) if isinstance(law, dist.Delta) else type(law)(logits=parameters[0])
 
 
 def _parameters(law: Distribution) -> tuple[Tensor, ...]:
     if isinstance(law, dist.Normal):
         return law.loc.expand(law.batch_shape), law.scale.expand(law.batch_shape)
-    return (law.logits,)
+    return (law.v,) if isinstance(law, dist.Delta) else (law.logits,)
 
 
-def _predicted_site(trace: poutine.Trace, draws: Draws) -> str:
-    names = [
+def elementwise(law: Distribution) -> Distribution:
+    """The law of one element, under any number of ``to_event`` and ``mask``."""
+    while isinstance(law, Independent | MaskedDistribution):
+        law = law.base_dist
+    return dist.Delta(law.v) if isinstance(law, dist.Delta) else law
+
+
+def predicted_sites(model: Callable, draws: Draws, *args, **kwargs) -> list[str]:
+    """Names of the sites that a model predicts: sampled, no draws of them, not ``pyro.deterministic``."""
+    return _predicted(_first_trace(model, draws, args, kwargs), draws)
+
+
+def _first_trace(model: Callable, draws: Draws, args: tuple, kwargs: Mapping) -> poutine.Trace:
+    """Of the first draw; what a run draws is for looking only."""
+    with torch.no_grad(), pyro.validation_enabled(False), poutine.block(), torch.random.fork_rng(devices=[]):
+        return _trace(model, next(_one_by_one(draws)), args, kwargs)
+
+
+def _predicted(trace: poutine.Trace, draws: Draws) -> list[str]:
+    return [name for name in _not_drawn(trace, draws) if not _is_deterministic(trace.nodes[name])]
+
+
+def _not_drawn(trace: poutine.Trace, draws: Draws) -> list[str]:
+    return [
         name
         for name, node in trace.nodes.items()
-        if node["type"] == "sample" and name not in draws
-        if not site_is_subsample(node) and not _is_deterministic(node)
+        if node["type"] == "sample" and name not in draws and not site_is_subsample(node)
     ]
+
+
+def _site_to_predict(trace: poutine.Trace, draws: Draws, site: str | None) -> str:
+    names = _predicted(trace, draws)
+    if site is not None:
+        if site not in _not_drawn(trace, draws):
+            raise ValueError(f"the model has no site {site!r} to predict; it has {_listed(names)}")
+        return site
     if len(names) != 1:
-        raise ValueError(f"one site to predict is needed, the model has {names or 'none'}: pass site=NAME")
+        raise ValueError(f"one site to predict is needed, the model has {_listed(names)}: pass site=NAME")
     return names[0]
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(map(repr, names)) or "none"
 
 
 def _is_deterministic(node: dict) -> bool:
     """Of ``pyro.deterministic`` and the like: a point, masked."""
-    return isinstance(getattr(node["fn"], "base_dist", node["fn"]), dist.Delta)
+    return isinstance(elementwise(node["fn"]), dist.Delta)
 
 
 def function_values(laws: Distribution) -> Tensor:
     """Noiseless function values ``[S, N]``, for ``K`` classes ``[S, N, K]``, of likelihoods ``[S, N]``.
 
     The mean of a Gaussian likelihood, the log-odds of a Bernoulli, each class's log-odds
-    ``log p_k - log(1 - p_k)`` of a categorical one.
+    ``log p_k - log(1 - p_k)`` of a categorical one, the value of a ``pyro.deterministic`` site, the mean of
+    any other likelihood (of Student's and Cauchy's the centre, which they have where they have no mean).
     """
     if isinstance(laws, Normal):
         return laws.loc
     if isinstance(laws, dist.Bernoulli):
         return laws.logits
+    if isinstance(laws, LawsOfDraws):
+        return laws.centre
+    if isinstance(laws, dist.Delta):
+        return laws.v
     log_probs = laws.logits
     others = [
         torch.cat((log_probs[..., :k], log_probs[..., k + 1 :]), -1).logsumexp(-1)
@@ -169,10 +217,114 @@ def mixture(laws: Distribution) -> Distribution:
         weights = Categorical(torch.ones(size, dtype=laws.loc.dtype).expand(*laws.loc.shape[1:], size))
         components = Normal(laws.loc.movedim(0, -1), laws.scale.movedim(0, -1), validate_args=False)
         return MixtureSameFamily(weights, components, validate_args=False)
+    if isinstance(laws, LawsOfDraws):
+        return MixtureOfDraws(laws)
+    if isinstance(laws, dist.Delta):
+        return empirical(laws.v)
     return type(laws)(probs=laws.probs.mean(0))
 
 
 def empirical(values: Tensor) -> dist.Empirical:
     """The law that puts equal weight on ``S`` values ``[S, N, ...]``; batch shape ``[N]``."""
-    samples = values.movedim(0, 1)
+    samples = values.movedim(0, 1) if values.dim() > 1 else values
     return dist.Empirical(samples, torch.zeros(samples.shape[:2], dtype=samples.dtype))
+
+
+# ------------------------------------------------------------------------------------------- data, replicates
+
+
+def log_likelihood(model: Callable, draws: Draws, data: Mapping[str, Tensor], *args, **kwargs) -> dict:
+    """``{site: [S, *observations]}``, nats: one number an observation; an event (``to_event``) is one.
+
+    0 where a mask hides an observation.  A scale (of a minibatch, say) does not count.
+
+    :param data: ``{observed site: value}``, of the shape that the model gives; sites that hang on each other
+        are conditioned on all of them
+    :raises ValueError: for a site that the model does not have, or data of another shape
+    """
+    data = matching(model, draws, data, *args, **kwargs)
+
+    def question(draw: dict[str, Tensor]) -> tuple[Tensor, ...]:
+        nodes = _trace(model, {**draw, **data}, args, kwargs).nodes
+        return tuple(_masked_log_prob(nodes[name], value) for name, value in data.items())
+
+    return dict(zip(data, over_draws(question, draws, at_once=number_at_once(question, draws)), strict=True))
+
+
+def _masked_log_prob(node: dict, value: Tensor) -> Tensor:
+    values, mask = node["fn"].log_prob(value), node["mask"]
+    if mask is None or mask is True:
+        return values
+    return values.new_zeros(values.shape) if mask is False else torch.where(mask, values, 0.0)
+
+
+def matching(model: Callable, draws: Draws, data: Mapping, *args, **kwargs) -> dict[str, Tensor]:
+    """Data as the model's observed sites have them: tensors of their shape and dtype.
+
+    :raises ValueError: for a site that the model does not have, or another shape
+    """
+    trace = _first_trace(model, draws, args, kwargs)
+    known, found = _predicted(trace, draws), {}
+    for name, given in data.items():
+        if name not in known:
+            raise ValueError(
+                f"observed_data: the model has no observed site {name!r}; it has {_listed(known)}"
+            )
+        found[name] = _like(trace.nodes[name]["value"], given, name)
+    return found
+
+
+def _like(like: Tensor, given: object, name: str) -> Tensor:
+    """Data of a site with the shape, dtype and device of a value of it."""
+    data = _tensor(given).to(like.device)
+    if data.shape != like.shape:
+        raise ValueError(
+            f"observed_data: site {name!r} has shape {list(like.shape)} in the model, the data "
+            f"{list(data.shape)}"
+        )
+    value = data.to(like.dtype)
+    if not like.is_floating_point() and (value != data).any():
+        raise ValueError(f"observed_data: site {name!r} takes whole numbers")
+    return value
+
+
+def _tensor(value: object) -> Tensor:
+    """A copy where torch could not use the array itself: read-only, or backwards."""
+    return value if isinstance(value, Tensor) else torch.from_numpy(np.array(value, order="C"))
+
+
+def replicates(model: Callable, draws: Draws, sites: list[str], *args, **kwargs) -> dict[str, Tensor]:
+    """New data ``{site: [S, *shape]}``, one of each draw; consumes torch's global random numbers."""
+    if len(sites) == 1:
+        laws = observed_laws(model, draws, *args, site=sites[0], **kwargs)
+        with torch.no_grad():
+            return {sites[0]: laws.sample()}
+    with torch.no_grad(), pyro.validation_enabled(False), poutine.block():
+        runs = [_trace(model, draw, args, kwargs).nodes for draw in _one_by_one(draws)]
+    return {name: torch.stack([nodes[name]["value"] for nodes in runs]) for name in sites}
+
+
+def prior_draws(model: Callable, latent: list[str], predicted: list[str], n: int, *args, **kwargs) -> tuple:
+    """``n`` draws of the model's own prior, and data drawn with them: twice ``{site: [n, *shape]}``.
+
+    Consumes torch's global random numbers.
+    """
+    with torch.no_grad(), pyro.validation_enabled(False), poutine.block():
+        runs = [poutine.trace(model).get_trace(*args, **kwargs).nodes for _ in range(n)]
+    return tuple(
+        {name: torch.stack([nodes[name]["value"] for nodes in runs]) for name in names if name in runs[0]}
+        for names in (latent, predicted)
+    )
+
+
+def as_tensors(draws: Draws, args: tuple, kwargs: Mapping) -> tuple[tuple, dict]:
+    """A model's arguments with tensors for NumPy arrays, their numbers as precise as the draws."""
+    dtypes = [value.dtype for value in draws.values() if value.is_floating_point()]
+    kind = dtypes[0] if dtypes else torch.get_default_dtype()
+
+    def converted(value: object) -> object:
+        if not isinstance(value, np.ndarray):
+            return value
+        return _tensor(value).to(kind) if value.dtype.kind == "f" else _tensor(value)
+
+    return tuple(map(converted, args)), {name: converted(value) for name, value in kwargs.items()}

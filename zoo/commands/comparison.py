@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from pyro import poutine
 
+from guides.posterior.arviz_io import group_names, load_netcdf, save_netcdf, with_groups
 from guides.posterior.draws import Posterior
 from zoo.budgets import BUDGETS, Budget
 from zoo.commands.options import check_seed, model_options
@@ -26,9 +29,9 @@ from zoo.registry.queries import (
     with_companions,
 )
 
-#: ArviZ groups with a number for every draw and every row stay out of the .nc files above this size (they
-#: can be computed again)
-LARGEST_GROUP = 5_000_000
+#: ArviZ groups with a number for every draw and every row have at most this many, of evenly spaced draws; if
+#: these would be fewer than the latter, the groups stay out of the .nc files.
+LARGEST_GROUP, FEWEST_DRAWS = 5_000_000, 100
 #: Latent numbers of a model for which NUTS runs without being asked for.
 MOST_LATENT = 2000
 
@@ -82,16 +85,42 @@ class Comparison:
         return entry.build(self.problem.shape, self.options)
 
     def save(self, posterior: Posterior, path: Path) -> None:
-        """Writes a posterior as netCDF, with its ArviZ groups over the training data where there is a target
-        and they are small.
+        """Writes a posterior as netCDF, with the ArviZ groups that :meth:`_with_groups` adds.
 
         :raises OSError: when it cannot be written
         """
-        problem = self.problem
-        if problem.has_target and problem.size * len(posterior) <= LARGEST_GROUP:
-            posterior.save(path, problem.x, observed_data={"y": problem.y})
-        else:
-            posterior.save(path)
+        save_netcdf(self._with_groups(posterior.to_arviz(), posterior), path)
+
+    def complete(self, path: Path, posterior: Posterior) -> None:
+        """Gives a file of draws that was written by others the groups of :meth:`save`, unless it has them.
+
+        :param posterior: the draws in the file
+        """
+        idata = load_netcdf(path)
+        if "log_likelihood" not in group_names(idata):
+            save_netcdf(self._with_groups(idata, posterior), path)
+
+    def _with_groups(self, idata: Any, posterior: Posterior) -> Any:
+        """An ArviZ object with ``log_likelihood``, ``posterior_predictive``, ``observed_data``, ``prior`` and
+        ``prior_predictive`` of the training data, except where they are many or have no target, or a draw is
+        not finite.
+        """
+        problem, sites = self.problem, posterior.sites
+        most = LARGEST_GROUP // problem.size
+        if not problem.has_target or most < FEWEST_DRAWS:
+            return idata
+        if not all(value.isfinite().all() for value in sites.values()):
+            return idata
+        step = -(-len(posterior) // most)
+        thinned = replace(posterior, sites={name: value[:, ::step] for name, value in sites.items()})
+        numbers = sum(value[0, 0].numel() for value in sites.values())
+        prior = min(self.budget.draws, max(1, LARGEST_GROUP // max(numbers, problem.size)))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            groups = thinned.groups(problem.x, observed_data={"y": problem.y}, prior=prior)
+        priors = {name: groups.pop(name) for name in ("prior", "prior_predictive")}
+        draws = np.arange(next(iter(sites.values())).shape[1])[::step]
+        return with_groups(with_groups(idata, groups, coords={"draw": draws}), priors)
 
 
 def ask(

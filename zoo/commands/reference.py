@@ -56,7 +56,9 @@ def _nuts_reference(comparison: Comparison, folder: Path, progress: Progress | N
     )
     status = "ok" if result.passed else f"failed: {result.reason}"
     figures = {"fit_seconds": result.seconds}
-    return Graded("nuts", comparison.entry.name, result.posterior(model), figures, note, status)
+    posterior = result.posterior(model)
+    comparison.complete(folder / FILE, posterior)
+    return Graded("nuts", comparison.entry.name, posterior, figures, note, status)
 
 
 def _run_nuts(comparison: Comparison, model, cache: Path) -> MCMCResult:

@@ -107,13 +107,14 @@ def gibbs_reference(comparison: Comparison, path: Path) -> Graded:
     info["figures"]["fit_seconds"] = result.seconds
     if not result.passed:
         info["status"] = f"failed: {result.reason}"
+    sites = {
+        name: torch.as_tensor(np.array(value), dtype=torch.float32) for name, value in result.draws.items()
+    }
+    comparison.complete(path, Posterior(model, sites))
     # inclusion is counted over all draws; functions are slower to compute, and neighbours are alike
     step = max(1, CHAINS * found["draws"] // (KEPT * budget.draws))
-    sites = {
-        name: torch.as_tensor(np.array(value[:, ::step]), dtype=torch.float32)
-        for name, value in result.draws.items()
-    }
-    return _graded(Posterior(model, sites, {"method": "gibbs", **info}), comparison)
+    kept = {name: value[:, ::step].contiguous() for name, value in sites.items()}
+    return _graded(Posterior(model, kept, {"method": "gibbs", **info}), comparison)
 
 
 def _arrays(comparison: Comparison) -> tuple[np.ndarray, np.ndarray]:

@@ -5,14 +5,20 @@
     model = create("spike-slab-bnn", in_features=13)
     names(paper="lbbnn")
 
-Or build one from its class: ``BNN(13, widths=(20, 20), weights=SpikeSlabWeights(0.1))``.
+Or build one from its class: ``BNN(13, widths=(20, 20), weights=SpikeSlabWeights(0.1))``.  A class, and torch
+with it, is imported when it is first asked for: the catalogue does not wait for them.
 """
 
-from zoo.models.bnn import BNN, PBPNetwork
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from zoo.models.catalogue import create, names
-from zoo.models.latent_binary import SpikeSlabLinear, SpikeSlabLogistic
-from zoo.models.lenet import LeNet
-from zoo.models.weights import GaussianWeights, SpikeSlabWeights
+
+if TYPE_CHECKING:
+    from zoo.models.bnn import BNN, PBPNetwork
+    from zoo.models.latent_binary import SpikeSlabLinear, SpikeSlabLogistic
+    from zoo.models.lenet import LeNet
+    from zoo.models.weights import GaussianWeights, SpikeSlabWeights
 
 __all__ = [
     "BNN",
@@ -25,3 +31,20 @@ __all__ = [
     "create",
     "names",
 ]
+
+#: Class -> its module.
+_HOMES = {
+    "BNN": "bnn",
+    "GaussianWeights": "weights",
+    "LeNet": "lenet",
+    "PBPNetwork": "bnn",
+    "SpikeSlabLinear": "latent_binary",
+    "SpikeSlabLogistic": "latent_binary",
+    "SpikeSlabWeights": "weights",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

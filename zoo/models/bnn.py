@@ -7,6 +7,7 @@ same density) to run NUTS.  Inputs ``x: [N, in]``, data ``y: [N]`` (labels for c
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pyro
@@ -15,11 +16,16 @@ import torch.nn.functional as F
 from pyro import distributions as dist
 from torch import Tensor
 
-from zoo.models.likelihoods import Likelihood, observe, observe_numpyro
-from zoo.models.traits import Traits
+from zoo.models.defaults import ACTIVATION, WIDTHS
+from zoo.models.likelihoods import observe, observe_numpyro
+from zoo.models.traits import Activation, Likelihood, Traits
 from zoo.models.weights import GaussianWeights, WeightPrior
 
-ACTIVATIONS = {"relu": F.relu, "leaky-relu": F.leaky_relu, "tanh": torch.tanh}
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "leaky-relu": F.leaky_relu,
+    "tanh": torch.tanh,
+}
 
 
 @dataclass(frozen=True)
@@ -37,11 +43,11 @@ class BNN:
     """
 
     in_features: int
-    widths: tuple[int, ...] = (50,)
+    widths: tuple[int, ...] = WIDTHS
     outputs: int = 1
     likelihood: Likelihood = "normal"
     noise_scale: float | None = None
-    activation: str = "relu"
+    activation: str = ACTIVATION
     weights: WeightPrior = field(default_factory=GaussianWeights)
 
     def __post_init__(self) -> None:
@@ -115,7 +121,7 @@ class PBPNetwork:
     """
 
     in_features: int
-    widths: tuple[int, ...] = (50,)
+    widths: tuple[int, ...] = WIDTHS
     noise_scale: float | None = None
     bias: bool = True
 

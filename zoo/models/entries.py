@@ -1,4 +1,7 @@
-"""What the zoo knows about a model: how it is built, which options it takes, what a reader is told."""
+"""What the zoo knows about a model: how it is built, which options it takes, what a reader is told.
+
+To describe a model imports nothing slow; to build it does.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
+from zoo.models.traits import Inputs, Likelihood, Traits, Weights
 
-from zoo.models.traits import Traits, Weights
+if TYPE_CHECKING:
+    import torch
 
 Options = Mapping[str, Any]
 NO_OPTIONS: Options = MappingProxyType({})
@@ -29,8 +33,11 @@ class DataShape:
     num_classes: int = 0
 
 
-#: Eight by eight pixels: rows for any model, images for those that see images.
-EXAMPLE_COLUMNS = 64
+LIKELIHOODS: dict[str, Likelihood] = {
+    "regression": "normal",
+    "binary": "bernoulli",
+    "multiclass": "categorical",
+}
 
 
 @dataclass(frozen=True)
@@ -53,15 +60,18 @@ class Card:
 class ModelEntry:
     """One model.
 
-    :ivar make: ``(shape of the data, *, options) -> model``; its keyword arguments are the options
+    :ivar make: ``(shape of the data, *, options) -> model``; its keyword arguments are the options, and it
+        imports the model's class
     :ivar paper: key of the family that it came with (:mod:`zoo.papers`)
     :ivar tasks: those it has a likelihood for
     :ivar references: the ground truths it has, the best first
+    :ivar weights, inputs, activation, selects: as in :class:`Traits`, of what :attr:`make` builds; an option
+        ``activation`` goes before
     :ivar citation: its own, where that is not the family's
     :ivar substitutes: kind of weights that a guide may need -> name of the model that has them in this one's
         place
     :ivar experiments: names of those that show it
-    :ivar dtype: of its data
+    :ivar precision: of its data
     """
 
     name: str
@@ -70,11 +80,15 @@ class ModelEntry:
     paper: str
     tasks: tuple[str, ...]
     references: tuple[str, ...]
+    weights: Weights
     card: Card
+    inputs: Inputs = "rows"
+    activation: str = ""
+    selects: bool = False
     citation: str = ""
     substitutes: Mapping[Weights, str] = field(default_factory=dict)
     experiments: tuple[str, ...] = ()
-    dtype: torch.dtype = torch.float32
+    precision: Literal["float32", "float64"] = "float32"
 
     @cached_property
     def options(self) -> Options:
@@ -92,12 +106,19 @@ class ModelEntry:
         return self.make(shape, **{k: tuple(v) if isinstance(v, list) else v for k, v in taken.items()})
 
     def traits(self, task: str | None = None, options: Options = NO_OPTIONS) -> Traits:
-        """Of the model for a task, its first by default."""
-        return self.build(DataShape(task or self.tasks[0], EXAMPLE_COLUMNS, 2), options).traits
+        """Of the model for a task, its first by default; options that it does not take are left out."""
+        activation = self.activation
+        if "activation" in self.options:
+            activation = options.get("activation", self.options["activation"])
+        likelihood = LIKELIHOODS[task or self.tasks[0]]
+        return Traits(self.weights, likelihood, self.inputs, activation, self.selects)
 
     @property
-    def selects(self) -> bool:
-        return self.traits().selects
+    def dtype(self) -> torch.dtype:
+        """Of its data."""
+        import torch
+
+        return getattr(torch, self.precision)
 
 
 def to_json(options: Options) -> dict[str, Any]:

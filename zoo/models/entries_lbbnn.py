@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from zoo.models.bnn import BNN
-from zoo.models.entries import Card, DataShape, ModelEntry
-from zoo.models.latent_binary import SpikeSlabLinear, SpikeSlabLogistic
-from zoo.models.lenet import LeNet
-from zoo.models.likelihoods import Likelihood
-from zoo.models.weights import SpikeSlabWeights
+from zoo.models.defaults import ACTIVATION, INCLUSION, LOGISTIC_INCLUSION, WIDTHS
+from zoo.models.entries import LIKELIHOODS, Card, DataShape, ModelEntry
 
-LIKELIHOODS: dict[str, Likelihood] = {
-    "regression": "normal",
-    "binary": "bernoulli",
-    "multiclass": "categorical",
-}
+if TYPE_CHECKING:  # slow to import
+    from zoo.models.bnn import BNN
+    from zoo.models.latent_binary import SpikeSlabLinear, SpikeSlabLogistic
+    from zoo.models.lenet import LeNet
 
 #: Images, dense networks.
 DENSE = ("digits", "mnist", "fmnist", "kmnist", "decisions", "entropy", "training", "cost")
@@ -28,10 +24,12 @@ def _shown(*names: str) -> tuple[str, ...]:
 def bnn(
     shape: DataShape,
     *,
-    widths: tuple[int, ...] = BNN.widths,
-    activation: str = BNN.activation,
-    noise_scale: float | None = BNN.noise_scale,
+    widths: tuple[int, ...] = WIDTHS,
+    activation: str = ACTIVATION,
+    noise_scale: float | None = None,
 ) -> BNN:
+    from zoo.models.bnn import BNN
+
     return BNN(
         shape.in_features,
         widths=widths,
@@ -45,30 +43,39 @@ def bnn(
 def spike_slab_bnn(
     shape: DataShape,
     *,
-    widths: tuple[int, ...] = BNN.widths,
-    activation: str = BNN.activation,
-    noise_scale: float | None = BNN.noise_scale,
-    inclusion: float = SpikeSlabWeights.inclusion,
+    widths: tuple[int, ...] = WIDTHS,
+    activation: str = ACTIVATION,
+    noise_scale: float | None = None,
+    inclusion: float = INCLUSION,
 ) -> BNN:
+    from zoo.models.weights import SpikeSlabWeights
+
     plain = bnn(shape, widths=widths, activation=activation, noise_scale=noise_scale)
     return replace(plain, weights=SpikeSlabWeights(inclusion))
 
 
-def spike_slab_linear(shape: DataShape, *, inclusion: float = SpikeSlabLinear.inclusion) -> SpikeSlabLinear:
+def spike_slab_linear(shape: DataShape, *, inclusion: float = INCLUSION) -> SpikeSlabLinear:
+    from zoo.models.latent_binary import SpikeSlabLinear
+
     return SpikeSlabLinear(shape.in_features, inclusion)
 
 
-def spike_slab_logistic(
-    shape: DataShape, *, inclusion: float = SpikeSlabLogistic.inclusion
-) -> SpikeSlabLogistic:
+def spike_slab_logistic(shape: DataShape, *, inclusion: float = LOGISTIC_INCLUSION) -> SpikeSlabLogistic:
+    from zoo.models.latent_binary import SpikeSlabLogistic
+
     return SpikeSlabLogistic(shape.in_features, inclusion)
 
 
 def lenet(shape: DataShape) -> LeNet:
+    from zoo.models.lenet import LeNet
+
     return LeNet(shape.in_features, shape.num_classes)
 
 
-def spike_slab_lenet(shape: DataShape, *, inclusion: float = SpikeSlabWeights.inclusion) -> LeNet:
+def spike_slab_lenet(shape: DataShape, *, inclusion: float = INCLUSION) -> LeNet:
+    from zoo.models.lenet import LeNet
+    from zoo.models.weights import SpikeSlabWeights
+
     return LeNet(shape.in_features, shape.num_classes, SpikeSlabWeights(inclusion))
 
 
@@ -80,6 +87,7 @@ ENTRIES = (
         paper="lbbnn",
         tasks=tuple(LIKELIHOODS),
         references=("nuts",),
+        weights="gaussian",
         citation="Blundell et al. 2015, Weight Uncertainty in Neural Networks (ICML)",
         substitutes={"spike-slab": "spike-slab-bnn"},
         experiments=_shown(*DENSE),
@@ -101,6 +109,7 @@ ENTRIES = (
         paper="lbbnn",
         tasks=tuple(LIKELIHOODS),
         references=(),
+        weights="spike-slab",
         experiments=_shown(*DENSE, "variance", "pictures", "export"),
         card=Card(
             law="w = 0 with probability 1 - inclusion, else w ~ N(0, 1/fan_in), independent\n"
@@ -118,6 +127,8 @@ ENTRIES = (
         paper="lbbnn",
         tasks=("regression",),
         references=("exact",),
+        weights="spike-slab",
+        selects=True,
         card=Card(
             law="tau ~ Gamma(1, 1) (shape, rate)\n"
             "w_j = 0 with probability 1 - inclusion, else w_j ~ N(0, 1/tau)\n"
@@ -134,6 +145,8 @@ ENTRIES = (
         paper="lbbnn",
         tasks=("binary",),
         references=("exact", "gibbs"),
+        weights="spike-slab",
+        selects=True,
         experiments=_shown("simulation", "correlations"),
         card=Card(
             law="w_j = 0 with probability 1 - inclusion, else w_j ~ N(0, 1);  b ~ N(0, 1)\n"
@@ -152,6 +165,9 @@ ENTRIES = (
         paper="lbbnn",
         tasks=("multiclass",),
         references=(),
+        weights="gaussian",
+        inputs="images",
+        activation="relu",
         citation="after LeCun et al. 1998, Gradient-Based Learning Applied to Document Recognition; the "
         "layers are those of the latent binary networks' papers",
         substitutes={"spike-slab": "spike-slab-lenet"},
@@ -173,6 +189,9 @@ ENTRIES = (
         paper="lbbnn",
         tasks=("multiclass",),
         references=(),
+        weights="spike-slab",
+        inputs="images",
+        activation="relu",
         experiments=_shown("cnn"),
         card=Card(
             law="w = 0 with probability 1 - inclusion, else w ~ N(0, 1/fan_in); the rest as in lenet",

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from zoo.models.bnn import PBPNetwork
+from typing import TYPE_CHECKING
+
+from zoo.models.defaults import WIDTHS
 from zoo.models.entries import Card, DataShape, ModelEntry
+
+if TYPE_CHECKING:  # slow to import
+    from zoo.models.bnn import PBPNetwork
 
 
 def _shown(*tables: str) -> tuple[str, ...]:
@@ -13,18 +18,22 @@ def _shown(*tables: str) -> tuple[str, ...]:
 def pbp_bnn(
     shape: DataShape,
     *,
-    widths: tuple[int, ...] = PBPNetwork.widths,
-    noise_scale: float | None = PBPNetwork.noise_scale,
+    widths: tuple[int, ...] = WIDTHS,
+    noise_scale: float | None = None,
 ) -> PBPNetwork:
+    from zoo.models.bnn import PBPNetwork
+
     return PBPNetwork(shape.in_features, widths=widths, noise_scale=noise_scale)
 
 
 def pbp_bnn_no_bias(
     shape: DataShape,
     *,
-    widths: tuple[int, ...] = PBPNetwork.widths,
-    noise_scale: float | None = PBPNetwork.noise_scale,
+    widths: tuple[int, ...] = WIDTHS,
+    noise_scale: float | None = None,
 ) -> PBPNetwork:
+    from zoo.models.bnn import PBPNetwork
+
     return PBPNetwork(shape.in_features, widths=widths, noise_scale=noise_scale, bias=False)
 
 
@@ -36,6 +45,8 @@ ENTRIES = (
         paper="sspbp",
         tasks=("regression",),
         references=("nuts",),
+        weights="hierarchical",
+        activation="relu",
         citation="Hernandez-Lobato and Adams 2015, Probabilistic Backpropagation for Scalable Learning of "
         "Bayesian Neural Networks (ICML)",
         experiments=_shown("table-3.3", "table-a1", "table-a3", "table-a5", "reference-program"),
@@ -56,6 +67,8 @@ ENTRIES = (
         paper="sspbp",
         tasks=("regression",),
         references=("nuts",),
+        weights="hierarchical",
+        activation="relu",
         experiments=_shown("table-3.2", "table-3.4", "table-a2", "table-a4", "table-a6"),
         card=Card(
             law="as pbp-bnn, with h = relu(W z / sqrt(fan_in)) and no extra unit:\n"

@@ -14,6 +14,7 @@ from pyro import distributions as dist
 from torch import Tensor
 
 from guides.core.distributions import SpikeSlab
+from zoo.models.defaults import INCLUSION, LOGISTIC_INCLUSION
 from zoo.models.likelihoods import observe, observe_numpyro
 from zoo.models.traits import Traits
 from zoo.models.weights import numpyro_spike_slab
@@ -32,7 +33,7 @@ class SpikeSlabLinear:
     """
 
     in_features: int
-    inclusion: float = 0.5
+    inclusion: float = INCLUSION
 
     @property
     def traits(self) -> Traits:
@@ -79,7 +80,7 @@ class SpikeSlabLogistic:
     """
 
     in_features: int
-    inclusion: float = 0.25
+    inclusion: float = LOGISTIC_INCLUSION
 
     @property
     def traits(self) -> Traits:

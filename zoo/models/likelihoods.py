@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import pyro
 import torch
 from pyro import distributions as dist
 from torch import Tensor
 
-Likelihood = Literal["normal", "bernoulli", "categorical"]
+from zoo.models.traits import Likelihood
 
 
 def observe(

@@ -1,14 +1,15 @@
-"""What a guide may ask of a model: each model answers for itself, so that no guide has to know its class."""
+"""What a guide may ask of a model, so that no guide has to know its class.  Imports nothing."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from zoo.models.likelihoods import Likelihood
-
+Likelihood = Literal["normal", "bernoulli", "categorical"]
+Activation = Literal["relu", "leaky-relu", "tanh"]
 #: Weights of a known prior sd; with a spike and slab; Gaussian given a precision that is inferred.
 Weights = Literal["gaussian", "spike-slab", "hierarchical"]
+Inputs = Literal["rows", "images"]
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,6 @@ class Traits:
 
     weights: Weights
     likelihood: Likelihood
-    inputs: Literal["rows", "images"] = "rows"
+    inputs: Inputs = "rows"
     activation: str = ""
     selects: bool = False

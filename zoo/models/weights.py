@@ -12,6 +12,7 @@ from pyro import distributions as dist
 from torch import Tensor
 
 from guides.core.distributions import SpikeSlab
+from zoo.models.defaults import INCLUSION
 from zoo.models.traits import Weights
 
 
@@ -62,7 +63,7 @@ class SpikeSlabWeights:
     """Slab ``N(0, 1/fan_in)``, or ``N(0, scale^2)``, included with probability ``inclusion``."""
 
     kind: ClassVar[Weights] = "spike-slab"
-    inclusion: float = 0.5
+    inclusion: float = INCLUSION
     scale: float | None = None
 
     def __post_init__(self) -> None:

@@ -1,13 +1,17 @@
-"""What the registry says about a guide."""
+"""What the registry says about a guide, which is imported when it is to be fitted, and not before."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-from zoo.fitting.methods import Method
 from zoo.models.entries import Card
 from zoo.models.traits import Traits, Weights
+
+if TYPE_CHECKING:  # slow to import
+    from zoo.fitting.methods import Method
 
 
 def takes_all(traits: Traits) -> str:
@@ -18,7 +22,7 @@ def takes_all(traits: Traits) -> str:
 class GuideEntry:
     """One guide.
 
-    :ivar method: how it is fitted
+    :ivar make: how it is fitted: imports the guide and makes its method
     :ivar paper: key of the family that it came with (:mod:`zoo.papers`)
     :ivar model: name of the model that it came with
     :ivar code: where it is, for those who import it
@@ -32,7 +36,7 @@ class GuideEntry:
 
     name: str
     summary: str
-    method: Method
+    make: Callable[[], Method]
     paper: str
     model: str
     code: str
@@ -43,3 +47,8 @@ class GuideEntry:
     note: str = ""
     beside: tuple[str, ...] = ()
     called: tuple[str, ...] = ()
+
+    @cached_property
+    def method(self) -> Method:
+        """How it is fitted."""
+        return self.make()

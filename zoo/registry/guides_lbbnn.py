@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
-from guides import (
-    AutoConcrete,
-    AutoConcreteDropout,
-    AutoDropout,
-    AutoGroupNormalJeffreys,
-    AutoMeanField,
-    AutoMNF,
-    AutoSpikeSlab,
-    AutoSpikeSlabMVN,
-)
-from zoo.fitting.horseshoe import product_weights, with_horseshoe
-from zoo.fitting.methods import Variational
-from zoo.fitting.point_estimates import PointEstimates
-from zoo.fitting.variable_selection import VariationalSelection
 from zoo.models.entries import Card
 from zoo.registry.entries import GuideEntry
 from zoo.registry.refusals import refuses_networks, refuses_spikes, refuses_unknown_scales
+
+if TYPE_CHECKING:  # slow to import
+    from zoo.fitting.methods import Method
 
 MEMBERS = 5
 #: Of a 784-400-600-10 network (zoo reproduce lbbnn/cost).
@@ -29,16 +20,54 @@ SPARSE = "a spike-and-slab prior; weights of linear or convolutional layers, row
 NO_BOUND = "points and masks have no density: no bound on the evidence"
 
 
-def _points(build) -> Variational:
-    """Dropout: points have no density, and no divergence from a prior."""
-    return Variational(build, bounds=False, has_density=False)
+def _variational(guide: str, *, proper: bool = True, **options: str) -> Callable[[], Method]:
+    """Stochastic variational inference with a guide of the package ``guides``, which takes the options.
+
+    :param proper: whether its loss bounds the evidence, and its draws have a density; points have neither
+    """
+
+    def make() -> Method:
+        import guides
+        from zoo.fitting.methods import Variational
+
+        build = partial(getattr(guides, guide), **options)
+        return Variational(build, bounds=proper, has_density=proper)
+
+    return make
+
+
+def _horseshoe() -> Method:
+    from guides import AutoMeanField
+    from zoo.fitting.horseshoe import product_weights, with_horseshoe
+    from zoo.fitting.methods import Variational
+
+    return Variational(
+        AutoMeanField, bounds=False, has_density=False, replace=with_horseshoe, translate=product_weights
+    )
+
+
+def _selection() -> Method:
+    from zoo.fitting.variable_selection import VariationalSelection
+
+    return VariationalSelection()
+
+
+def _points(members: int) -> Callable[[], Method]:
+    """Networks at modes."""
+
+    def make() -> Method:
+        from zoo.fitting.point_estimates import PointEstimates
+
+        return PointEstimates(members)
+
+    return make
 
 
 SPARSE_GUIDES = (
     GuideEntry(
         "spike-slab",
         "independent spikes and slabs (LBBNN-LRT)",
-        Variational(AutoSpikeSlab),
+        _variational("AutoSpikeSlab"),
         paper="lbbnn",
         model="spike-slab-bnn",
         code="guides.AutoSpikeSlab",
@@ -58,7 +87,7 @@ SPARSE_GUIDES = (
     GuideEntry(
         "mnf",
         "spikes and slabs and a flow (LBBNN-MNF)",
-        Variational(AutoMNF),
+        _variational("AutoMNF"),
         paper="lbbnn",
         model="spike-slab-bnn",
         code="guides.AutoMNF",
@@ -76,7 +105,7 @@ SPARSE_GUIDES = (
     GuideEntry(
         "mnf-iaf",
         "mnf with an autoregressive flow (LBBNN-FLOW)",
-        Variational(partial(AutoMNF, flow="iaf")),
+        _variational("AutoMNF", flow="iaf"),
         paper="lbbnn",
         model="spike-slab-bnn",
         code='guides.AutoMNF(model, flow="iaf")',
@@ -91,7 +120,7 @@ SPARSE_GUIDES = (
     GuideEntry(
         "concrete",
         "relaxed spikes and slabs (LBBNN-GP-MF)",
-        Variational(AutoConcrete),
+        _variational("AutoConcrete"),
         paper="lbbnn",
         model="spike-slab-bnn",
         code="guides.AutoConcrete",
@@ -110,7 +139,7 @@ SPARSE_GUIDES = (
     GuideEntry(
         "mvn",
         "spikes and slabs with correlated inclusion",
-        Variational(AutoSpikeSlabMVN),
+        _variational("AutoSpikeSlabMVN"),
         paper="lbbnn",
         model="spike-slab-bnn",
         code="guides.AutoSpikeSlabMVN",
@@ -130,7 +159,7 @@ SPARSE_GUIDES = (
     GuideEntry(
         "varbvs",
         "coordinate ascent for variable selection",
-        VariationalSelection(),
+        _selection,
         paper="lbbnn",
         model="spike-slab-logistic",
         code="guides.variational.varbvs.VARBVS",
@@ -153,7 +182,7 @@ GAUSSIAN_GUIDES = (
     GuideEntry(
         "mean-field",
         "independent Gaussians, Bayes by backprop",
-        Variational(AutoMeanField),
+        _variational("AutoMeanField"),
         paper="lbbnn",
         model="bnn",
         code="guides.AutoMeanField",
@@ -172,7 +201,7 @@ GAUSSIAN_GUIDES = (
     GuideEntry(
         "gaussian-mnf",
         "multiplicative normalizing flows (MNF)",
-        Variational(AutoMNF),
+        _variational("AutoMNF"),
         paper="lbbnn",
         model="bnn",
         code="guides.AutoMNF",
@@ -189,13 +218,7 @@ GAUSSIAN_GUIDES = (
     GuideEntry(
         "horseshoe",
         "horseshoe weights, each factor by mean field",
-        Variational(
-            AutoMeanField,
-            bounds=False,
-            has_density=False,
-            replace=with_horseshoe,
-            translate=product_weights,
-        ),
+        _horseshoe,
         paper="lbbnn",
         model="bnn",
         code="guides.AutoMeanField(guides.Horseshoe()(model))",
@@ -215,7 +238,7 @@ GAUSSIAN_GUIDES = (
     GuideEntry(
         "group-normal-jeffreys",
         "a log-uniform scale an input (BNN-HP-MF)",
-        Variational(AutoGroupNormalJeffreys, bounds=False, has_density=False),
+        _variational("AutoGroupNormalJeffreys", proper=False),
         paper="lbbnn",
         model="bnn",
         code="guides.AutoGroupNormalJeffreys",
@@ -234,7 +257,7 @@ GAUSSIAN_GUIDES = (
     GuideEntry(
         "mc-dropout",
         "dropout with probability 0.1",
-        _points(AutoDropout),
+        _variational("AutoDropout", proper=False),
         paper="lbbnn",
         model="bnn",
         code="guides.AutoDropout",
@@ -252,7 +275,7 @@ GAUSSIAN_GUIDES = (
     GuideEntry(
         "concrete-dropout",
         "dropout with learnt rates (BNN-GP-CMF)",
-        _points(AutoConcreteDropout),
+        _variational("AutoConcreteDropout", proper=False),
         paper="lbbnn",
         model="bnn",
         code="guides.AutoConcreteDropout",
@@ -270,7 +293,7 @@ GAUSSIAN_GUIDES = (
     GuideEntry(
         "map",
         "one network at a posterior mode",
-        PointEstimates(1),
+        _points(1),
         paper="lbbnn",
         model="bnn",
         code="guides.fit_ensemble(model, x, y, members=1)",
@@ -286,7 +309,7 @@ GAUSSIAN_GUIDES = (
     GuideEntry(
         "deep-ensemble",
         f"{MEMBERS} networks at modes, from {MEMBERS} starts",
-        PointEstimates(MEMBERS),
+        _points(MEMBERS),
         paper="lbbnn",
         model="bnn",
         code=f"guides.fit_ensemble(model, x, y, members={MEMBERS})",

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from zoo.fitting.message_passing import MessagePassing
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 from zoo.models.entries import Card
 from zoo.registry.entries import GuideEntry
 from zoo.registry.refusals import refuses_messages
+
+if TYPE_CHECKING:  # slow to import
+    from zoo.fitting.methods import Method
 
 EPOCHS = 40
 PBP = (
@@ -32,6 +37,15 @@ SPIKE_SLAB = (
 ASSUMES = "linear layers, relu or leaky relu, a Gaussian likelihood; any plain Pyro model of that kind"
 
 
+def _passes(messages: str, epochs: int) -> Callable[[], Method]:
+    def make() -> Method:
+        from zoo.fitting.message_passing import MessagePassing
+
+        return MessagePassing(messages, epochs)
+
+    return make
+
+
 def _both(
     name: str, summary: str, messages: str, model: str, law: str, fails: str, citation: str = ""
 ) -> tuple[GuideEntry, GuideEntry]:
@@ -42,7 +56,7 @@ def _both(
         GuideEntry(
             name,
             f"{summary}, {EPOCHS} passes",
-            MessagePassing(messages, EPOCHS),
+            _passes(messages, EPOCHS),
             code=CODE.format(messages, EPOCHS),
             card=Card(
                 law, ASSUMES, "no gradient descent; seconds on the UCI sets", "; ".join((FORTY, fails))
@@ -54,7 +68,7 @@ def _both(
         GuideEntry(
             short,
             f"{name} in one pass: every row counts once",
-            MessagePassing(messages, 1),
+            _passes(messages, 1),
             code=CODE.format(messages, 1),
             card=Card(law, ASSUMES, f"a fraction of {name}", "; ".join((ONCE, fails))),
             note="one pass",

@@ -1,20 +1,25 @@
-"""Which guide applies to which model, which ground truth a model has, and what may be chosen about them."""
+"""Which guide applies to which model, which ground truth a model has, and what may be chosen about them.
+
+Imports nothing slow by itself: the lists ask here.
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING, get_args
 
-from data_loaders import Dataset
-from guides.truth.spike_slab_linear import MAX_COLUMNS
 from zoo.budgets import BASELINES
 from zoo.errors import UserError, unknown
-from zoo.models.bnn import ACTIVATIONS
 from zoo.models.catalogue import MODELS, find_model
 from zoo.models.entries import NO_OPTIONS, ModelEntry, Options
+from zoo.models.traits import Activation
 from zoo.registry.entries import GuideEntry
 from zoo.registry.guides import GUIDES
+
+if TYPE_CHECKING:
+    from data_loaders import Dataset
 
 __all__ = [
     "GUIDES",
@@ -82,7 +87,7 @@ def limits(guide: GuideEntry, model: ModelEntry) -> str | None:
     """Within which a guide applies to a model: another one that it fits instead, tasks and activations where
     some are refused (``as spike-slab-bnn``; ``regression; relu, leaky-relu``); None when all are.
     """
-    activations = tuple(ACTIVATIONS) if "activation" in model.options else ("relu",)
+    activations = get_args(Activation) if "activation" in model.options else ("relu",)
     fits: dict[tuple[str, str], ModelEntry] = {}
     for choice in itertools.product(model.tasks, activations):
         with suppress(UserError):
@@ -177,6 +182,8 @@ def reference_of(model: ModelEntry, wanted: str | None, columns: int = 1) -> str
 
     :raises UserError: for one that the model does not have, or not for so many columns
     """
+    from guides.truth.spike_slab_linear import MAX_COLUMNS
+
     if wanted == "none":
         return wanted
     possible = [kind for kind in model.references if kind != "exact" or columns <= MAX_COLUMNS]

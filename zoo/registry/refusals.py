@@ -27,7 +27,7 @@ def refuses_networks(traits: Traits) -> str:
 
 
 def refuses_messages(traits: Traits) -> str:
-    """Of a guide that passes messages through the layers."""
+    """Of message passing."""
     if traits.weights not in ("gaussian", "hierarchical") or traits.inputs != "rows":
         return "messages are passed for Gaussian weights in linear layers, and its weights are others"
     if traits.likelihood != "normal":

@@ -81,17 +81,6 @@ def test_class_predictive_averages_probabilities():
     torch.testing.assert_close(posterior.function(x), f)
 
 
-def test_likelihoods_without_a_closed_form_are_refused_by_name():
-    def model(x):
-        w = pyro.sample("w", normal([2]))
-        with pyro.plate("data", len(x)):
-            pyro.sample("y", dist.Poisson((x @ w).exp()))
-
-    posterior = Posterior.from_draws(model, {"w": torch.zeros(3, 2)})
-    with pytest.raises(NotImplementedError, match="site 'y'.*Poisson"):
-        posterior.predictive(torch.randn(4, 2))
-
-
 def test_several_sites_to_predict_need_a_name():
     def model(x):
         w = pyro.sample("w", normal([2]))

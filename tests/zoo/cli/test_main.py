@@ -47,17 +47,23 @@ def test_baselines_are_guides():
     assert set(BASELINES) <= set(GUIDES)
 
 
-@pytest.mark.slow
-def test_help_and_quick_lists_do_not_wait_for_torch():
+def test_help_and_lists_do_not_wait_for_what_is_slow_to_import():
     code = """
 import sys
 from zoo.cli.main import app
-for command in (["data", "list"], ["data", "show", "boston"], ["reproduce", "--list"]):
+for command in (
+    ["--help"], ["compare", "--help"], ["list"], ["list", "--paper", "lbbnn"], ["show", "spike-slab-bnn"],
+    ["data", "list"], ["data", "show", "boston"], ["reproduce", "--list"],
+    ["reproduce", "sspbp/table-3.1", "--list"],
+):
     app(command, standalone_mode=False)
-sys.exit(", ".join({"torch", "jax", "pyro", "matplotlib", "guides"} & set(sys.modules)) or 0)
+slow = {"torch", "jax", "pyro", "numpyro", "sklearn", "scipy", "pandas", "arviz", "matplotlib", "guides"}
+sys.exit(", ".join(sorted(slow & set(sys.modules))) or 0)
 """
     result = fresh_process(code)
     assert (result.returncode, result.stderr) == (0, "")
+    for word in ("spike-slab-lenet", "sspbp-1-epoch", "gallstone", "lbbnn/simulation"):
+        assert word in result.stdout
 
 
 def test_version():

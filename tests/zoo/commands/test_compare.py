@@ -8,17 +8,21 @@ import json
 import math
 import re
 import shutil
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
+import matplotlib
 import numpy as np
 import pytest
 import torch
 
 import guides.truth.mcmc
 import zoo.commands.compare
+import zoo.commands.comparison
 import zoo.commands.reference
 import zoo.files.kept
+from guides.posterior.arviz_io import group_names, load_netcdf, save_netcdf
 from guides.posterior.draws import Posterior
 from guides.truth.gates import Gates
 from guides.truth.mcmc import nuts
@@ -155,6 +159,80 @@ def test_saved_draws_are_an_arviz_posterior(graded):
     assert posterior.info["settings"]["seed"] == 7
     reference = Posterior.load(out / "reference.nc", model)
     assert reference.sites["w1"].shape[0] == TINY.chains
+
+
+GROUPS = ("log_likelihood", "posterior_predictive", "observed_data", "prior", "prior_predictive")
+
+
+@pytest.fixture
+def arviz():
+    """Made quiet: these chains are far too short for its checks."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import arviz
+
+        matplotlib.use("Agg")
+
+        yield arviz
+
+
+def test_every_file_of_draws_is_ready_for_arviz(graded, arviz):
+    """Model comparison and predictive checks, the reference beside the guides."""
+    folder, _ = graded
+    problem = load_problem(str(folder / "table.csv"))
+    found = {name: arviz.from_netcdf(folder / "out" / f"{name}.nc") for name in ("reference", "mean-field")}
+    for name, idata in found.items():
+        chains, draws = (TINY.chains, TINY.mcmc_draws) if name == "reference" else (1, TINY.draws)
+        shape = (chains, draws, problem.size)
+        assert idata["log_likelihood"]["y"].shape == idata["posterior_predictive"]["y"].shape == shape
+        np.testing.assert_array_equal(idata["observed_data"]["y"], problem.y)
+        assert idata["prior"]["w1"].shape == (1, TINY.draws, 3, 2)
+        assert idata["prior_predictive"]["y"].shape == (1, TINY.draws, problem.size)
+    model = create("bnn", in_features=2, widths=(3,))
+    reference = Posterior.load(folder / "out" / "reference.nc", model)
+    expected = reference.log_likelihood(problem.x, observed_data={"y": problem.y})["y"]
+    stored = found["reference"]["log_likelihood"]["y"].values
+    np.testing.assert_allclose(stored.reshape(-1, problem.size), expected, rtol=1e-5)
+    assert set(arviz.compare(found).index) == set(found)
+    arviz.plot_ppc(found["reference"], num_pp_samples=5)
+    arviz.plot_ppc(found["reference"], group="prior", num_pp_samples=5)
+    matplotlib.pyplot.close("all")
+
+
+def test_a_reference_of_an_earlier_call_gets_the_groups_that_it_lacks(graded, tmp_path, monkeypatch):
+    folder, _ = graded
+    out = tmp_path / "out"
+    shutil.copytree(folder / "out", out)
+    whole = load_netcdf(out / "reference.nc")
+    for group in GROUPS:
+        del whole[group]
+    save_netcdf(whole, out / "reference.nc")
+    monkeypatch.setattr(guides.truth.mcmc, "_gated", lambda *a, **k: pytest.fail("NUTS ran again"))
+    assert compare_again(folder, out, monkeypatch).exit_code == 0
+    again, first = load_netcdf(out / "reference.nc"), load_netcdf(folder / "out" / "reference.nc")
+    assert set(GROUPS) < set(group_names(again))
+    for group in group_names(first):  # replicates and prior draws have a seed
+        assert again[group].equals(first[group])
+
+
+def test_many_rows_are_scored_for_evenly_spaced_draws(tmp_path, monkeypatch):
+    problem = load_problem(str(write_csv(tmp_path / "table.csv", linear_rows(40))))
+    words = {"model": "spike-slab-linear", "guides": ["spike-slab"], "reference": "none", "budget": "quick"}
+    comparison = plan("table", problem, options={}, seed=0, **words)
+    draws = {"w": torch.randn(3, 50, 2), "noise_precision": torch.ones(3, 50)}
+    posterior = Posterior(comparison.build(comparison.entry), draws)
+    monkeypatch.setattr(zoo.commands.comparison, "LARGEST_GROUP", problem.size * 60)
+    monkeypatch.setattr(zoo.commands.comparison, "FEWEST_DRAWS", 60)
+    comparison.save(posterior, tmp_path / "some.nc")
+    some = load_netcdf(tmp_path / "some.nc")
+    assert some["posterior"]["w"].shape == (3, 50, 2)
+    assert list(some["log_likelihood"]["draw"].values) == list(range(0, 50, 3))
+    kept = Posterior(posterior.model, {name: value[:, ::3] for name, value in draws.items()})
+    expected = kept.log_likelihood(problem.x, observed_data={"y": problem.y})["y"].reshape(3, 17, -1)
+    np.testing.assert_allclose(some["log_likelihood"]["y"], expected, rtol=1e-5)
+    monkeypatch.setattr(zoo.commands.comparison, "FEWEST_DRAWS", 61)
+    comparison.save(posterior, tmp_path / "none.nc")
+    assert group_names(load_netcdf(tmp_path / "none.nc")) == ["posterior"]
 
 
 # ------------------------------------------------------------------------------------- nothing twice

@@ -21,7 +21,7 @@ from zoo.commands.predict import held_out
 from zoo.fitting.methods import Place
 from zoo.fitting.problem import Problem
 from zoo.fitting.svi import Fit, FitSettings, made_up_data, read_checkpoint
-from zoo.models.entries import Card, ModelEntry
+from zoo.models.entries import LIKELIHOODS, Card, ModelEntry
 from zoo.models.traits import Traits
 from zoo.registry.queries import GUIDES
 
@@ -92,8 +92,16 @@ def test_a_density_is_fitted_in_minibatches_kept_and_read_again(guide, problem, 
 
 def test_the_scoreboard_of_a_density_has_what_needs_no_target(problem, model, tmp_path, monkeypatch):
     make_tiny(monkeypatch, pictures=True)
+    monkeypatch.setitem(LIKELIHOODS, "density", "normal")  # as a family of densities would
     entry = ModelEntry(
-        "gaussian-rows", "", lambda shape: model, "lbbnn", ("density",), (), Card("law", "", "", "")
+        "gaussian-rows",
+        "",
+        lambda shape: model,
+        "lbbnn",
+        ("density",),
+        (),
+        "gaussian",
+        Card("law", "", "", ""),
     )
     comparison = Comparison("cloud", problem, entry, {}, ("mean-field", "map"), "none", TINY, seed=0)
     rows = compare.run(comparison, tmp_path / "out")

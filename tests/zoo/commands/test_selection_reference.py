@@ -12,6 +12,7 @@ import torch
 
 import zoo.commands.selection_reference
 from data_loaders import load_csv
+from guides.posterior.arviz_io import group_names, load_netcdf
 from guides.posterior.draws import Posterior
 from guides.truth.gates import Gates
 from guides.truth.polya_gamma import inclusion, spike_slab_logistic_gibbs
@@ -85,6 +86,9 @@ def test_every_guide_has_its_inclusion_error(graded):
     assert {row.status for row in rows.values()} == {"ok"}
     draws = {f"{name}.nc" for name in ("reference", *comparison.guides)}
     assert files(out) == {*ALWAYS, *draws, "scatter.png", "inclusion.csv", "inclusion.png"}
+    for file in draws:
+        groups = {"log_likelihood", "posterior_predictive", "observed_data", "prior", "prior_predictive"}
+        assert groups < set(group_names(load_netcdf(out / file))), file
     for name, row in table_of(out).items():
         assert all(row[f] for f in ("elbo", "density_mean", "density_half")), name
         assert bool(row["pareto_k"]) == bool(row["ref_pip_rmse"]) == bool(row["ref_w1"]) == (name != "exact")
@@ -207,6 +211,9 @@ def test_gibbs_agrees_with_the_count_and_carries_its_errors(problem, tmp_path):
     assert draws.shape == (4, 100, 5)
     np.testing.assert_array_equal(draws.numpy(), again.draws["w"][:, ::4].astype(np.float32))
     assert truth.status == ("ok" if again.passed else f"failed: {again.reason}")
+    kept = load_netcdf(tmp_path / "reference.nc")  # of all draws, for ArviZ
+    assert kept["log_likelihood"]["y"].shape == (4, 400, 150)
+    assert {"posterior_predictive", "observed_data", "prior", "prior_predictive"} < set(group_names(kept))
 
 
 def test_gibbs_that_fails_its_gates_is_shown_and_never_used(tmp_path, monkeypatch):

@@ -121,7 +121,9 @@ class ClosedForm(DrawsOnly):
 
 def entry(name: str, method: DrawsOnly, **more: object) -> GuideEntry:
     card = Card(law="", assumes="", cost="", fails="")
-    return GuideEntry(name, "made up", method, paper="sspbp", model="pbp-bnn", code="", card=card, **more)
+    return GuideEntry(
+        name, "made up", lambda: method, paper="sspbp", model="pbp-bnn", code="", card=card, **more
+    )
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 import pytest
 import torch
@@ -21,9 +22,10 @@ from zoo.models import (
     create,
     names,
 )
+from zoo.models.bnn import ACTIVATIONS
 from zoo.models.catalogue import MODELS, find_model
 from zoo.models.entries import DataShape, to_json
-from zoo.models.traits import Traits
+from zoo.models.traits import Activation, Traits
 from zoo.papers import PAPERS, find_paper
 
 
@@ -148,6 +150,21 @@ def test_options_survive_json():
 )
 def test_models_say_what_they_are(name, task, options, traits):
     assert MODELS[name].traits(task, options) == traits
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_entries_say_of_a_model_what_it_says_of_itself(name):
+    """An entry is read without building the model: it must not go stale."""
+    entry = MODELS[name]
+    for task in entry.tasks:
+        for activation in ACTIVATIONS:
+            options = {"activation": activation, "inclusion": 0.2}
+            assert entry.traits(task, options) == entry.build(DataShape(task, 64, 2), options).traits
+        assert entry.traits(task) == entry.build(DataShape(task, 64, 2)).traits
+
+
+def test_activations_have_the_names_that_lists_tell():
+    assert tuple(ACTIVATIONS) == get_args(Activation)
 
 
 def test_entries_are_complete():
