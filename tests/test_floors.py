@@ -101,7 +101,7 @@ def test_the_walk_sees_the_house():
     assert GRAPH.has_edge("guides", "guides.variational.mean_field")
     assert GRAPH.has_edge("zoo.experiments.engine.catalogue", "zoo.experiments.lbbnn.declared")
     assert GRAPH.has_edge("zoo.experiments.lbbnn.declared", "zoo.experiments.lbbnn.images")
-    assert GRAPH.has_edge("zoo.registry.guides_lbbnn", "guides.variational.dropout")
+    assert GRAPH.has_edge("zoo.experiments.sspbp.networks", "guides.message_passing")
 
 
 @pytest.mark.parametrize(
