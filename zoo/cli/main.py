@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -33,6 +32,7 @@ from zoo.cli.options import (
     split_names,
     split_widths,
 )
+from zoo.cli.progress import progress_bar, progress_bar_or_lines
 from zoo.cli.reproduce import REPRODUCE_HELP, reproduce_command
 from zoo.commands.options import check_seed, model_options
 from zoo.errors import DivergenceError, UserError
@@ -151,20 +151,6 @@ def friendly(command: Callable) -> Callable:
 def _complain(message: object) -> None:
     line = " ".join(str(message).split())
     print(f"zoo: {line}", file=sys.stderr)
-
-
-@contextlib.contextmanager
-def progress_bar() -> Iterator:
-    """A progress bar on a terminal, nothing elsewhere."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console) as progress:
-        yield progress
 
 
 def _use_one_thread() -> None:
@@ -335,7 +321,8 @@ def predict_command(
     _use_one_thread()
     check_at_least(1, draws=draws)
     check_seed(seed)
-    rows = predict(folder, table, out, draws=draws, seed=seed)
+    with progress_bar_or_lines() as progress:
+        rows = predict(folder, table, out, draws=draws, seed=seed, progress=progress)
     print(f"{rows} rows predicted; written to {out}")
 
 
