@@ -14,6 +14,10 @@ class DivergenceError(RuntimeError):
     """A fit met a number that is not finite."""
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, with what is kept and how to go on; the command line prints it and exits with 130."""
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     """``unknown guide 'mean-feld'; nearest: mean-field``."""
     known = list(known)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -122,7 +123,10 @@ Examples:
 
 def main() -> None:
     """Entry point of the console script."""
-    app()
+    try:
+        app()
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command is over: Ctrl-C must not break its end
 
 
 def friendly(command: Callable) -> Callable:
@@ -141,8 +145,8 @@ def friendly(command: Callable) -> Callable:
             except DivergenceError as error:
                 _complain(error)
                 raise typer.Exit(1) from None
-        except KeyboardInterrupt:
-            _complain("interrupted; the same command goes on from what is finished")
+        except KeyboardInterrupt as stop:
+            _complain(str(stop) or "interrupted; the same command goes on from what is finished")
             raise typer.Exit(130) from None
 
     return wrapped

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from zoo.commands.comparison import Comparison
 from zoo.commands.grading import Graded, grade, write_inclusion
 from zoo.commands.reference import reference_posterior
 from zoo.commands.report import write_plots
-from zoo.errors import DivergenceError
+from zoo.errors import DivergenceError, Interrupted
 from zoo.evaluation.estimates import Estimate
 from zoo.evaluation.pareto import pareto_k
 from zoo.evaluation.scoreboard import Row, write_scoreboard
@@ -39,9 +40,10 @@ def run(comparison: Comparison, out: str | Path, progress: Progress | None = Non
     ``inclusion.csv``, and the plots.
 
     :raises UserError: when the folder cannot be written or belongs to another request
+    :raises Interrupted: at Ctrl-C, with what is kept
     """
     problem = comparison.problem
-    with one_torch_thread(), output_folder(out, comparison.config()) as folder:
+    with one_torch_thread(), output_folder(out, comparison.config()) as folder, _telling_what_is_kept(out):
         truth = reference_posterior(comparison, folder, progress)
         results = [truth] if truth else []
         for name in comparison.guides:
@@ -54,6 +56,20 @@ def run(comparison: Comparison, out: str | Path, progress: Progress | None = Non
         write_plots(comparison, sound, rows, folder)
         write_scoreboard(rows, folder)  # last: where it stands, so does everything else
     return rows
+
+
+@contextlib.contextmanager
+def _telling_what_is_kept(out: str | Path) -> Iterator[None]:
+    """Ctrl-C in the block says which results the folder has, which the same call does not compute again."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        kept = sorted(path.name for path in Path(out).glob("[!.]*.nc"))
+        if kept:
+            words = f"; {out} keeps {', '.join(kept)}, and the same command goes on from there"
+        else:
+            words = f" before a result was finished: {out} keeps config.json, the same command begins again"
+        raise Interrupted(f"interrupted{words}") from None
 
 
 def fit_guide(comparison: Comparison, name: str, folder: Path, progress: Progress | None = None) -> Graded:
