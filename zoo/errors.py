@@ -16,6 +16,10 @@ class FailedError(RuntimeError):
     """
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, with what is kept and how to go on; the command line prints it and exits with 130."""
+
+
 def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> UserError:
     """``unknown guide 'mean-feld'; nearest: mean-field``.
 

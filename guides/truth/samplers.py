@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -19,9 +20,11 @@ import numpy as np
 
 from guides.posterior.fingerprint import as_array
 from guides.truth.gates import Draws
+from guides.truth.interruption import held_back
 
-#: Draws between two looks at the clock: short enough for Ctrl-C and the bar, long enough to cost nothing.
-_BLOCK = 25
+#: Most draws between two looks at the clock, and the seconds that they should take: few enough for Ctrl-C and
+#: the bar, enough to cost nothing.
+_BLOCK, _SECONDS = 25, 0.5
 
 
 @dataclass(frozen=True)
@@ -51,17 +54,31 @@ class Plan:
 
 
 def numpyro_attempt(twin: Callable, args: tuple, kwargs: dict, plan: Plan, show: bool) -> tuple[Draws, Draws]:
+    with held_back() as interrupted:
+        runs, names = _numpyro_chains(twin, args, kwargs, plan, show, interrupted)
+    stacked = {k: np.stack([run[k] for run in runs]) for k in runs[0]}
+    return {k: stacked.pop(k) for k in names}, {k.removeprefix("stats:"): v for k, v in stacked.items()}
+
+
+def _numpyro_chains(
+    twin: Callable, args: tuple, kwargs: dict, plan: Plan, show: bool, interrupted: threading.Event
+) -> tuple[list[Draws], list[str]]:
+    """Draws of every chain, and the names of the latent sites; ``KeyboardInterrupt`` once interrupted."""
     import jax
 
     with jax.enable_x64(plan.float64):
         args, kwargs = jax.tree.map(_to_jax, (args, kwargs), is_leaf=lambda x: as_array(x) is not None)
         names, normals = _twin_sites(twin, args, kwargs)
-        states, advance = _compile(twin, args, kwargs, plan, names, normals)
+        _stop_if(interrupted)
+        states, advance = _compile(twin, args, kwargs, plan, names, normals, interrupted)
     chain = functools.partial(_run_chain, advance, plan)
     with _Bar(show, (plan.warmup + plan.draws) * plan.chains, "NUTS") as bar:
-        runs = _side_by_side(chain, states, bar)
-    stacked = {k: np.stack([run[k] for run in runs]) for k in runs[0]}
-    return {k: stacked.pop(k) for k in names}, {k.removeprefix("stats:"): v for k, v in stacked.items()}
+        return _side_by_side(chain, states, bar, interrupted), names
+
+
+def _stop_if(interrupted: threading.Event) -> None:
+    if interrupted.is_set():
+        raise KeyboardInterrupt
 
 
 def _to_jax(leaf: Any) -> Any:
@@ -121,7 +138,13 @@ def _refuse_subsampling(name: str, sizes: Sequence | None) -> None:
 
 
 def _compile(
-    twin: Callable, args: tuple, kwargs: dict, plan: Plan, names: Sequence[str], normals: Sequence[str]
+    twin: Callable,
+    args: tuple,
+    kwargs: dict,
+    plan: Plan,
+    names: Sequence[str],
+    normals: Sequence[str],
+    interrupted: threading.Event,
 ) -> tuple[list, Callable]:
     """Initial states of the chains; compiled ``advance(state, n)`` -> state, buffers [_BLOCK, ...]."""
     import jax
@@ -173,6 +196,7 @@ def _compile(
         raise ValueError(
             "no starting point with a finite log density was found: check the model and its data"
         )
+    _stop_if(interrupted)
     return states, jax.jit(advance).lower(states[0], np.int32(1)).compile()
 
 
@@ -181,24 +205,33 @@ def _run_chain(advance: Callable, plan: Plan, state: Any, tick: Callable[[int], 
     import jax
 
     kept: list[dict] = []
+    size = 1
     with jax.enable_x64(plan.float64):  # the setting belongs to a thread
         for phase, total in (("warmup", plan.warmup), ("draws", plan.draws)):
-            for done in range(0, total, _BLOCK):
-                n = min(_BLOCK, total - done)
+            done = 0
+            while done < total:
+                start, n = time.perf_counter(), min(size, total - done)
                 state, block = advance(state, np.int32(n))
                 if phase == "draws":
                     kept.append({k: np.array(v)[:n] for k, v in block.items()})
                 else:
                     jax.block_until_ready(state)
                 tick(n)
+                done += n
+                size = _next_size(n, time.perf_counter() - start)
     return {k: np.concatenate([block[k] for block in kept]) for k in kept[0]}
+
+
+def _next_size(n: int, seconds: float) -> int:
+    """Draws of the next block, when ``n`` have taken so long.  What is drawn does not hang on it."""
+    return max(1, min(_BLOCK, 4 * n, int(_SECONDS * n / max(seconds, 1e-9))))
 
 
 class _Stop(Exception):
     """Raised inside a chain when another one failed or the user interrupted."""
 
 
-def _side_by_side(chain: Callable, states: Sequence, bar: _Bar) -> list[Draws]:
+def _side_by_side(chain: Callable, states: Sequence, bar: _Bar, interrupted: threading.Event) -> list[Draws]:
     """Run the chains on the machine's cores; an error or Ctrl-C stops the others at their next block."""
     stop = threading.Event()
 
@@ -213,6 +246,7 @@ def _side_by_side(chain: Callable, states: Sequence, bar: _Bar) -> list[Draws]:
         try:
             while not all(run.done() for run in runs):
                 wait(runs, timeout=0.2)
+                _stop_if(interrupted)
                 for run in runs:
                     if run.done():
                         run.result()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
+import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -32,6 +32,7 @@ from zoo.cli.options import (
     split_names,
     split_widths,
 )
+from zoo.cli.progress import progress_bar, progress_bar_or_lines
 from zoo.cli.reproduce import REPRODUCE_HELP, reproduce_command
 from zoo.commands.options import check_seed, model_options
 from zoo.errors import FailedError, UserError
@@ -123,7 +124,10 @@ Examples:
 
 def main() -> None:
     """Entry point of the console script."""
-    app()
+    try:
+        app()
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command is over: Ctrl-C must not break its end
 
 
 def friendly(command: Callable) -> Callable:
@@ -142,8 +146,8 @@ def friendly(command: Callable) -> Callable:
             except FailedError as error:
                 _complain(error)
                 raise typer.Exit(1) from None
-        except KeyboardInterrupt:
-            _complain("interrupted; the same command goes on from what is finished")
+        except KeyboardInterrupt as stop:
+            _complain(str(stop) or "interrupted; the same command goes on from what is finished")
             raise typer.Exit(130) from None
 
     return wrapped
@@ -152,20 +156,6 @@ def friendly(command: Callable) -> Callable:
 def _complain(message: object) -> None:
     line = " ".join(str(message).split())
     print(f"zoo: {line}", file=sys.stderr)
-
-
-@contextlib.contextmanager
-def progress_bar() -> Iterator:
-    """A progress bar on a terminal, nothing elsewhere."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console) as progress:
-        yield progress
 
 
 def _version(asked: bool) -> None:
@@ -324,7 +314,8 @@ def predict_command(
 
     check_at_least(1, draws=draws)
     check_seed(seed)
-    rows = predict(folder, table, out, draws=draws, seed=seed)
+    with progress_bar_or_lines() as progress:
+        rows = predict(folder, table, out, draws=draws, seed=seed, progress=progress)
     print(f"{rows} rows predicted; written to {out}")
 
 

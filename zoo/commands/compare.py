@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from zoo.commands.comparison import Comparison
 from zoo.commands.grading import Graded, grade, write_inclusion
 from zoo.commands.reference import reference_posterior
 from zoo.commands.report import write_plots
-from zoo.errors import FailedError
+from zoo.errors import FailedError, Interrupted
 from zoo.evaluation.estimates import Estimate
 from zoo.evaluation.pareto import pareto_k
 from zoo.evaluation.scoreboard import Row, write_scoreboard
@@ -51,10 +52,11 @@ def run(
 
     :param tell: is told, in a line, what the user should know before the work starts
     :raises UserError: when the folder cannot be written or belongs to another request
+    :raises Interrupted: at Ctrl-C, with what is kept
     """
     problem = comparison.problem
     _start_again(comparison, Path(out), tell)
-    with one_torch_thread(), output_folder(out, comparison.config()) as folder:
+    with one_torch_thread(), output_folder(out, comparison.config()) as folder, _telling_what_is_kept(out):
         truth = reference_posterior(comparison, folder, progress)
         results = [truth] if truth else []
         for name in comparison.guides:
@@ -85,6 +87,20 @@ def _start_again(comparison: Comparison, out: Path, tell: Callable[[str], None])
             f"{out} held a comparison of {there['steps']} steps; the learning rate falls to zero over all "
             f"steps, so that one of {asked['steps']} starts again"
         )
+
+
+@contextlib.contextmanager
+def _telling_what_is_kept(out: str | Path) -> Iterator[None]:
+    """Ctrl-C in the block says which results the folder has, which the same call does not compute again."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        kept = sorted(path.name for path in Path(out).glob("[!.]*.nc"))
+        if kept:
+            words = f"; {out} keeps {', '.join(kept)}, and the same command goes on from there"
+        else:
+            words = f" before a result was finished: {out} keeps config.json, the same command begins again"
+        raise Interrupted(f"interrupted{words}") from None
 
 
 def fit_guide(comparison: Comparison, name: str, folder: Path, progress: Progress | None = None) -> Graded:

@@ -167,7 +167,13 @@ def load_fit(folder: str | Path) -> tuple[Fitted, dict]:
 
 
 def predict(
-    folder: str | Path, table: str | Path, out: str | Path, *, draws: int = 1000, seed: int = 0
+    folder: str | Path,
+    table: str | Path,
+    out: str | Path,
+    *,
+    draws: int = 1000,
+    seed: int = 0,
+    progress: Progress | None = None,
 ) -> int:
     """Predicts the rows of a CSV file; writes one line a row and returns their number.
 
@@ -187,7 +193,10 @@ def predict(
     _check_range(x, config["features"], table)
     predictor = fitted.predictor(draws, seed)
     columns_of = _regression_columns if config["task"] == "regression" else _class_columns
-    parts = [columns_of(predictor(part), scale) for part in x.split(ROWS)]
+    advance, parts = Watch(progress, "rows predicted").start(len(x)), []
+    for part in x.split(ROWS):
+        parts.append(columns_of(predictor(part), scale))
+        advance(len(part))
     try:
         write_csv(pd.concat(parts), out)
     except OSError as error:

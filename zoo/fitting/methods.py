@@ -97,12 +97,12 @@ class Watch:
     progress: Progress | None = None
     label: str = "fit"
 
-    def start(self, total: int) -> Callable[[], None]:
-        """Shows a bar of so many steps; gives what is to be called after each."""
+    def start(self, total: int) -> Callable[..., None]:
+        """Shows a bar of so many steps; gives what is to be called after each, or with a number of them."""
         if self.progress is None:
-            return lambda: None
+            return lambda count=1: None
         task = self.progress.add_task(self.label, total=total)
-        return lambda: self.progress.advance(task)
+        return lambda count=1: self.progress.advance(task, count)
 
 
 UNWATCHED = Watch()

@@ -1,6 +1,8 @@
 """NUTS against Stan's reference draws and exact posteriors; the gates, the retry and the cache."""
 
 import os
+import signal
+import threading
 import time
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from guides.posterior import arviz_io
 from guides.truth import mcmc, samplers
 from guides.truth.conjugate import conjugate_linear_regression
 from guides.truth.gates import Gates, MCMCResult, judge
+from guides.truth.interruption import held_back
 from guides.truth.mcmc import nuts
 
 #: Chance that a correct sampler fails any one group of comparisons (Bonferroni over the group).
@@ -474,8 +477,63 @@ def test_a_chain_that_fails_stops_the_others():
             time.sleep(0.005)
 
     with samplers._Bar(False, 1, "") as bar, pytest.raises(RuntimeError, match="boom"):
-        samplers._side_by_side(chain, [0, 1], bar)
+        samplers._side_by_side(chain, [0, 1], bar, threading.Event())
     assert len(seen) < 1000
+
+
+def test_ctrl_c_stops_the_chains_and_is_raised_once():
+    """However often it comes; it is not raised where compiled programs would meet it."""
+    started = [threading.Event(), threading.Event()]
+    seen = []
+
+    def chain(state, tick):
+        started[state].set()
+        for _ in range(10_000):
+            seen.append(state)
+            tick(1)
+            time.sleep(0.005)
+
+    def press():
+        assert all(event.wait(10) for event in started)
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.02)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        threading.Thread(target=press).start()
+        with samplers._Bar(False, 1, "") as bar, pytest.raises(KeyboardInterrupt), held_back() as interrupted:
+            samplers._side_by_side(chain, [0, 1], bar, interrupted)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert len(seen) < 1000
+
+
+def test_ctrl_c_in_a_block_is_raised_at_its_end():
+    done = []
+
+    def block():
+        with held_back() as interrupted:
+            signal.raise_signal(signal.SIGINT)
+            done.append(interrupted.is_set())
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            block()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a program with a rule of its own
+        block()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert done == [True, False]
+
+
+def test_blocks_of_draws_take_half_a_second():
+    assert samplers._next_size(1, 1e-4) == 4  # no leaps: the first draws may be quicker than the others
+    assert samplers._next_size(20, 0.01) == 25
+    assert samplers._next_size(25, 2.5) == 5
+    assert samplers._next_size(1, 40.0) == 1
 
 
 def test_the_bar_counts_every_draw(monkeypatch, capsys):

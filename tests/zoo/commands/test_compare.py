@@ -8,6 +8,10 @@ import json
 import math
 import re
 import shutil
+import signal
+import subprocess
+import sys
+import time
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -331,6 +335,42 @@ def test_interrupted_comparison_keeps_the_finished_guides(end, code, tmp_path, m
     assert_resumed(command, tmp_path / "out")
 
 
+STOPPED = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from zoo.budgets import BUDGETS, Budget
+BUDGETS["quick"] = Budget(steps=20, draws=50, warmup=100_000, mcmc_draws=100)
+from guides.truth import samplers
+at = sys.argv.pop(1)
+step = getattr(samplers, at)
+
+def marked(*args):
+    os.write(1, b"here\\n")  # whole lines, also of two chains
+    return step(*args)
+
+setattr(samplers, at, marked)
+from zoo.cli.main import main
+main()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("at", "presses"), [("_compile", 1), ("_run_chain", 3)])
+def test_ctrl_c_in_nuts_ends_cleanly_and_says_what_is_kept(at, presses, tmp_path):
+    table, out = write_csv(tmp_path / "table.csv", linear_rows(30)), tmp_path / "out"
+    words = ["-W", "error", "-c", STOPPED, at, "compare", str(table), "--widths", "3", "--out", str(out)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, *words], **pipes) as process:
+        assert process.stdout.readline() == "here\n"
+        for _ in range(presses):
+            time.sleep(0.3)
+            process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=120)
+    kept = f"{out} keeps config.json, the same command begins again"
+    assert (process.returncode, errors) == (130, f"zoo: interrupted before a result was finished: {kept}\n")
+    assert files(out) == {"config.json"}
+
+
 def test_comparison_that_is_stopped_goes_on_from_the_finished_guides(tmp_path, monkeypatch):
     """In this process; the slow tests end one from outside."""
     fit = zoo.commands.compare.fit_guide
@@ -344,7 +384,11 @@ def test_comparison_that_is_stopped_goes_on_from_the_finished_guides(tmp_path, m
     command = ["compare", table, "--reference", "none", "--widths", 2, "--out", tmp_path / "out"]
     with monkeypatch.context() as patch:
         patch.setattr(zoo.commands.compare, "fit_guide", stop)
-        assert run_zoo(*command).exit_code == 130
+        result = run_zoo(*command)
+    assert (result.exit_code, result.stdout) == (130, "")
+    out = tmp_path / "out"
+    kept = f"{out} keeps mean-field.nc, and the same command goes on from there"
+    assert result.stderr == f"zoo: interrupted; {kept}\n"
     assert_resumed(command, tmp_path / "out")
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import csv
+import itertools
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+import zoo.cli.progress
 import zoo.commands.predict
 from data_loaders import load_csv
 from guides.truth.spike_slab_linear import enumerate_spike_slab
 from tests.zoo.cli_helpers import fresh_process, linear_rows, make_tiny, run_zoo, write_csv
-from zoo.commands.predict import load_fit
+from zoo.commands.predict import load_fit, predict
 from zoo.fitting.problem import load_problem, prepare
 
 OPTIONS = ["--model", "spike-slab-linear", "--guide", "spike-slab", "--steps", 600, "--lr", 0.05]
@@ -115,6 +118,27 @@ def test_many_rows_are_predicted_piece_by_piece(fitted, tmp_path, monkeypatch):
     assert run_zoo("predict", fitted / "fit", *command).exit_code == 0
     pieces, whole = read(tmp_path / "p.csv"), read(fitted / "p.csv")
     assert all(pieces[name] == pytest.approx(whole[name], rel=1e-6) for name in whole)
+
+
+def test_a_log_tells_how_far_a_long_prediction_is(fitted, tmp_path, monkeypatch):
+    monkeypatch.setattr(zoo.commands.predict, "ROWS", 50)
+    clock = itertools.count(0, 6)  # seconds; a part of the rows takes six
+    monkeypatch.setattr(zoo.cli.progress.time, "monotonic", lambda: next(clock))
+    command = ["--input", fitted / "table.csv", "--out", tmp_path / "p.csv"]
+    result = run_zoo("predict", fitted / "fit", *command)
+    assert result.stderr == "rows predicted: 100 of 200, about 12 s left\n"
+    assert "200 rows predicted; written to" in result.stdout
+
+
+def test_a_bar_shows_the_rows_on_a_terminal(fitted, tmp_path, monkeypatch):
+    monkeypatch.setattr(zoo.commands.predict, "ROWS", 70)
+    told = []
+    bar = SimpleNamespace(
+        add_task=lambda label, total: told.append((label, total)),
+        advance=lambda task, count: told.append(count),
+    )
+    predict(fitted / "fit", fitted / "table.csv", tmp_path / "p.csv", progress=bar)
+    assert told == [("rows predicted", 200), 70, 70, 60]
 
 
 def test_folder_and_table_can_move(fitted, tmp_path):

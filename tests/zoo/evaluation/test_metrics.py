@@ -105,6 +105,7 @@ def test_results_do_not_depend_on_the_chunks(monkeypatch):
         metrics.mixture_quantiles(predictive, [0.05, 0.5]),
     )
     monkeypatch.setattr(mixtures, "CHUNK_NUMBERS", 200)
+    monkeypatch.setattr(mixtures, "CACHED_NUMBERS", 200)
     parts = (
         predictive_figures(predictive, y, "regression"),
         metrics.mixture_quantiles(predictive, [0.05, 0.5]),
@@ -149,6 +150,22 @@ def test_quantiles_of_mixtures_over_many_orders_of_magnitude():
     levels = torch.tensor([0.001, 0.05, 0.5, 0.95, 0.9999], dtype=torch.float64)
     back = predictive.cdf(metrics.mixture_quantiles(predictive, levels.tolist()))
     torch.testing.assert_close(back, levels[:, None].expand(5, 400), atol=5e-9, rtol=0)
+
+
+def test_quantiles_of_many_draws_take_few_steps_in_small_pieces(monkeypatch):
+    """The predictive of a thousand draws: what predicting a long table spends its time on."""
+    predictive, counts, largest = gaussian_mixture(200, 1000), [], []
+    cdf = mixtures.Rates.cdf
+
+    def counted(self, z):
+        counts.append(len(z))
+        largest.append(z.numel())
+        return cdf(self, z)
+
+    monkeypatch.setattr(mixtures.Rates, "cdf", counted)
+    metrics.mixture_quantiles(predictive, [0.05, 0.5, 0.95])
+    assert sum(counts) <= 4 * 200
+    assert max(largest) <= 3 * mixtures.CACHED_NUMBERS
 
 
 def test_perfect_calibration_covers_nine_tenths():
