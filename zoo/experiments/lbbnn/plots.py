@@ -10,9 +10,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from guides.posterior.files import write_atomically
 from zoo.evaluation.plots import DPI, arrange, colours
 from zoo.experiments.engine.declaration import Record
+from zoo.files.tables import write_figure
 
 MOST = np.log(10)  # the largest entropy of ten classes, in nats
 BINS = 40
@@ -49,7 +49,7 @@ def plot_entropies(out: Path, records: Sequence[Record]) -> None:
             panel.legend(fontsize=7, frameon=False)
         curves.set(xlabel="entropy, nats", ylabel="share of images below", xlim=(0, MOST), ylim=(0, 1))
         curves.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8, frameon=False)
-        _write(figure, out / f"entropy-{dataset}.png")
+        write_figure(figure, out / f"entropy-{dataset}.png", dpi=DPI)
 
 
 def plot_training(out: Path, records: Sequence[Record]) -> None:
@@ -71,7 +71,7 @@ def plot_training(out: Path, records: Sequence[Record]) -> None:
             axis.set_yscale("log")
             axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes[1].legend(fontsize=8, frameon=False)
-        _write(figure, out / f"training-{dataset}.png")
+        write_figure(figure, out / f"training-{dataset}.png", dpi=DPI)
 
 
 def plot_pictures(out: Path, records: Sequence[Record]) -> None:
@@ -93,7 +93,7 @@ def plot_pictures(out: Path, records: Sequence[Record]) -> None:
                     axis.set(xticks=[], yticks=[])
                 part.close()
             figure.suptitle(f"{dataset}, {record.cell.method}: lowest entropy | highest entropy", fontsize=9)
-            _write(figure, out / f"{dataset}-{record.cell.method}.png")
+            write_figure(figure, out / f"{dataset}-{record.cell.method}.png", dpi=DPI)
 
 
 def plot_correlations(out: Path, records: Sequence[Record]) -> None:
@@ -115,7 +115,7 @@ def plot_correlations(out: Path, records: Sequence[Record]) -> None:
         for ruler in (axis.xaxis, axis.yaxis):
             ruler.set_major_locator(MaxNLocator(integer=True))
     figure.colorbar(image, ax=axes.ravel().tolist(), shrink=0.7)
-    _write(figure, out / "correlations.png")
+    write_figure(figure, out / "correlations.png", dpi=DPI)
 
 
 def _first_trials(records: Sequence[Record]) -> list[Record]:
@@ -133,7 +133,3 @@ def _figure(width: float, height: float, rows: int, columns: int) -> tuple[Figur
     figure = Figure(figsize=(max(width, 4.0), height), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     return figure, figure.subplots(rows, columns, squeeze=False)
-
-
-def _write(figure: Figure, path: Path) -> None:
-    write_atomically(path, lambda target: figure.savefig(target, format="png", dpi=DPI))

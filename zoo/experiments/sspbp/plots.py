@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from guides.posterior.files import write_atomically
 from zoo.evaluation.plots import DPI, arrange, colours
 from zoo.experiments.engine.declaration import Record
+from zoo.files.tables import write_figure
 
 MOST_COLUMNS = 3  # pairs side by side
 LABELS = {"exact": "max(X W, 0)", "pbp": "Gaussian message (PBP)", "sspbp": "spike-and-slab message (SSPBP)"}
@@ -40,10 +40,7 @@ def plot_densities(path: Path, records: Sequence[Record], pairs: Mapping[str, tu
         densities.set_title(f"X ~ N({x:g}, 1), W ~ N({w:g}, 1)", fontsize=9)
     handles, labels = axes[1].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=9, frameon=False)
-    write_atomically(
-        path,
-        lambda target: figure.savefig(target, format="png", dpi=DPI, bbox_inches="tight", pad_inches=0.12),
-    )
+    write_figure(figure, path, dpi=DPI, bbox_inches="tight", pad_inches=0.12)
 
 
 def _panel(spikes: Axes, densities: Axes, records: Sequence[Record]) -> None:
