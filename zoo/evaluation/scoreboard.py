@@ -295,11 +295,9 @@ def rich_table(rows: Sequence[Row], title: str | None = None, width: int = 80) -
     texts = _texts(rows).drop(columns=["method", "note"], errors="ignore")
     labels = [heading + _arrow(heading) for heading in texts]
     sizes = [_size(row, texts.iloc[i]) for i, row in enumerate(rows)]
-    # beside the labels: two spaces and two rules; beside a method: two spaces and a rule
-    longest, word = (max(map(len, parts), default=0) for parts in (labels, " ".join(labels).split()))
-    first = min(longest, max(word, width - 4 - max(sizes, default=0) - 3))
+    first, blocks = _layout(labels, sizes, width)
     tables = []
-    for block in _blocks(sizes, width - first - 4):
+    for block in blocks:
         table = Table(title=None if tables else title, header_style="bold")
         table.add_column("", width=first)
         for i in block:
@@ -330,6 +328,17 @@ def _size(row: Row, texts: pd.Series) -> int:
     words = [word for word in row.status.split() if len(word) <= MOST_STATUS]
     longest = max(map(len, (*whole, *words)))
     return max(longest, min(len(row.status), MOST_STATUS))
+
+
+def _layout(labels: Sequence[str], sizes: Sequence[int], width: int) -> tuple[int, list[list[int]]]:
+    """Columns for the labels, and the methods of every table: as few tables as can be, then as few broken
+    labels.
+    """
+    longest, word = (max(map(len, parts), default=0) for parts in (labels, " ".join(labels).split()))
+    most = max(word, min(longest, width - max(sizes, default=0) - 7))  # rules and spaces of two columns
+    # two spaces and two rules beside the labels
+    layouts = [(first, _blocks(sizes, width - first - 4)) for first in range(most, word - 1, -1)]
+    return min(layouts, key=lambda layout: len(layout[1]))  # the first of the shortest
 
 
 def _blocks(sizes: Sequence[int], room: int) -> list[list[int]]:

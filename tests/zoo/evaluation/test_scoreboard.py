@@ -142,6 +142,18 @@ def test_terminal_table_breaks_no_word(rows, width):
     assert text.index("boston") < text.index("nuts")
 
 
+def test_terminal_table_of_three_methods_is_one():
+    """Labels are broken between words before a method is moved."""
+    figures = {"coverage_90": Estimate(0.98, 0.031), "log_likelihood": Estimate(-2.358, 0.083)}
+    three = [Row.from_figures(name, "spike-slab-bnn", figures) for name in ("nuts", "mean-field", "mnf")]
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(rich_table(three, width=80))
+    text = console.export_text()
+    assert text.count("status") == 1
+    assert max(map(len, text.splitlines())) <= 80
+    assert "right)" in text
+
+
 def test_bad_rows_are_refused(rows, tmp_path):
     with pytest.raises(ValueError, match="pbp: 'rmsee' is no column"):
         Row.from_figures("pbp", "bnn", {"rmsee": 1.0})
