@@ -19,7 +19,7 @@ from pyro.infer import TraceMeanField_ELBO
 from pyro.infer.autoguide.initialization import InitMessenger
 from pyro.poutine.block_messenger import BlockMessenger
 from pyro.poutine.guide import GuideMessenger
-from pyro.poutine.runtime import _PYRO_STACK, effectful
+from pyro.poutine.runtime import _PYRO_STACK
 from pyro.poutine.trace_messenger import TraceMessenger
 from pyro.poutine.util import prune_subsample_sites, site_is_subsample
 from torch import Tensor, nn
@@ -30,7 +30,7 @@ from guides.core.flat_parameters import FlatParameters
 from guides.core.laws import REMEDY, ClosedFormPrior, GaussianLaw, SiteLaw, SpikeSlabLaw, TransformedLaw, Uses
 from guides.core.optim import FusedAdam
 from guides.core.random_tensors import PathwiseGradientError
-from guides.core.row_mixing import RowProbe, mixed_site
+from guides.core.row_mixing import NOTHING, RowProbe, Watched, mixed_site
 from guides.core.sites import (
     Site,
     UnsupportedSiteError,
@@ -40,6 +40,7 @@ from guides.core.sites import (
     repeat_to_full,
     site_family,
 )
+from guides.core.store_names import put_into_store
 
 
 class FlatGuide(GuideMessenger, FlatParameters):
@@ -64,13 +65,18 @@ class FlatGuide(GuideMessenger, FlatParameters):
         self._is_set_up = False
         self._recording = False
         self._probe: RowProbe | None = None
+        self._watched: Watched | None = None
+        self._prefix: str | None = None
         # Of the run in progress, or the last one:
         self._tensors: dict[str, tuple[Tensor, ...]] = {}
         self._uses: dict[str, Uses] = {}
 
     def __getstate__(self) -> dict:
         # A copy is between runs; without a trace of its own it could not be copied again.
-        return {**GuideMessenger.__getstate__(self), "trace": None, "_tensors": {}, "_uses": {}}
+        for parameter in self.parameters():
+            parameter.__dict__.pop("unconstrained", None)  # Pyro's weak reference cannot be pickled
+        own = {"trace": None, "_tensors": {}, "_uses": {}, "_prefix": None}
+        return {**GuideMessenger.__getstate__(self), **own}
 
     # ------------------------------------------------------------------------------------------------------
     # Set-up
@@ -174,6 +180,12 @@ class FlatGuide(GuideMessenger, FlatParameters):
                     f"site {name!r} (spike and slab) enters {uses[name].describe()}: its inclusion has no "
                     f"pathwise gradient there; {REMEDY}"
                 )
+            if self._needs_moments(site) and mixed.get(name) == NOTHING:
+                raise PathwiseGradientError(
+                    f"site {name!r} (spike and slab): the model shows {NOTHING} that depends on its layer, "
+                    "so rows of its output may meet; call the guide with the model's data, let the model "
+                    "return its prediction, or give the site relaxed indicators (AutoConcrete)"
+                )
             if self._needs_moments(site) and mixed.get(name):
                 raise PathwiseGradientError(
                     f"site {name!r} (spike and slab): rows of its layer's output meet in one term of "
@@ -188,20 +200,19 @@ class FlatGuide(GuideMessenger, FlatParameters):
         def run(probe: RowProbe) -> dict[str, Tensor]:
             with torch.random.fork_rng(devices=[]), pyro.validation_enabled(False):
                 torch.manual_seed(0)  # the runs differ in what the probe moves and in nothing else
-                self._run_recorded(probe, *args, **kwargs)
-            nodes = self.trace.nodes.items()
-            seen = {n: v for n, v in nodes if v["type"] == "sample" and v["is_observed"]}
-            return {name: base_prior(node["fn"]).log_prob(node["value"]) for name, node in seen.items()}
+                return self._run_recorded(probe, *args, **kwargs)
 
         return mixed_site(run, names) if names else None
 
-    def _run_recorded(self, probe: RowProbe | None, *args, **kwargs) -> None:
-        self._recording, self._probe = True, probe
+    def _run_recorded(self, probe: RowProbe | None, *args, **kwargs) -> dict[str, Tensor]:
+        """One run that counts the uses of every site; gives the terms that its data are scored by."""
+        self._recording, self._probe, self._watched = True, probe, Watched(self.model)
         try:
             with torch.no_grad(), poutine.block():
                 self(*args, **kwargs)
+            return self._watched.terms
         finally:
-            self._recording, self._probe = False, None
+            self._recording, self._probe, self._watched = False, None, None
 
     def _allows_moments(self, site: Site) -> bool:
         return True
@@ -229,7 +240,7 @@ class FlatGuide(GuideMessenger, FlatParameters):
             # Inside the messenger, or Trace_ELBO sees no parameter.
             self._tensors = self._views(**{name: self._param(name) for name in self._parameters})
             self._announce_modules()
-            self.model(*args, **kwargs)
+            (self._watched or self.model)(*args, **kwargs)
         for uses in self._uses.values():
             uses.is_over = True
         self._hide_other_sites()
@@ -246,20 +257,11 @@ class FlatGuide(GuideMessenger, FlatParameters):
     def _announce_modules(self) -> None:
         """A ``pyro.param`` statement for every parameter of a submodule: SVI trains what it has seen."""
 
-    def _param(self, name: str, announce: bool = False) -> Tensor:
-        """A ``pyro.param`` statement for a parameter of this module, past the global store.
-
-        :param announce: the value is not used, the parameter itself is
-        """
-        parameter = self.get_parameter(name)
-
-        def value(parameter: Tensor, **_) -> Tensor:
-            value = parameter.detach() if announce else parameter.view_as(parameter)
-            value.unconstrained = lambda: parameter  # SVI asks each value for what to optimise
-            return value
-
-        statement = effectful(value, type="param")
-        return statement(parameter, name=f"{type(self).__name__}_{id(self):x}.{name}", event_dim=None)
+    def _param(self, name: str) -> Tensor:
+        """A ``pyro.param`` statement for a parameter of this module."""
+        if pyro.get_param_store().param_name(self.get_parameter(name)) is None:
+            self._prefix = put_into_store(self, self._prefix)
+        return pyro.param(f"{self._prefix}.{name}")
 
     def _pyro_sample(self, msg: dict) -> None:
         site = self.sites.get(msg["name"])

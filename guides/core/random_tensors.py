@@ -96,18 +96,34 @@ class RandomTensor(torch.Tensor):
         return self.shape[len(self.law.leading) :]
 
     def derive(self, view: Callable[[Tensor], Tensor], factor: Tensor | float | None = None) -> RandomTensor:
-        """The random tensor ``view(self)``, for a map that scales elements by ``factor`` or moves them."""
+        """The random tensor ``view(self)``, for a map of ``[*leading, *site]`` that scales elements by
+        ``factor`` or moves them inside each particle.
+        """
         parent = self._view
         chained = view if parent is None else lambda draw: view(parent(draw))
-        moved = self._over_particles(view) if self.law.by_particle else view
-        variance = moved(self.variance_) if factor is None else self.variance_ * factor**2
-        return RandomTensor(self.law, moved(self.mean_), variance, chained)
+        variance = self._viewed(view, self.variance_) if factor is None else self.variance_ * factor**2
+        return RandomTensor(self.law, self._viewed(view, self.mean_), variance, chained)
 
-    def _over_particles(self, view: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        """A view is written for the site's own dimensions."""
-        for _ in self.law.leading:
-            view = torch.vmap(view)
-        return view
+    def _viewed(self, view: Callable[[Tensor], Tensor], moment: Tensor) -> Tensor:
+        """A view of ``mean_`` or ``variance_``: it sees the particles, the moments may not have them."""
+        leading = self.law.leading
+        if self.law.by_particle or not leading:
+            return view(moment)
+        return view(moment.expand(leading + moment.shape))[(0,) * len(leading)]
+
+    def keeps_particles_apart(self, view: Callable[[Tensor], Tensor]) -> bool:
+        """Whether a view does the same inside every particle, and leaves the particles where they are."""
+        leading, own = self.law.leading, self.own_shape
+        if not leading:
+            return True
+        places = torch.arange(own.numel()).reshape(own).expand(self.shape)
+        particles = torch.arange(leading.numel()).reshape(leading + (1,) * len(own)).expand(self.shape)
+        places, particles = view(places), view(particles)
+        if places.shape[: len(leading)] != leading:
+            return False
+        inner = (1,) * (places.dim() - len(leading))
+        stays = particles == torch.arange(leading.numel()).reshape(leading + inner)
+        return bool(stays.all() and (places == places[(0,) * len(leading)]).all())
 
     def runs_along(self, axis: int) -> int | None:
         """The site's axis along which this view's ``axis`` runs; None if the view mixes the site's axes."""
@@ -123,9 +139,7 @@ class RandomTensor(torch.Tensor):
     def numbers(self, operation: str) -> Tensor:
         """A draw ``[*leading, *site]``, the same for every view of the site in this execution."""
         draw = self.law.draw(operation)
-        if self._view is None:
-            return draw
-        return self._over_particles(self._view)(draw)
+        return draw if self._view is None else self._view(draw)
 
     def expected_log_prob(self, prior: Any) -> Tensor:
         """``E[log prior(w)]``, elementwise ``[*leading, *site]``: how a prior scores a random tensor."""
@@ -333,14 +347,23 @@ def _convolution(func, input, weight, bias=None, *args, **kwargs):
 def _move(func, input, *args, **kwargs):
     if not isinstance(input, RandomTensor):
         return NotImplemented
-    return input.derive(lambda t: func(t, *args, **kwargs))
+
+    def view(tensor: Tensor) -> Tensor:
+        return func(tensor, *args, **kwargs)
+
+    return input.derive(view) if input.keeps_particles_apart(view) else NotImplemented
+
+
+def _transpose(func, input):
+    """``w.T``, ``w.t()``: of the matrix, whatever plates lie around it."""
+    return input.derive(lambda tensor: tensor.mT) if len(input.own_shape) == 2 else _move(func, input)
 
 
 def _getitem(func, tensor, index):
     parts = index if isinstance(index, tuple) else (index,)
     if any(not (part is None or part is Ellipsis or isinstance(part, (int, slice))) for part in parts):
         return NotImplemented  # an index tensor may repeat elements, which would no longer be independent
-    return tensor.derive(lambda t: t[index])
+    return _move(func, tensor, index)
 
 
 def _keeps_shape(tensor: RandomTensor, other: Any) -> bool:
@@ -386,7 +409,7 @@ _METADATA = frozenset([
     "retains_grad", "itemsize", "nbytes", "ndimension", "is_mkldnn", "is_sparse_csr",
 ])
 _MOVES = (
-    "T", "mT", "t", "transpose", "permute", "swapaxes", "movedim", "reshape", "view", "flatten", "unflatten",
+    "mT", "transpose", "permute", "swapaxes", "movedim", "reshape", "view", "flatten", "unflatten",
     "squeeze", "unsqueeze", "contiguous", "clone", "float", "double", "to",
 )
 # fmt: on
@@ -396,6 +419,7 @@ _HANDLERS: dict[str, Callable] = {
     "rmatmul": _rmatmul,
     **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _convolution),
     **dict.fromkeys(_MOVES, _move),
+    **dict.fromkeys(("T", "t"), _transpose),
     "getitem": _getitem,
     **dict.fromkeys(("mul", "multiply", "rmul"), _multiply),
     **dict.fromkeys(("div", "divide", "true_divide", "truediv"), _divide),

@@ -230,7 +230,7 @@ class AutoMNF(AutoSpikeSlab):
 
     def _announce_modules(self) -> None:
         for name, _ in self.multipliers.named_parameters():
-            self._param(f"multipliers.{name}", announce=True)
+            self._param(f"multipliers.{name}")
 
     def _law(self, site: Site) -> Callable[..., SiteLaw]:
         if site.multiplied is None or not len(self.multipliers):
