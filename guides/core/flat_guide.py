@@ -16,6 +16,7 @@ from pyro import poutine
 from pyro.distributions.score_parts import ScoreParts
 from pyro.distributions.util import scale_and_mask
 from pyro.infer import TraceMeanField_ELBO
+from pyro.infer.autoguide import AutoGuide
 from pyro.infer.autoguide.initialization import InitMessenger
 from pyro.poutine.block_messenger import BlockMessenger
 from pyro.poutine.guide import GuideMessenger
@@ -43,8 +44,22 @@ from guides.core.sites import (
 from guides.core.store_names import put_into_store
 
 
-class FlatGuide(GuideMessenger, FlatParameters):
-    """Base of the mean-field guides; ``AutoMeanField`` explains the arguments."""
+class _MessengerAndModule(type(GuideMessenger), type(AutoGuide)):
+    """Of a class that is both."""
+
+
+class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerAndModule):
+    """Base of the mean-field guides; ``AutoMeanField`` explains the arguments.
+
+    An ``AutoGuide`` where Pyro expects one (``AutoGuideList``), whose attributes are those of an ordinary
+    torch module: a ``PyroModule`` would make a ``pyro.param`` statement of every look at a parameter.
+    """
+
+    __setattr__, __getattr__, __delattr__ = (
+        nn.Module.__setattr__,
+        nn.Module.__getattr__,
+        nn.Module.__delattr__,
+    )
 
     #: whether sites with a spike-and-slab prior get a spike-and-slab law; if not, a Gaussian
     spike_slab_sites = False
@@ -58,6 +73,7 @@ class FlatGuide(GuideMessenger, FlatParameters):
     ):
         if not init_scale > 0:
             raise ValueError(f"init_scale must be positive, got {init_scale}")
+        AutoGuide.__init__(self, model)
         FlatParameters.__init__(self)
         GuideMessenger.__init__(self, model)
         self.init_loc_fn = init_loc_fn
@@ -75,7 +91,7 @@ class FlatGuide(GuideMessenger, FlatParameters):
         # A copy is between runs; without a trace of its own it could not be copied again.
         for parameter in self.parameters():
             parameter.__dict__.pop("unconstrained", None)  # Pyro's weak reference cannot be pickled
-        own = {"trace": None, "_tensors": {}, "_uses": {}, "_prefix": None}
+        own = {"trace": None, "_tensors": {}, "_uses": {}, "_prefix": None, "master": None}
         return {**GuideMessenger.__getstate__(self), **own}
 
     # ------------------------------------------------------------------------------------------------------

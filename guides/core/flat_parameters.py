@@ -28,8 +28,8 @@ class FlatParameters(nn.Module):
     loc: nn.Parameter
     log_scale: nn.Parameter
 
-    def __init__(self):
-        nn.Module.__init__(self)
+    def __init__(self) -> None:
+        """Of a module that is initialised already."""
         self.sites: dict[str, Site] = {}
         self.observed: list[str] = []
         self._transforms: dict[str, Transform] = {}

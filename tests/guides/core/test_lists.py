@@ -7,7 +7,7 @@ import pytest
 import torch
 from pyro import distributions as dist
 from pyro import poutine
-from pyro.infer import SVI, Trace_ELBO, TraceMeanField_ELBO
+from pyro.infer import SVI, Predictive, Trace_ELBO, TraceMeanField_ELBO
 from pyro.infer.autoguide import AutoGuideList, AutoNormal
 
 from guides import AutoConcrete, AutoMeanField, AutoSpikeSlab, PathwiseGradientError, SpikeSlab
@@ -126,3 +126,42 @@ def test_spikes_without_data_or_return_value_are_refused():
     x, _ = data()
     with pytest.raises(PathwiseGradientError, match="site 'w'.*no data and no return value.*AutoConcrete"):
         AutoSpikeSlab(rowwise(spike_slab(), lambda mean: None)).setup(x)
+
+
+def fitted_list():
+    x, y = data()
+    model = rowwise(spike_slab(), lambda mean: None)
+    guide, ours = in_list(model, AutoSpikeSlab)
+    other = AutoNormal(poutine.block(model, hide=["w"]))
+    guide.append(other)
+    svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.05}), Trace_ELBO())
+    for _ in range(20):
+        svi.step(x, y)
+    return guide, ours, other
+
+
+def test_list_knows_medians_and_quantiles_of_all_its_parts():
+    guide, ours, other = fitted_list()
+    assert guide[0] is ours
+    median, quantiles = guide.median(), guide.quantiles([0.1, 0.5, 0.9])
+    assert set(median) == set(quantiles) == {"w", "b"}
+    torch.testing.assert_close(median["w"], ours.median()["w"])
+    torch.testing.assert_close(median["b"], other.median()["b"])
+    torch.testing.assert_close(torch.as_tensor(quantiles["w"]), ours.quantiles([0.1, 0.5, 0.9])["w"])
+
+
+def test_call_gives_a_tuple_in_the_order_of_names():
+    x, y = data()
+    guide = AutoMeanField(rowwise(normal(), lambda mean: None))
+    values = guide(x, y)
+    with torch.no_grad():
+        found = guide.call(x, y)
+    assert [value.shape for value in found] == [values[name].shape for name in sorted(values)]
+
+
+def test_draws_of_a_list_by_predictive():
+    guide, ours, other = fitted_list()
+    x, _ = data()
+    draws = Predictive(rowwise(spike_slab(), lambda mean: None), guide=guide, num_samples=40)(x, None)
+    assert draws["w"].shape == (40, 3)
+    assert draws["b"].shape == (40,)
