@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from data_loaders import DataError
-from guides.posterior.draws import function_values, observed_laws
-from guides.truth.mcmc import nuts
+from guides.posterior import function_values, observed_laws
+from guides.truth import nuts
 from zoo.fitting.problem import load_problem
 from zoo.models.bnn import BNN
 

@@ -10,7 +10,6 @@ from their original address. Every error raised on purpose is a `DataError` with
 """
 
 from data_loaders.errors import DataError
-from data_loaders.gprior import enumerate_g_prior
 from data_loaders.loading import describe, fetch, list_datasets, load
 from data_loaders.records import Dataset, Description
 from data_loaders.standardise import Standardizer
@@ -25,7 +24,6 @@ __all__ = [
     "Standardizer",
     "ToyLaw",
     "describe",
-    "enumerate_g_prior",
     "fetch",
     "generate_bimodal",
     "generate_heteroscedastic",

@@ -32,7 +32,7 @@ _CRIME_FEATURES = (
     *("M", "So", "Ed", "Po1", "Po2", "LF", "M.F", "Pop"),
     *("NW", "U1", "U2", "GDP", "Ineq", "Prob", "Time"),
 )
-_EXACT = "extras['pip_gprior'] and ['log_bf'] hold the exact truth over all 2^15 models: g-prior"
+_EXACT = "guides.truth.enumerate_g_prior counts all 2^15 models: g-prior"
 
 _VARIABLE_SELECTION = (
     _whole(
@@ -49,7 +49,7 @@ _VARIABLE_SELECTION = (
         oddities=(
             "features are centred, and logarithms except So",
             "the source files have age (M) and the target in each other's place; put right here",
-            _EXACT + " with g = 47",
+            _EXACT + " with g = 47 (extras['g'])",
         ),
     ),
     _whole(
@@ -63,7 +63,7 @@ _VARIABLE_SELECTION = (
         addresses=(f"{_LINEAR}x.txt", f"{_LINEAR}y.txt"),
         form="features_and_target",
         feature_names=tuple(f"x{i}" for i in range(1, 16)),
-        oddities=("features are centred", _EXACT + " with g = 100"),
+        oddities=("features are centred", _EXACT + " with g = 100 (extras['g'])"),
     ),
     _whole(
         "mjmcmc_sim_logistic",

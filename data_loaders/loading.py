@@ -10,14 +10,13 @@ from data_loaders import bundled, posteriordb, toy
 from data_loaders.catalogue import ENTRIES, entry
 from data_loaders.entries import Entry
 from data_loaders.files import read_arrays
-from data_loaders.gprior import enumerate_g_prior
 from data_loaders.images import fetch_images, load_images
 from data_loaders.oddities import copied_rows
 from data_loaders.parsing import Arrays, parse_raw
 from data_loaders.records import Dataset, Description, Whole
 from data_loaders.splits import check_split, rows_of
 
-# Zellner's g of the sets that come with exact inclusion probabilities: the number of rows.
+# Sets whose variables are selected under Zellner's g-prior, with g the number of rows.
 _G_PRIOR = ("us_crime", "mjmcmc_sim_linear")
 
 
@@ -118,15 +117,8 @@ def _read(known: Entry) -> Whole:
 
 
 def _table(known: Entry, arrays: Arrays) -> Whole:
-    """A set that is one table; the truth of the g-prior is worked out where the file does not bring it."""
+    """A set that is one table."""
     x, y = np.ascontiguousarray(arrays["X"], dtype=np.float64), arrays["y"].astype(np.float64)
     names = known.feature_names or tuple(str(name) for name in arrays["feature_names"])
-    extras: dict[str, object] = {}
-    if known.name in _G_PRIOR:
-        g = float(len(y))
-        if "log_bf" in arrays:
-            log_bf, inclusion = arrays["log_bf"], arrays["pip_gprior"]
-        else:
-            log_bf, inclusion = enumerate_g_prior(x, y, g)
-        extras = {"g": g, "log_bf": log_bf, "pip_gprior": inclusion}
+    extras = {"g": float(len(y))} if known.name in _G_PRIOR else {}
     return Whole(x, y, names, known.target, extras=extras)

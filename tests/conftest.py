@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
+
+# Two processes share two cores, and idle BLAS threads burn what they wait.  Read when numpy is imported.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import pyro
 import pytest
 import torch
 
-torch.set_num_threads(1)  # two processes share two cores
+torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
@@ -27,3 +31,14 @@ def _caches_released():
     if "jax" in sys.modules:
         sys.modules["jax"].clear_caches()
     gc.collect()
+
+
+@pytest.fixture(scope="module")
+def quick_compilation(request):
+    """Compiles with few optimisations, for tests of many small programs that run for a moment each; the slow
+    tests, by themselves, have the programs that a user has."""
+    import jax
+
+    jax.config.update("jax_disable_most_optimizations", request.config.option.markexpr != "slow")
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)

@@ -17,7 +17,7 @@ PACKAGES = ("data_loaders", "guides", "zoo")
 GROUND = {"guides.core", "guides.flows", "guides.posterior"}
 METHODS = {f"guides.{room}" for room in ("variational", "message_passing", "truth", "implicit", "bootstrap")}
 #: What everything in ``zoo`` may import.
-BASE = {"guides", *GROUND, "data_loaders", "zoo", "zoo.errors", "zoo.budgets", "zoo.version"}
+BASE = {"guides", *GROUND, "data_loaders", "zoo", "zoo.errors", "zoo.budgets", "zoo.papers", "zoo.version"}
 FITTED = {*BASE, "zoo.models", "zoo.files", "zoo.evaluation"}
 #: Room -> rooms that its modules may import beside their own.
 MAY_IMPORT = {
@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "zoo.cli": {*FITTED, "zoo.fitting", "zoo.registry", "zoo.commands", "zoo.experiments"},
 }
 #: The public faces import from everywhere below them.
-FACES = {"guides", "zoo", "zoo.errors", "zoo.budgets", "zoo.version"}
+FACES = {"guides", "zoo", "zoo.errors", "zoo.budgets", "zoo.papers", "zoo.version"}
 
 
 def modules() -> dict[str, Path]:

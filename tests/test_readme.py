@@ -9,7 +9,7 @@ import pyro
 import pytest
 
 README = Path(__file__).parent.parent / "README.md"
-SELECTION, NETWORK = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+SELECTION, TRUTH, NETWORK, MODELS = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
 
 
 def run_selection() -> dict:
@@ -24,6 +24,13 @@ def test_guide_in_plain_pyro():
     inclusion = names["guide"].inclusion_probabilities()["w"]
     assert set(inclusion.gt(0.5).nonzero().flatten().tolist()) == {0, 3}
     assert (names["draws"]["w"] == 0).any()
+
+
+def test_imports():
+    exec(TRUTH, {})  # noqa: S102
+    names: dict = {}
+    exec(MODELS, names)  # noqa: S102
+    assert names["model"].in_features == 13
 
 
 @pytest.mark.slow

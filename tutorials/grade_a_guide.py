@@ -22,8 +22,8 @@ import torch
 
 from data_loaders import Standardizer, generate_piecewise
 from guides import AutoMeanField
-from guides.posterior.draws import Posterior, function_values, observed_laws
-from guides.truth.mcmc import nuts
+from guides.posterior import Posterior, function_values, observed_laws
+from guides.truth import nuts
 from zoo.evaluation.distances import compare_functions
 from zoo.fitting.svi import Fit, FitSettings
 from zoo.models.bnn import BNN
@@ -62,8 +62,7 @@ print({name: round(float(value), 3) for name, value in result.diagnostics.items(
 # hidden units, R-hat of the weights is bad while R-hat of the function is good: symmetry, not failure.
 
 # %%
-sites = {name: torch.as_tensor(np.array(value)) for name, value in result.draws.items()}
-reference = Posterior(model, sites, {"method": "nuts"}, result.sample_stats)
+reference = result.posterior(model)
 idata = reference.to_arviz(x, observed_data={"y": y})
 summary = az.summary(idata, var_names=["b2", "noise_precision"])
 print(summary)
@@ -83,8 +82,8 @@ az.plot_ppc(idata, num_pp_samples=50)
 # %%
 pyro.set_rng_seed(0)
 guide = AutoMeanField(model)
-fit = Fit(guide, model, x, y, FitSettings(steps=4000, seed=0)).run()
-approximation = Posterior.from_draws(model, guide.draws(1000, seed=0), {"method": "mean-field"})
+fit = Fit(guide, model, (x, y), FitSettings(steps=4000, seed=0)).run()
+approximation = Posterior.from_guide(guide, 1000, seed=0)
 elbo, elbo_se = fit.elbo()
 print(f"ELBO {elbo:.1f} +- {elbo_se:.1f} nats after {fit.seconds:.0f} s")
 

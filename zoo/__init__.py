@@ -1,5 +1,84 @@
-"""posterior-zoo: models, registry, evaluation and the command line."""
+"""posterior-zoo: models, registry, evaluation and the command line.  Imports nothing slow by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zoo.version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["__version__", "compare"]
+
+
+def compare(
+    data: str | Path,
+    *,
+    model: str = "bnn",
+    guides: Sequence[str] | str | None = None,
+    reference: str | None = None,
+    budget: str = "quick",
+    seed: int = 0,
+    split: int = 0,
+    out: str | Path | None = None,
+    target: str | None = None,
+    task: str | None = None,
+    noise: float | None = None,
+    widths: Sequence[int] | int | None = None,
+    activation: str | None = None,
+    inclusion: float | None = None,
+) -> pd.DataFrame:
+    """Fits guides, computes the ground truth, and returns the scoreboard: ``zoo compare`` for notebooks.
+
+    >>> board = zoo.compare("boston", model="pbp-bnn", guides=["mean-field", "pbp"], reference="nuts")
+    >>> board.loc["pbp", ["rmse", "rmse_se", "ref_w1"]]
+    >>> board["ref_w1"].sort_values()
+
+    :param data: name of a data set, or path of a CSV file with a header
+    :param guides: names, or one; None for the baselines that apply to the model
+    :param reference: ``nuts``, ``exact``, ``gibbs``, ``none``, or None for the best that can be had
+    :param budget: ``quick`` or ``full``
+    :param split: which train/test split of the data set, from 0
+    :param out: folder as ``--out`` of the command, with which a call goes on where one like it has stopped;
+        None keeps nothing
+    :param target: of a CSV file, the target column; the last by default
+    :param task: of a CSV file, ``regression`` (by default), ``binary`` or ``multiclass``
+    :param noise: fixes the noise sd, in units of the target
+    :param widths: hidden units of each layer, or of the only one
+    :param activation: ``relu``, ``leaky-relu`` or ``tanh``
+    :param inclusion: prior inclusion probability of spike-and-slab weights
+    :return: a row a method, with the name of the method as index and the columns of ``scoreboard.csv``; then
+        ``<figure>_se`` and ``<figure>_floor`` of those figures whose standard error or noise floor has no
+        column there.  A figure that does not exist is missing.  ``attrs["notes"]`` holds what should be
+        known about the data and the request.  A fit that fails is a row whose status says why
+    :raises ValueError: for bad input, in one line (:class:`zoo.errors.UserError`, ``data_loaders.DataError``)
+    """
+    import tempfile
+
+    from zoo.commands.compare import run
+    from zoo.commands.comparison import ask
+    from zoo.evaluation.scoreboard import wide_frame
+
+    comparison = ask(
+        str(data),
+        model=model,
+        guides=[guides] if isinstance(guides, str) else guides,
+        reference=reference,
+        budget=budget,
+        seed=seed,
+        split=split,
+        target=target,
+        task=task,
+        noise=noise,
+        widths=(widths,) if isinstance(widths, int) else widths,
+        activation=activation,
+        inclusion=inclusion,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        rows = run(comparison, folder if out is None else out)
+    board = wide_frame(rows)
+    board.attrs["notes"] = list(comparison.notes)
+    return board

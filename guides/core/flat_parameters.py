@@ -129,6 +129,16 @@ class FlatParameters(nn.Module):
         """
         return elementwise_law(*self._detached()[name])
 
+    @torch.no_grad()
+    def mean_of_site(self, name: str) -> Tensor:
+        """The posterior mean of one site, ``[*site]``.
+
+        :raises NotImplementedError: where it has no closed form; take that of draws
+        """
+        if self.sites[name].is_transformed:
+            raise NotImplementedError(f"site {name!r}: the mean of a constrained value has no closed form")
+        return self.site_distribution(name).mean.clone()
+
     def log_prob(self, draws: dict[str, Tensor]) -> Tensor:
         """``log q`` of draws ``{name: [n, *site]}``, shape ``[n]``."""
         total: Tensor | float = 0.0

@@ -104,9 +104,13 @@ class ProbabilisticBackpropagation:
         :raises UnsupportedSiteError: message passing cannot do what the model does
         :raises ValueError: data, order or starting means that do not fit
         """
-        job = Job.prepare(self, x, y, epochs, seed, order, init_means, batch_size)
-        report = None if on_epoch is None else lambda epoch: on_epoch(epoch, self)
-        job.run([self], report)
+        job = self._prepare(
+            x, y, epochs=epochs, seed=seed, order=order, init_means=init_means, batch_size=batch_size
+        )
+        for epoch, (fitted,) in job.run(each_epoch=on_epoch is not None):
+            self._fitted = fitted
+            if on_epoch is not None:
+                on_epoch(epoch, self)
         return self
 
     def partial_fit(
@@ -128,13 +132,20 @@ class ProbabilisticBackpropagation:
         :raises ValueError: also when the model does with these rows something else than before
         """
         if self._fitted is None:
-            job = Job.prepare(self, x, y, 1, seed, [range(len(y))], init_means, batch_size)
+            order = [range(len(y))]
+            job = self._prepare(
+                x, y, epochs=1, seed=seed, order=order, init_means=init_means, batch_size=batch_size
+            )
         else:
             if init_means is not None:
                 raise ValueError("init_means: the weights have been started already")
-            job = Job.resume(self, x, y, batch_size)
-        job.run([self], refine=False)
+            job = Job.resume(self._fitted, self.model, self.messages, self.dtype, x, y, batch_size=batch_size)
+        for _, (fitted,) in job.run(each_epoch=False, refine=False):
+            self._fitted = fitted
         return self
+
+    def _prepare(self, x: Any, y: Any, **schedule: Any) -> Job:
+        return Job.prepare(self.model, self.messages, self.dtype, x, y, **schedule)
 
     # -------------------------------------------------------------------------------------------- predictions
 
@@ -334,8 +345,12 @@ def fit_together(
             f"fit_together needs one guide, data set and seed for each trial, got {sorted(counts)}"
         )
     jobs = [
-        Job.prepare(guide, x, y, epochs, seed, order, means, batch_size)
+        guide._prepare(x, y, epochs=epochs, seed=seed, order=order, init_means=means, batch_size=batch_size)
         for guide, (x, y), seed, order, means in zip(guides, data, seeds, orders, init_means, strict=True)
     ]
-    Job.together(jobs).run(guides, on_epoch)
+    for epoch, found in Job.together(jobs).run(each_epoch=on_epoch is not None):
+        for guide, fitted in zip(guides, found, strict=True):
+            guide._fitted = fitted
+        if on_epoch is not None:
+            on_epoch(epoch)
     return guides

@@ -1,10 +1,10 @@
-"""One fit, or several in one loop, as arrays: from model and data to the compiled loop and back."""
+"""One fit, or several in one loop, as arrays: from model and data to the compiled loop and what it finds."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,9 +13,6 @@ from guides.message_passing.fitted import Fitted, Structure
 from guides.message_passing.program import Forward
 from guides.message_passing.recorder import Recording, analyse, record
 from guides.message_passing.schedule import as_rows, in_batches, orders, start_means
-
-if TYPE_CHECKING:
-    from guides.message_passing.backpropagation import ProbabilisticBackpropagation
 
 # Up to so many visited rows a fit is one compiled call (well below a second); beyond, one call an epoch, so
 # that Ctrl-C finds the state of the last full epoch.
@@ -27,23 +24,38 @@ class Job:
     dimension.
 
     :ivar structures: one for each trial
+    :ivar facts: of what was done before, one for each trial
     """
 
-    def __init__(self, forward, links, state, rows, y, orders, structures, facts, trials=False):
+    def __init__(self, start, forward, links, state, rows, y, orders, structures, facts, trials=False):
+        self.start = start  # of the clock
         self.forward, self.links, self.state = forward, links, state
         self.rows, self.y, self.orders = rows, y, orders
         self.structures, self.facts, self.trials = structures, facts, trials
-        self.start = time.perf_counter()
 
     @classmethod
-    def prepare(cls, guide, x, y, epochs, seed, order, init_means, batch_size) -> Job:
+    def prepare(
+        cls,
+        model: Callable,
+        messages: str,
+        dtype: torch.dtype,
+        x: Any,
+        y: Any,
+        *,
+        epochs: int,
+        seed: int,
+        order: Any,
+        init_means: Mapping[str, Any] | None,
+        batch_size: int,
+    ) -> Job:
+        """A fit from the start; :class:`guides.ProbabilisticBackpropagation` says what the arguments are."""
         start = time.perf_counter()
         x, y = as_rows(x, y)
-        recording = analyse(guide.model, x, y)
+        recording = analyse(model, x, y)
         rng = np.random.default_rng(seed)
         means = start_means(recording, rng, init_means)
         order = orders(len(x), epochs, rng, order, batch_size)
-        state, links = _initial_state(recording, means, guide.dtype)
+        state, links = _initial_state(recording, means, dtype)
         facts = {
             "epochs": 0,
             "rows_seen": 0,
@@ -51,42 +63,52 @@ class Job:
             "seed": int(seed),
             "batch_size": int(batch_size),
         }
-        job = cls(
-            Forward(recording.program, guide.messages),
+        return cls(
+            start,
+            Forward(recording.program, messages),
             links,
             state,
-            _rows(recording, guide.dtype),
+            _rows(recording, dtype),
             recording.y,
             order,
             [Structure.of(recording)],
-            facts,
+            [facts],
         )
-        job.start = start
-        return job
 
     @classmethod
-    def resume(cls, guide, x, y, batch_size) -> Job:
-        """One more pass, without refinement, from where the guide is."""
+    def resume(
+        cls,
+        fitted: Fitted,
+        model: Callable,
+        messages: str,
+        dtype: torch.dtype,
+        x: Any,
+        y: Any,
+        *,
+        batch_size: int,
+    ) -> Job:
+        """One more pass over these rows, in their order, from where a fit has come to.
+
+        :raises ValueError: also when the model does something else with them
+        """
         start = time.perf_counter()
-        fitted = guide._fit()
         x, y = as_rows(x, y)
-        recording = record(guide.model, x, y)
+        recording = record(model, x, y)
         if recording.program.digest != fitted.structure.digest:
             raise ValueError("the model does something else with these rows than with those it was fitted to")
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-        job = cls(
-            Forward(recording.program, guide.messages),
+        return cls(
+            start,
+            Forward(recording.program, messages),
             fitted.structure.links,
             fitted.state,
-            _rows(recording, guide.dtype),
+            _rows(recording, dtype),
             recording.y,
             in_batches(np.arange(len(x))[None], batch_size),
             [fitted.structure],
-            fitted.facts,
+            [fitted.facts],
         )
-        job.start = start
-        return job
 
     @classmethod
     def together(cls, jobs: Sequence[Job]) -> Job:
@@ -107,24 +129,22 @@ class Job:
             lambda *arrays: np.stack(arrays), *((j.state, j.rows, j.y, j.orders) for j in jobs)
         )
         structures = [structure for j in jobs for structure in j.structures]
-        job = cls(first.forward, first.links, *stacked, structures, [j.facts for j in jobs], trials=True)
-        job.start = first.start
-        return job
+        facts = [own for j in jobs for own in j.facts]
+        return cls(first.start, first.forward, first.links, *stacked, structures, facts, trials=True)
 
-    def run(
-        self,
-        guides: Sequence[ProbabilisticBackpropagation],
-        on_epoch: Callable[[int], None] | None = None,
-        refine: bool = True,
-    ) -> None:
-        """Runs all epochs; the guides have the state of the last full one whatever happens."""
+    def run(self, *, each_epoch: bool, refine: bool = True) -> Iterator[tuple[int, list[Fitted]]]:
+        """Runs all epochs; gives the number of those done, from 1, and what they have found, one a trial.
+
+        :param each_epoch: stop after every epoch; if not, a short fit is one call and stops at its end only
+        :param refine: the prior after every epoch; if not, there has to be a single epoch
+        """
         from guides.message_passing import compiled
 
         axis = int(self.trials)  # of the epochs
         epochs, rows = self.orders.shape[axis], self.y.shape[-1]
-        at_once = on_epoch is None and epochs * rows * len(guides) <= ROWS_IN_ONE_CALL
+        at_once = not each_epoch and epochs * rows * len(self.structures) <= ROWS_IN_ONE_CALL
         pieces = [self.orders] if at_once else np.split(self.orders, epochs, axis)
-        facts, state = self.facts, self.state
+        state = self.state
         for i, piece in enumerate(pieces):
             if refine:
                 state = compiled.run_epochs(
@@ -134,27 +154,24 @@ class Job:
                 one_pass = compiled.run_epoch if piece.ndim == 2 else compiled.run_minibatches
                 state = one_pass(self.forward, state, self.rows, self.y, piece[0])
             done = epochs if at_once else i + 1
-            self._hand_over(guides, state, facts, done, rows)
-            if on_epoch is not None:
-                on_epoch(done)
+            yield done, self._found(state, done, rows)
 
-    def _hand_over(self, guides, state, facts, epochs: int, rows: int) -> None:
+    def _found(self, state: Any, epochs: int, rows: int) -> list[Fitted]:
+        """What each trial has come to after so many epochs."""
         import jax
 
         state = jax.tree.map(np.asarray, state)
-        seconds = time.perf_counter() - self.start
-        finished = []
-        for i, structure in enumerate(self.structures):
-            own = facts[i] if self.trials else facts
-            own = own | {
-                "epochs": own["epochs"] + epochs,
-                "rows_seen": own["rows_seen"] + epochs * rows,
-                "seconds": own["seconds"] + seconds / len(guides),
+        seconds = (time.perf_counter() - self.start) / len(self.structures)
+        found = []
+        for i, (structure, facts) in enumerate(zip(self.structures, self.facts, strict=True)):
+            more = {
+                "epochs": facts["epochs"] + epochs,
+                "rows_seen": facts["rows_seen"] + epochs * rows,
+                "seconds": facts["seconds"] + seconds,
             }
             part = jax.tree.map(lambda array, i=i: array[i], state) if self.trials else state
-            finished.append(Fitted(structure, part, own))
-        for guide, fitted in zip(guides, finished, strict=True):
-            guide._fitted = fitted
+            found.append(Fitted(structure, part, facts | more))
+        return found
 
 
 def _initial_state(

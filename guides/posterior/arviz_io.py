@@ -31,6 +31,7 @@ import numpy as np
 import xarray as xr
 
 __all__ = [
+    "arrays_of",
     "decode_attrs",
     "ess",
     "load_netcdf",
@@ -164,6 +165,13 @@ def decode_attrs(idata: Any) -> dict[str, Any]:
     for key in filter(None, str(attrs.pop(_JSON_KEYS, "")).split(",")):
         attrs[key] = json.loads(attrs[key])
     return {k: v.item() if isinstance(v, np.generic) else v for k, v in attrs.items()}
+
+
+def arrays_of(idata: Any, group: str) -> dict[str, np.ndarray]:
+    """The variables of one group, name -> array; none if there is no such group."""
+    if group not in (idata.children if isinstance(idata, xr.DataTree) else idata.groups()):
+        return {}
+    return {str(name): np.asarray(value) for name, value in idata[group].data_vars.items()}
 
 
 # ------------------------------------------------------------------------------------------------------ files

@@ -1,7 +1,12 @@
 """A posterior as draws of a Pyro model's latent sites, and the predictive distributions that follow from it.
 
 Every method of this package ends here, so that all are asked the same questions: ``draws``, ``predictive``,
-``function`` and ``to_arviz``.
+``function``, ``to_arviz``, ``save`` and ``load``.  How to get there:
+
+* a variational guide: :meth:`Posterior.from_guide`;
+* probabilistic backpropagation, VARBVS, an enumeration, a closed form: ``result.posterior(n, seed)``;
+* a Markov chain, NUTS or Gibbs: ``result.posterior(model)``;
+* an ensemble is one already, and any other draws are with :meth:`Posterior.from_draws`.
 """
 
 from __future__ import annotations
@@ -11,15 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import pyro
 import torch
-from pyro import distributions as dist
-from pyro import poutine
-from pyro.poutine.util import site_is_subsample
 from torch import Tensor
-from torch.distributions import Categorical, Distribution, MixtureSameFamily, Normal
+from torch.distributions import Distribution
 
-from guides.core.distributions import base_prior
+from guides.posterior.evaluate import empirical, function_values, mixture, observed_laws
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Posterior:
     :param model: the Pyro model, called as ``model(*args)`` without its data to predict
     :param sites: ``{name: [chains, draws, *site]}``; a method that is no MCMC has one chain
     :param info: what a reader needs to trust it (method, seed, settings, versions), JSON-safe
-    :param sample_stats: ``{name: [chains, draws]}``, MCMC only
+    :param sample_stats: ``{name: [chains, draws, ...]}``, MCMC only
     """
 
     model: Callable
@@ -41,6 +42,12 @@ class Posterior:
     def from_draws(cls, model: Callable, draws: Mapping[str, Tensor], info: dict | None = None) -> Posterior:
         """From draws ``{name: [draws, *site]}`` that form one chain."""
         return cls(model, {name: value.unsqueeze(0) for name, value in draws.items()}, info or {})
+
+    @classmethod
+    def from_guide(cls, guide, n: int = 1000, seed: int = 0) -> Posterior:
+        """From ``n`` independent draws of a fitted variational guide, for the model that it was built on."""
+        info = {"method": type(guide).__name__, "draw_seed": seed}
+        return cls.from_draws(guide.model, guide.draws(n, seed=seed), info)
 
     def __len__(self) -> int:
         chains, draws = next(iter(self.sites.values())).shape[:2]
@@ -113,82 +120,10 @@ class Posterior:
     @classmethod
     def load(cls, path: str | Path, model: Callable) -> Posterior:
         """Reads what :meth:`save` wrote; :raises ValueError: naming a damaged file."""
-        from guides.posterior.arviz_io import decode_attrs, load_netcdf
+        from guides.posterior.arviz_io import arrays_of, decode_attrs, load_netcdf
 
         idata = load_netcdf(path)
-        group = idata["posterior"]
-        sites = {str(name): torch.as_tensor(group[name].values) for name in group.data_vars}
-        return cls(model, sites, decode_attrs(idata))
-
-
-def observed_laws(
-    model: Callable, draws: Mapping[str, Tensor], *args, site: str | None = None, **kwargs
-) -> Distribution:
-    """The likelihood of every draw: one elementwise distribution with batch shape ``[S, N]``.
-
-    :param draws: ``{name: [S, *site]}``
-    :param site: name of the site to predict; needed only when the model has several
-    :raises ValueError: when there is no such site, or several
-    :raises NotImplementedError: for a likelihood that is not Gaussian, Bernoulli or Categorical
-    """
-    size = len(next(iter(draws.values())))
-    laws = []
-    with torch.no_grad(), pyro.validation_enabled(False), poutine.block():
-        for i in range(size):
-            values = {name: value[i] for name, value in draws.items()}
-            trace = poutine.trace(poutine.condition(model, values)).get_trace(*args, **kwargs)
-            if site is None:
-                site = _predicted_site(trace, draws)
-            laws.append(base_prior(trace.nodes[site]["fn"]))
-    first = laws[0]
-    shape = first.batch_shape
-    if isinstance(first, dist.Normal):
-        return Normal(
-            *(torch.stack([getattr(law, p).expand(shape) for law in laws]) for p in ("loc", "scale"))
-        )
-    if isinstance(first, (dist.Bernoulli, dist.Categorical)):
-        return type(first)(logits=torch.stack([law.logits for law in laws]))
-    raise NotImplementedError(
-        f"site {site!r}: no closed-form predictive for {type(first).__name__}; use pyro.infer.Predictive"
-    )
-
-
-def _predicted_site(trace: poutine.Trace, draws: Mapping[str, Tensor]) -> str:
-    names = [
-        name
-        for name, node in trace.nodes.items()
-        if node["type"] == "sample" and name not in draws and not site_is_subsample(node)
-    ]
-    if len(names) != 1:
-        raise ValueError(f"one site to predict is needed, the model has {names or 'none'}: pass site=NAME")
-    return names[0]
-
-
-def function_values(laws: Distribution) -> Tensor:
-    """See :meth:`Posterior.function`: ``[S, N]`` or ``[S, N, K]``."""
-    if isinstance(laws, Normal):
-        return laws.loc
-    if isinstance(laws, dist.Bernoulli):
-        return laws.logits
-    log_probs = laws.logits
-    others = [
-        torch.cat((log_probs[..., :k], log_probs[..., k + 1 :]), -1).logsumexp(-1)
-        for k in range(log_probs.shape[-1])
-    ]
-    return log_probs - torch.stack(others, -1)
-
-
-def mixture(laws: Distribution) -> Distribution:
-    """The equal mixture over draws of laws with batch shape ``[S, N]``; batch shape ``[N]``."""
-    if isinstance(laws, Normal):
-        size = laws.loc.shape[0]
-        weights = Categorical(torch.ones(size, dtype=laws.loc.dtype).expand(*laws.loc.shape[1:], size))
-        components = Normal(laws.loc.movedim(0, -1), laws.scale.movedim(0, -1), validate_args=False)
-        return MixtureSameFamily(weights, components, validate_args=False)
-    return type(laws)(probs=laws.probs.mean(0))
-
-
-def empirical(values: Tensor) -> dist.Empirical:
-    """The law that puts equal weight on ``S`` values ``[S, N, ...]``; batch shape ``[N]``."""
-    samples = values.movedim(0, 1)
-    return dist.Empirical(samples, torch.zeros(samples.shape[:2], dtype=samples.dtype))
+        sites = {name: torch.as_tensor(value) for name, value in arrays_of(idata, "posterior").items()}
+        info = decode_attrs(idata)
+        info.pop("is_mcmc", None)  # says how many chains there are, for ArviZ
+        return cls(model, sites, info, arrays_of(idata, "sample_stats"))

@@ -14,14 +14,19 @@ Bishop (2006), sections 3.3 and 10.1.2.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from pyro import distributions as dist
 from torch import Tensor
+from torch.distributions import Normal, StudentT
 
 from guides.core.checks import check_numbers, check_positive, checked_data, checked_vector
 from guides.core.moments import LOG_2PI
+from guides.posterior.draws import Posterior
+from guides.posterior.regressions import linear_regression
 
 __all__ = ["ConjugateRegression", "NormalGamma", "conjugate_linear_regression", "normal_gamma_regression"]
 
@@ -36,6 +41,7 @@ class ConjugateRegression:
     :ivar mean_field_sd: [p], sd of the mean-field Gaussian with the largest ELBO; its mean is ``mean`` and
         its variances are 1 / diag(precision), *not* diag(covariance).
     :ivar mean_field_elbo: its ELBO, log p(y) - (sum_j log precision_jj - log det precision) / 2.
+    :ivar model: the Pyro model, site ``w``.
     """
 
     mean: np.ndarray
@@ -44,6 +50,23 @@ class ConjugateRegression:
     log_evidence: float
     mean_field_sd: np.ndarray
     mean_field_elbo: float
+    noise_scale: float
+    model: Callable = field(repr=False)
+
+    def draws(self, n: int, seed: int = 0) -> dict[str, np.ndarray]:
+        """``n`` independent draws: ``w`` [n, p]."""
+        return {"w": self.mean + _gaussian(self.precision, n, np.random.default_rng(seed))}
+
+    def predictive(self, x: np.ndarray, noise: bool = True) -> Normal:
+        """Law of y at ``x`` [m, p], in closed form, batch shape [m]; without ``noise`` that of x w."""
+        x = np.asarray(x, dtype=float)
+        variance = np.einsum("mi,ij,mj->m", x, self.covariance, x) + noise * self.noise_scale**2
+        return Normal(torch.as_tensor(x @ self.mean), torch.as_tensor(np.sqrt(variance)))
+
+    def posterior(self, n: int = 1000, seed: int = 0) -> Posterior:
+        """``n`` draws that answer all questions of a posterior."""
+        info = {"method": "conjugate", "draw_seed": seed, "log_evidence": self.log_evidence}
+        return Posterior.from_draws(self.model, _tensors(self.draws(n, seed)), info)
 
 
 def conjugate_linear_regression(
@@ -88,6 +111,8 @@ def conjugate_linear_regression(
         log_evidence=float(log_evidence),
         mean_field_sd=np.diag(precision) ** -0.5,
         mean_field_elbo=float(log_evidence - gap),
+        noise_scale=noise_scale,
+        model=linear_regression(lambda sd: _centred(torch.as_tensor(prior)), noise_scale),
     )
 
 
@@ -98,6 +123,7 @@ class NormalGamma:
     :ivar mean: [p]; ``precision`` [p, p], in units of the noise precision.
     :ivar a: shape; ``b`` rate.
     :ivar log_evidence: log p(y).
+    :ivar model: the Pyro model, sites ``w`` and ``noise_precision``.
     """
 
     mean: np.ndarray
@@ -105,19 +131,31 @@ class NormalGamma:
     a: float
     b: float
     log_evidence: float
+    model: Callable = field(repr=False)
 
     @property
     def covariance(self) -> np.ndarray:
         """Marginal covariance of w [p, p]: E[1/tau] precision^-1; needs a > 1."""
         return np.linalg.inv(self.precision) * self.b / (self.a - 1)
 
-    def sample(self, n: int, seed: int = 0) -> dict[str, np.ndarray]:
+    def draws(self, n: int, seed: int = 0) -> dict[str, np.ndarray]:
         """``n`` independent draws: ``w`` [n, p], ``noise_precision`` [n]."""
         rng = np.random.default_rng(seed)
         tau = rng.gamma(self.a, 1 / self.b, size=n)
-        root = np.linalg.cholesky(self.precision)  # w = m + L'^-1 z / sqrt(tau)
-        noise = np.linalg.solve(root.T, rng.standard_normal((len(self.mean), n))).T
-        return {"w": self.mean + noise / np.sqrt(tau)[:, None], "noise_precision": tau}
+        w = self.mean + _gaussian(self.precision, n, rng) / np.sqrt(tau)[:, None]
+        return {"w": w, "noise_precision": tau}
+
+    def predictive(self, x: np.ndarray, noise: bool = True) -> StudentT:
+        """Law of y at ``x`` [m, p], in closed form, batch shape [m]; without ``noise`` that of x w."""
+        x = np.asarray(x, dtype=float)
+        spread = np.einsum("mi,ij,mj->m", x, np.linalg.inv(self.precision), x) + noise
+        scale = np.sqrt(self.b / self.a * spread)
+        return StudentT(2 * self.a, torch.as_tensor(x @ self.mean), torch.as_tensor(scale))
+
+    def posterior(self, n: int = 1000, seed: int = 0) -> Posterior:
+        """``n`` draws that answer all questions of a posterior."""
+        info = {"method": "normal-gamma", "draw_seed": seed, "log_evidence": self.log_evidence}
+        return Posterior.from_draws(self.model, _tensors(self.draws(n, seed)), info)
 
 
 def normal_gamma_regression(
@@ -140,7 +178,9 @@ def normal_gamma_regression(
     log_evidence = (
         log_det + log_noise_integral(torch.tensor(residual, dtype=torch.float64), n, a, b, None).item()
     )
-    return NormalGamma(mean, precision, a + n / 2, b + residual / 2, float(log_evidence))
+    prior = torch.as_tensor(prior)
+    model = linear_regression(lambda sd: _centred(torch.diag(prior) / sd**2), gamma_law(a, b))
+    return NormalGamma(mean, precision, a + n / 2, b + residual / 2, float(log_evidence), model)
 
 
 # ------------------------------------------------------------------------------------------------- arithmetic
@@ -152,6 +192,26 @@ def log_noise_integral(residual: Tensor, n: int, a: float, b: float, noise_scale
         return -0.5 * n * (LOG_2PI + 2 * math.log(noise_scale)) - 0.5 * residual / noise_scale**2
     constant = a * math.log(b) - math.lgamma(a) + math.lgamma(a + n / 2) - 0.5 * n * LOG_2PI
     return constant - (a + n / 2) * torch.log(b + residual / 2)
+
+
+def gamma_law(a: float, b: float) -> dist.Gamma:
+    """Of a noise precision, float64; b is the rate."""
+    return dist.Gamma(*torch.tensor([a, b], dtype=torch.float64))
+
+
+def _centred(precision: Tensor) -> dist.MultivariateNormal:
+    """N(0, precision^-1) of a matrix [p, p]."""
+    return dist.MultivariateNormal(torch.zeros_like(precision[0]), precision_matrix=precision)
+
+
+def _gaussian(precision: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
+    """``n`` draws of N(0, precision^-1), [n, p]: L'^-1 z."""
+    root = np.linalg.cholesky(precision)
+    return np.linalg.solve(root.T, rng.standard_normal((len(precision), n))).T
+
+
+def _tensors(draws: dict[str, np.ndarray]) -> dict[str, Tensor]:
+    return {name: torch.as_tensor(value) for name, value in draws.items()}
 
 
 def _half_logdet(matrix: np.ndarray) -> float:

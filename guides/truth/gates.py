@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from guides.posterior import arviz_io
+from guides.posterior.draws import Posterior
 
 __all__ = ["Draws", "Gates", "MCMCResult", "flatten", "judge", "load_if_same"]
 
 #: site -> [chain, draw, *site], or [draw, *site]
 Draws = dict[str, np.ndarray]
+#: What an :class:`MCMCResult` says beside its arrays.
+_FACTS = ("diagnostics", "settings", "seconds", "passed", "reason")
 
 
 @dataclass(frozen=True)
@@ -69,10 +73,19 @@ class MCMCResult:
         """The draws with chains merged, chain after chain: site -> [S, *site], S = chains x draws."""
         return flatten(self.draws)
 
+    def posterior(self, model: Callable) -> Posterior:
+        """The draws as a posterior of the Pyro model with these sites, which predicts."""
+        sites = {name: torch.tensor(value) for name, value in self.draws.items()}
+        sampler = self.settings["sampler"]
+        info = {"method": "nuts" if sampler in ("numpyro", "pyro") else sampler} | self._facts()
+        return Posterior(model, sites, info, self.sample_stats)
+
+    def _facts(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in _FACTS}
+
     def to_arviz(self, **groups: Any) -> Any:
         """ArviZ's container; more ``groups`` as :func:`guides.posterior.arviz_io.to_arviz` takes them."""
-        facts = {k: getattr(self, k) for k in ("diagnostics", "settings", "seconds", "passed", "reason")}
-        attrs = {"is_mcmc": "true"} | facts | groups.pop("attrs", {})
+        attrs = {"is_mcmc": "true"} | self._facts() | groups.pop("attrs", {})
         return arviz_io.to_arviz(self.draws, sample_stats=self.sample_stats, attrs=attrs, **groups)
 
     def save(self, path: str | os.PathLike, **attrs: Any) -> Path:
@@ -100,14 +113,12 @@ def load_if_same(cache: str | os.PathLike, mark: str) -> MCMCResult | None:
 def _from_idata(idata: Any, path: str | os.PathLike) -> tuple[MCMCResult, str]:
     attrs = arviz_io.decode_attrs(idata)
     try:
-        facts = {k: attrs[k] for k in ("diagnostics", "settings", "seconds", "passed", "reason")}
-        arrays = [
-            {k: np.asarray(v) for k, v in idata[g].data_vars.items()} for g in ("posterior", "sample_stats")
-        ]
+        facts = {name: attrs[name] for name in _FACTS}
     except KeyError as error:
         raise ValueError(
             f"{path}: posterior draws, but not of an MCMC run of this library ({error})"
         ) from error
+    arrays = (arviz_io.arrays_of(idata, group) for group in ("posterior", "sample_stats"))
     return MCMCResult(*arrays, **facts), attrs.get("fingerprint", "")
 
 

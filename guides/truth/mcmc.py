@@ -1,7 +1,7 @@
 """Ground truth by Markov chains: the No-U-Turn sampler behind convergence gates, with a cache on disk.
 
-:func:`nuts` samples a NumPyro model (the *twin* of a Pyro model: same sites, same shapes); :func:`pyro_nuts`
-serves small Pyro models without a twin.  Both return an :class:`MCMCResult` that says whether it may be
+:func:`nuts` samples a NumPyro model (the *twin* of a Pyro model: same sites, same shapes) or, by
+``backend="pyro"``, a small Pyro model without a twin.  The :class:`MCMCResult` says whether it may be
 trusted.
 
 The gates act on *function space*: a network's weights have symmetric modes, so two good chains may sit in
@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -35,19 +35,22 @@ from guides.posterior.fingerprint import fingerprint
 from guides.truth.gates import Draws, Gates, MCMCResult, flatten, judge, load_if_same
 from guides.truth.samplers import Plan, numpyro_attempt, pyro_attempt
 
-__all__ = ["Gates", "MCMCResult", "nuts", "pyro_nuts"]
+__all__ = ["Gates", "MCMCResult", "nuts"]
 
 FunctionOfDraws = Callable[[Draws], np.ndarray]
+#: Backend -> packages whose versions travel with the draws.
+_PACKAGES = {"numpyro": ("numpyro", "jax", "numpy"), "pyro": ("pyro-ppl", "torch", "numpy")}
 
 
 # --------------------------------------------------------------------------------------------- the front door
 
 
 def nuts(
-    twin: Callable,
+    model: Callable,
     args: Sequence = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
+    backend: Literal["numpyro", "pyro"] = "numpyro",
     function: FunctionOfDraws | None = None,
     warmup: int = 600,
     draws: int = 600,
@@ -62,14 +65,19 @@ def nuts(
     progress: bool | None = None,
     float64: bool = False,
 ) -> MCMCResult:
-    """Sample a NumPyro model by NUTS and judge the draws.
+    """Sample a model by NUTS and judge the draws.
 
     Latent Normal sites (``Normal``, also expanded or ``to_event``) are sampled non-centred, ``x = loc + scale
     z``; the draws carry ``x`` only.  The draws of a chain depend on the seed and its number alone.  Tracing a
     NumPyro model is not thread-safe: call this from one thread at a time.
 
-    :param twin: NumPyro model; ``args`` and ``kwargs`` are its arguments (arrays or torch tensors; other
-        values are handed on as they are).
+    Pyro's sampler is for small models: a gradient costs about a millisecond, and the chains run one after the
+    other.  With ``float64`` floating tensors in its arguments are converted and torch's default dtype is
+    float64 meanwhile.  The caller's random state is left as it was.
+
+    :param model: NumPyro or Pyro model; ``args`` and ``kwargs`` are its arguments (of NumPyro's arrays or
+        torch tensors; other values are handed on as they are).
+    :param backend: whose model it is, and whose sampler runs.
     :param function: draws {site: [S, *site]} -> values [S, K] (or [S]) on which the gates act; default: the
         latent sites themselves, right only where no symmetric modes exist.
     :param warmup, draws: iterations a chain.
@@ -82,45 +90,16 @@ def nuts(
     :param progress: bar on stderr; never when stderr is no terminal.  Default: bar on a terminal.
     :param float64: sample in double precision (slower by about 1.7 on a CPU; worth it for unscaled data).
     :raises ValueError: no latent site; a discrete latent site; a plate that subsamples; fewer than two
-        chains; no starting point with a finite density; ``function`` that gives another number of rows.
+        chains; no starting point with a finite density; ``function`` that gives another number of rows;
+        another backend.
     """
+    if backend not in _PACKAGES:
+        raise ValueError(f"backend must be 'numpyro' or 'pyro', not {backend!r}")
     plan = Plan(warmup, draws, chains, target_accept, max_tree_depth, dense_mass, seed, float64)
-    sample = functools.partial(numpyro_attempt, twin, tuple(args), dict(kwargs or {}))
-    request = (twin, tuple(args), dict(kwargs or {}), function)
-    return _cached("numpyro", sample, request, plan, gates, retries, cache, progress)
-
-
-def pyro_nuts(
-    model: Callable,
-    args: Sequence = (),
-    kwargs: Mapping[str, Any] | None = None,
-    *,
-    function: FunctionOfDraws | None = None,
-    warmup: int = 300,
-    draws: int = 300,
-    chains: int = 2,
-    target_accept: float = 0.8,
-    max_tree_depth: int = 10,
-    dense_mass: bool = False,
-    seed: int = 0,
-    gates: Gates = Gates(),  # noqa: B008  (frozen)
-    retries: int = 1,
-    cache: str | os.PathLike | None = None,
-    progress: bool | None = None,
-    float64: bool = False,
-) -> MCMCResult:
-    """The contract of :func:`nuts` for a Pyro model without a twin, through Pyro's own NUTS.
-
-    For small models: a gradient costs about a millisecond, and the chains run one after the other.  With
-    ``float64`` floating tensors in the arguments are converted and torch's default dtype is float64
-    meanwhile. The caller's random state is left as it was.
-
-    :raises ValueError: as :func:`nuts`.
-    """
-    plan = Plan(warmup, draws, chains, target_accept, max_tree_depth, dense_mass, seed, float64)
-    sample = functools.partial(pyro_attempt, model, tuple(args), dict(kwargs or {}))
-    request = (model, tuple(args), dict(kwargs or {}), function)
-    return _cached("pyro", sample, request, plan, gates, retries, cache, progress)
+    attempt = {"numpyro": numpyro_attempt, "pyro": pyro_attempt}[backend]
+    request = (model, tuple(args), dict(kwargs or {}))
+    sample = functools.partial(attempt, *request)
+    return _cached(backend, sample, (*request, function), plan, gates, retries, cache, progress)
 
 
 def _cached(
@@ -139,8 +118,7 @@ def _cached(
     mark = "" if cache is None else fingerprint(asked, *request)
     if cache is not None and (known := load_if_same(cache, mark)) is not None:
         return known
-    packages = {"numpyro": ("numpyro", "jax", "numpy"), "pyro": ("pyro-ppl", "torch", "numpy")}[sampler]
-    settings = asked | {"versions": {p: version(p) for p in packages}}
+    settings = asked | {"versions": {package: version(package) for package in _PACKAGES[sampler]}}
     show = sys.stderr.isatty() and progress is not False
     result = _gated(sample, request[-1], plan, gates, retries, settings, show)
     if cache is not None:

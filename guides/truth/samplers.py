@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -214,7 +213,6 @@ def _side_by_side(chain: Callable, states: Sequence, bar: _Bar) -> list[Draws]:
         try:
             while not all(run.done() for run in runs):
                 wait(runs, timeout=0.2)
-                bar.refresh()
                 for run in runs:
                     if run.done():
                         run.result()
@@ -225,29 +223,24 @@ def _side_by_side(chain: Callable, states: Sequence, bar: _Bar) -> list[Draws]:
 
 
 class _Bar:
-    """Progress on stderr, or nothing; counts may come from any thread, drawing is the main thread's."""
+    """Progress on stderr, or nothing; counts may come from any thread."""
 
     def __init__(self, show: bool, total: int, title: str) -> None:
-        self.count, self.lock, self.bar = 0, threading.Lock(), None
-        if show:
-            from tqdm import tqdm
+        from rich.console import Console
+        from rich.progress import Progress
 
-            self.bar = tqdm(total=total, desc=title, unit="draw", leave=False, file=sys.stderr)
+        self.progress = Progress(console=Console(stderr=True), transient=True, disable=not show)
+        self.task = self.progress.add_task(title, total=total)
 
     def __enter__(self) -> _Bar:
+        self.progress.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if self.bar is not None:
-            self.bar.close()
+        self.progress.stop()
 
     def add(self, n: int) -> None:
-        with self.lock:
-            self.count += n
-
-    def refresh(self) -> None:
-        if self.bar is not None:
-            self.bar.update(self.count - self.bar.n)
+        self.progress.advance(self.task, n)
 
 
 # --------------------------------------------------------------------------------------------- Pyro's sampler
@@ -313,11 +306,7 @@ def _pyro_chain(
     settings = {"max_tree_depth": plan.max_tree_depth, "full_mass": plan.dense_mass}
     kernel = NUTS(model, target_accept_prob=plan.target_accept, **settings)
 
-    def hook(*_: Any) -> None:
-        bar.add(1)
-        bar.refresh()
-
-    run = MCMC(kernel, plan.draws, plan.warmup, disable_progbar=True, hook_fn=hook)
+    run = MCMC(kernel, plan.draws, plan.warmup, disable_progbar=True, hook_fn=lambda *_: bar.add(1))
     run.run(*args, **kwargs)
     raw = run.get_samples()
     rows = []

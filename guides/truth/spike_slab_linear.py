@@ -27,7 +27,9 @@ import torch
 from torch import Tensor
 
 from guides.core.checks import check_numbers, checked_data, checked_inclusion
-from guides.truth.conjugate import log_noise_integral
+from guides.posterior.draws import Posterior
+from guides.posterior.regressions import linear_regression, spikes_and_slabs
+from guides.truth.conjugate import gamma_law, log_noise_integral
 
 __all__ = [
     "GPriorModels",
@@ -108,6 +110,7 @@ class SpikeSlabPosterior:
     :ivar inclusion: [p] posterior inclusion probabilities.
     :ivar mean: [p] posterior mean of the coefficients, ``sd`` [p], ``covariance`` [p, p] (spikes included).
     :ivar noise_precision_mean: E[tau | y].
+    :ivar model: the Pyro model, sites ``w`` and, where the noise is unknown, ``noise_precision``.
     """
 
     log_evidence: float
@@ -118,6 +121,7 @@ class SpikeSlabPosterior:
     sd: np.ndarray
     covariance: np.ndarray
     noise_precision_mean: float
+    model: Callable = field(repr=False)
     _problem: _SpikeSlab = field(repr=False)
 
     def function(self, X_new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -126,7 +130,7 @@ class SpikeSlabPosterior:
         variance = np.einsum("mi,ij,mj->m", X_new, self.covariance, X_new)
         return X_new @ self.mean, np.sqrt(np.maximum(variance, 0.0))  # 0 up to rounding at X_new = 0
 
-    def sample(self, n: int, seed: int = 0) -> dict[str, np.ndarray]:
+    def draws(self, n: int, seed: int = 0) -> dict[str, np.ndarray]:
         """``n`` independent draws: ``w`` [n, p] with exact zeros, ``noise_precision`` [n]."""
         generator = torch.Generator().manual_seed(seed)
         cumulative = torch.as_tensor(self.log_model_probs).exp().cumsum(0)
@@ -134,6 +138,14 @@ class SpikeSlabPosterior:
         models = torch.searchsorted(cumulative, u, right=True).clamp_max(len(cumulative) - 1)
         w, tau = self._problem.sample_given(models, generator)
         return {"w": w.numpy(), "noise_precision": tau.numpy()}
+
+    def posterior(self, n: int = 1000, seed: int = 0) -> Posterior:
+        """``n`` draws that answer all questions of a posterior."""
+        draws = {name: torch.as_tensor(value) for name, value in self.draws(n, seed).items()}
+        if self._problem.noise_scale is not None:
+            del draws["noise_precision"]  # known: no site of the model
+        info = {"method": "enumeration", "draw_seed": seed, "log_evidence": self.log_evidence}
+        return Posterior.from_draws(self.model, draws, info | {"inclusion": {"w": self.inclusion.tolist()}})
 
 
 @dataclass(frozen=True)
@@ -243,6 +255,10 @@ def enumerate_spike_slab(
         sd=covariance.diagonal().sqrt().numpy(),
         covariance=covariance.numpy(),
         noise_precision_mean=noise_precision,
+        model=linear_regression(
+            lambda sd: spikes_and_slabs(q, slab_scale * sd),
+            gamma_law(a, b) if noise_scale is None else noise_scale,
+        ),
         _problem=problem,
     )
 

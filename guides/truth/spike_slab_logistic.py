@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 import torch.nn.functional as F
+from pyro import distributions as dist
 from torch import Tensor
 
 from guides.core.checks import (
@@ -36,9 +37,16 @@ from guides.core.checks import (
     checked_logistic,
     checked_vector,
 )
+from guides.posterior.draws import Posterior
+from guides.posterior.regressions import logistic_regression, spikes_and_slabs
 from guides.truth.spike_slab_linear import MAX_COLUMNS
 
-__all__ = ["ImportanceCheck", "SpikeSlabLogisticPosterior", "enumerate_spike_slab_logistic"]
+__all__ = [
+    "ImportanceCheck",
+    "SpikeSlabLogisticPosterior",
+    "enumerate_spike_slab_logistic",
+    "spike_slab_logistic_model",
+]
 
 #: Numbers in one array [models, rows] of a group: a few such arrays should fit the cache.
 _GROUP_NUMBERS = 2**17
@@ -82,6 +90,7 @@ class SpikeSlabLogisticPosterior:
     :ivar inclusion: [p] posterior inclusion probabilities.
     :ivar mean: [p] posterior mean of w, ``sd`` [p], ``covariance`` [p, p] (spikes included).
     :ivar bias_mean: posterior mean of b, ``bias_sd`` its sd.
+    :ivar model: the Pyro model, sites ``w`` and ``b``.
     """
 
     log_evidence: float
@@ -93,10 +102,11 @@ class SpikeSlabLogisticPosterior:
     covariance: np.ndarray
     bias_mean: float
     bias_sd: float
+    model: Callable = field(repr=False)
     _design: _Design = field(repr=False)
     _prior_odds: Tensor = field(repr=False)
 
-    def sample(self, n: int, seed: int = 0, *, resample: bool = False) -> dict[str, np.ndarray]:
+    def draws(self, n: int, seed: int = 0, *, resample: bool = False) -> dict[str, np.ndarray]:
         """``n`` draws: ``w`` [n, p] with exact zeros, ``b`` [n].
 
         A model is drawn by its Laplace probability, then its coefficients from the Gaussian of its mode and
@@ -115,6 +125,16 @@ class SpikeSlabLogisticPosterior:
             chosen = torch.multinomial(torch.softmax(log_weight, 0), n, replacement=True, generator=generator)
             full = full[chosen]
         return {"w": full[:, :-1].numpy(), "b": full[:, -1].numpy()}
+
+    def posterior(self, n: int = 1000, seed: int = 0) -> Posterior:
+        """``n`` draws, resampled, that answer all questions of a posterior."""
+        draws = self.draws(n, seed, resample=True)
+        info = {"method": "enumeration", "draw_seed": seed, "log_evidence": self.log_evidence}
+        return Posterior.from_draws(
+            self.model,
+            {name: torch.as_tensor(value) for name, value in draws.items()},
+            info | {"inclusion": {"w": self.inclusion.tolist()}},
+        )
 
     def importance(self, n: int = 20_000, seed: int = 0) -> ImportanceCheck:
         """The same sums by ``n`` draws, models by Laplace probability and coefficients from Student's t at
@@ -233,9 +253,24 @@ def enumerate_spike_slab_logistic(
         covariance=covariance[:-1, :-1].numpy(),
         bias_mean=mean[-1].item(),
         bias_sd=sd[-1].item(),
+        model=spike_slab_logistic_model(p, inclusion_prob, slab_scale, bias_scale),
         _design=design,
         _prior_odds=odds,
     )
+
+
+def spike_slab_logistic_model(
+    columns: int,
+    inclusion_prob: float | np.ndarray = 0.25,
+    slab_scale: float | np.ndarray = 1.0,
+    bias_scale: float = 1.0,
+) -> Callable:
+    """The Pyro model at the head of this module, sites ``w`` [columns] and ``b``; also that of
+    :mod:`guides.truth.polya_gamma`.
+    """
+    scales = torch.as_tensor(checked_vector("slab_scale", slab_scale, columns))
+    bias = dist.Normal(*torch.tensor([0.0, bias_scale], dtype=torch.float64))
+    return logistic_regression(spikes_and_slabs(checked_inclusion(inclusion_prob, columns), scales), bias)
 
 
 def _log_spherical(square: Tensor, size: Tensor, df: float) -> Tensor:

@@ -243,6 +243,8 @@ class AutoSpikeSlabMVN(AutoSpikeSlab):
     :raises UnsupportedSiteError: at the first call, for a spike-and-slab site in a subsampled plate
     """
 
+    draws_inclusion = True
+
     def __init__(
         self,
         model: Callable,

@@ -237,6 +237,14 @@ class AutoDropout(FlatGuide):
         """Not there: points have no density.  :raises NotImplementedError:"""
         raise NotImplementedError(f"site {name!r}: points and masked points have no density; use draws()")
 
+    @torch.no_grad()
+    def mean_of_site(self, name: str) -> Tensor:
+        """As for every guide: ``(1 - p) M`` of a weight, the point of another site."""
+        if self.sites[name].is_transformed:
+            return super().mean_of_site(name)
+        loc, *rate = self._detached()[name]
+        return loc * (1 - torch.sigmoid(rate[0])) if rate else loc.clone()
+
     def _quantiles_of_site(self, name: str, levels: Tensor) -> Tensor:
         loc, *rate = self._detached()[name]
         levels = levels.reshape(-1, *(1,) * loc.dim())

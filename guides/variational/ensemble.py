@@ -8,8 +8,10 @@ draws are its members, so that every question asked of a posterior can be asked 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pyro
 import torch
@@ -20,6 +22,7 @@ from torch import Tensor
 
 from guides.core.optim import FusedAdam
 from guides.core.sites import initial_value, require_density_of_points
+from guides.core.svi import DivergenceError, Schedule, svi_steps, unwatched
 from guides.posterior.draws import Posterior
 
 
@@ -50,32 +53,35 @@ def fit_ensemble(
     :param prior: maximise the joint density (MAP); False: the likelihood alone
     :param seed: member ``i`` starts from ``seed + i``; the caller's random generators stay as they are
     :returns: one chain of ``members`` draws; ``info["losses"]`` has each member's last loss
-    :raises ValueError: for arguments out of range; RuntimeError when a member's loss is not finite
+    :raises ValueError: for arguments out of range
+    :raises DivergenceError: a RuntimeError, when a loss or a parameter of a member is not finite
     :raises UnsupportedSiteError: for a SpikeSlab prior, unless ``prior=False``
     """
     if members < 1 or steps < 1 or not lr > 0:
         raise ValueError(f"members, steps and lr must be positive, got {members}, {steps} and {lr}")
-    scored = model if prior else FlatPriors()(model)
+    scored = partial(model if prior else FlatPriors()(model), **kwargs)
 
     def start(site: dict) -> Tensor:
         require_density_of_points(site["name"], site)
         return init_loc_fn(site)
 
+    schedule = Schedule(steps, lambda step: lr * (1 - step / steps))
     points, losses = [], []
     for member in range(members):
         # Nothing of the fit stays in Pyro's global store, nor in the generators.
         with pyro.get_param_store().scope(), _generators_restored():
             pyro.set_rng_seed(seed + member)
             guide = AutoDelta(scored, init_loc_fn=start)
-            optimizer = FusedAdam(lr=lr)
-            svi = SVI(scored, guide, optimizer, Trace_ELBO())
-            for step in range(steps):
-                optimizer.set_lr(lr * (1 - step / steps))
-                loss = svi.step(*args, **kwargs)
-            if not torch.isfinite(torch.tensor(loss)):
-                raise RuntimeError(f"member {member}: the loss is {loss} after {steps} steps; lower lr")
+            svi = SVI(scored, guide, FusedAdam(lr=lr), Trace_ELBO())
+            taken = svi_steps(svi, itertools.repeat(args), schedule)
+            try:
+                first = next(taken)  # watched by Pyro, which tells what is wrong with a model
+                with unwatched():
+                    last = [first, *taken][-1]
+            except DivergenceError as error:
+                raise DivergenceError(f"member {member}, {error}") from None
             points.append({name: value.detach().clone() for name, value in guide.median().items()})
-            losses.append(float(loss))
+            losses.append(last.loss)
     draws = {name: torch.stack([point[name] for point in points]) for name in points[0]}
     info = {
         "method": ("map" if prior else "maximum-likelihood") if members == 1 else "deep-ensemble",

@@ -262,6 +262,12 @@ class AutoGroupNormalJeffreys(FlatGuide):
             raise NotImplementedError(f"site {name!r}: a product of Gaussians has no simple law; use draws()")
         return super().site_distribution(name)
 
+    @torch.no_grad()
+    def mean_of_site(self, name: str) -> Tensor:
+        """As for every guide; ``E[w~] E[z]`` of a weight with multipliers."""
+        loc, _, *multiplier = self._detached()[name]
+        return loc * multiplier[0] if multiplier else super().mean_of_site(name)
+
     def _quantiles_of_site(self, name: str, levels: Tensor) -> Tensor:
         if not self._has_groups(self.sites[name]):
             return super()._quantiles_of_site(name, levels)

@@ -23,7 +23,7 @@ from guides.variational.multipliers import Multipliers
 from guides.variational.spike_slab import AutoSpikeSlab
 
 HIDDEN = (50,)
-# Quantiles: nodes for the multipliers' law, draws they are made from, halvings of the bracket.
+# Quantiles: nodes for the multipliers' law, draws they (and means) are made from, halvings of the bracket.
 NODES, NODE_DRAWS, HALVINGS = 64, 4096, 40
 #: Numbers that a piece of the quantiles' work may hold.
 PIECE = 4_000_000
@@ -149,12 +149,11 @@ class AutoMNF(AutoSpikeSlab):
     The loss is ``E[-log p(y | w) + KL(q(w | z) || p) + log q(z) - log r(z | w)]``, an upper bound on minus
     the log evidence (given Gaussian activations; see ``cost`` of a law), with an auxiliary density ``r``; see
     :mod:`guides.variational.multipliers`.  One draw of ``z`` in a step serves the layer, its KL and ``r``.
-        Against the
-    published versions: ``r`` is the density of the whole vector (they index its last scalar, ``z_b[-1]``, or
-    evaluate it at another draw); the flows' log-determinants are exact (theirs is not that of equation 3.7;
-    see :mod:`guides.flows.gated`); ``z`` is drawn once (they draw it twice or more); the variance is ``alpha
-    (sigma^2 + (1 - alpha) mu^2 z^2)`` (the thesis prints ``alpha^2 sigma^2``); and ``z`` starts around 1,
-    where it is neutral.
+    Against the published versions: ``r`` is the density of the whole vector (they index its last scalar,
+    ``z_b[-1]``, or evaluate it at another draw); the flows' log-determinants are exact (theirs is not that of
+    equation 3.7; see :mod:`guides.flows.gated`); ``z`` is drawn once (they draw it twice or more); the
+    variance is ``alpha (sigma^2 + (1 - alpha) mu^2 z^2)`` (the thesis prints ``alpha^2 sigma^2``); and ``z``
+    starts around 1, where it is neutral.
 
     :param model: a Pyro model
     :param flow: ``"rnvp"`` (gated couplings) or ``"iaf"`` (gated MADE: its inverse, which only
@@ -346,6 +345,20 @@ class AutoMNF(AutoSpikeSlab):
                 "independent elements; use draws, quantiles, inclusion_probabilities or draws_with_log_prob"
             )
         return super().site_distribution(name)
+
+    @torch.no_grad()
+    def mean_of_site(self, name: str) -> Tensor:
+        """As for every guide; of weights with multipliers ``alpha mu E[z]``, with the mean of 4096 draws of
+        ``z`` (seed 0).
+        """
+        axis = self.sites[name].multiplied
+        if axis is None:
+            return super().mean_of_site(name)
+        loc, _, *logits = self._detached()[name]
+        shape = (NODE_DRAWS, loc.shape[axis])
+        noise = torch.randn(shape, generator=self._generator(0), dtype=loc.dtype, device=loc.device)
+        z = self._multipliers_of(name)(noise)[0].mean(0)
+        return loc * _along(z, axis, loc.dim()) * (torch.sigmoid(logits[0]) if logits else 1.0)
 
     @torch.no_grad()
     def _quantiles_of_site(self, name: str, levels: Tensor) -> Tensor:

@@ -20,13 +20,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from guides.core.flat_guide import FlatGuide
-from guides.variational.dropout import AutoDropout
-from guides.variational.group_sparsity import AutoGroupNormalJeffreys
-from guides.variational.multiplicative_flow import AutoMNF
 from guides.variational.spike_slab import AutoSpikeSlab
 
-#: Draws behind a mean that has no closed form: of the multipliers of a flow, and of whole sites.
-MULTIPLIER_DRAWS, SITE_DRAWS = 4096, 200
+#: Draws behind a mean that has no closed form.
+SITE_DRAWS = 200
 
 Layer = tuple[Tensor, Tensor]
 
@@ -35,42 +32,17 @@ Layer = tuple[Tensor, Tensor]
 def mean_weights(guide: FlatGuide) -> dict[str, Tensor]:
     """The posterior mean of every latent site, ``{name: [*site]}``.
 
-    Closed forms: ``alpha mu`` of spikes and slabs, ``mu E[z]`` of groups, ``(1 - p) M`` of dropout.  Where
-    inclusion logits are drawn themselves ``alpha`` is their mean inclusion, by quadrature.  Behind a flow
-    ``E[z]`` is the mean of 4096 draws of ``z`` (seed 0), and of a site with a constrained support the mean
-    that of 200 draws of the site.
+    It is ``guide.mean_of_site``; where that has no closed form (a constrained support, say), the mean of 200
+    draws (seed 0).
     """
-    parts, result, rest = guide._detached(), {}, []
-    for name, site in guide.sites.items():
-        if site.is_transformed:
-            rest.append(name)
-        elif isinstance(guide, AutoMNF) and site.multiplied is not None:
-            z = _mean_multipliers(guide, name)
-            shape = [-1 if i == site.multiplied else 1 for i in range(len(site.shape))]
-            loc, _, *logits = parts[name]
-            result[name] = loc * z.reshape(shape) * (torch.sigmoid(logits[0]) if logits else 1.0)
-        elif isinstance(guide, AutoDropout):
-            loc, *rate = parts[name]
-            result[name] = loc * (1 - torch.sigmoid(rate[0])) if rate else loc.clone()
-        elif isinstance(guide, AutoGroupNormalJeffreys) and len(parts[name]) > 2:
-            result[name] = parts[name][0] * parts[name][2]
-        else:
-            try:
-                result[name] = guide.site_distribution(name).mean.clone()
-            except NotImplementedError:
-                rest.append(name)
-    if rest:
-        draws = guide.draws(SITE_DRAWS, seed=0)
-        result |= {name: draws[name].mean(0) for name in rest}
-    return {name: result[name] for name in guide.sites}
-
-
-def _mean_multipliers(guide: AutoMNF, name: str) -> Tensor:
-    """``E[z]`` of one site, ``[d]``."""
-    module = guide._multipliers_of(name)
-    shape, like = (MULTIPLIER_DRAWS, len(module.contraction)), module.base
-    noise = torch.randn(shape, generator=guide._generator(0), dtype=like.dtype, device=like.device)
-    return module(noise)[0].mean(0)
+    result, draws = {}, None
+    for name in guide.sites:
+        try:
+            result[name] = guide.mean_of_site(name)
+        except NotImplementedError:
+            draws = draws or guide.draws(SITE_DRAWS, seed=0)
+            result[name] = draws[name].mean(0)
+    return result
 
 
 @torch.no_grad()
@@ -88,7 +60,7 @@ def median_probability_model(guide: AutoSpikeSlab) -> AutoSpikeSlab:
     if not isinstance(guide, AutoSpikeSlab) or logits is None:
         kind = type(guide).__name__
         raise ValueError(f"{kind} has no inclusion probabilities here: there is no median probability model")
-    if type(guide)._inclusion_of_draws is not FlatGuide._inclusion_of_draws:
+    if guide.draws_inclusion:
         raise NotImplementedError(
             f"{type(guide).__name__} draws its inclusion probabilities and cannot hold them at 0 or 1; take "
             "guide.site_distribution(site).loc where guide.inclusion_probabilities()[site] > 0.5"

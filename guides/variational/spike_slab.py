@@ -60,6 +60,8 @@ class AutoSpikeSlab(FlatGuide):
     """
 
     spike_slab_sites = True
+    #: whether a draw draws its inclusion probabilities first
+    draws_inclusion = False
 
     def __init__(
         self,

@@ -23,14 +23,20 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+import pyro
+import torch
+from pyro import distributions as dist
 from scipy.special import expit, xlogy
+from torch import Tensor
 
 from guides.core.checks import check_positive, checked_data, checked_inclusion, checked_logistic
+from guides.posterior.draws import Posterior
+from guides.posterior.regressions import linear_regression, logistic_regression, spikes_and_slabs
 
 __all__ = ["VARBVS", "VariationalFit"]
 
@@ -174,12 +180,12 @@ class VARBVS:
         return self
 
     def draws(self, n: int, seed: int = 0) -> dict[str, np.ndarray]:
-        """``n`` independent draws of the approximation: ``w`` [n, p] with exact zeros, ``b`` [n].
+        """``n`` independent draws of the approximation: ``w`` [n, p] with exact zeros, ``b`` [n], and of a
+        grid ``setting`` [n], the number in :attr:`fits`.
 
         :raises RuntimeError: before :meth:`fit`.
         """
-        if not hasattr(self, "fits"):
-            raise RuntimeError("call fit(X, y) before draws(n)")
+        self._require_fit()
         rng = np.random.default_rng(seed)
         which = rng.choice(len(self.fits), size=n, p=self.weights)
         u, z = rng.random((n, len(self.mean))), rng.standard_normal((n, len(self.mean)))
@@ -189,7 +195,54 @@ class VARBVS:
         for k, fit in enumerate(self.fits):
             rows = which == k
             b[rows] = fit._law.bias_given(w[rows], noise[rows])
-        return {"w": w, "b": b}
+        draws = {"w": w, "b": b}
+        return draws | {"setting": which} if len(self.fits) > 1 else draws
+
+    @property
+    def model(self) -> Callable:
+        """The Pyro model at the head of this module, sites ``w``, ``b`` (unless ``bias_scale`` is 0) and of a
+        grid ``setting``; an estimated noise is the estimate.
+
+        :raises RuntimeError: before :meth:`fit`.
+        """
+        self._require_fit()
+        numbers = [(fit.inclusion_prob, fit.slab_scale, fit.noise_scale) for fit in self.fits]
+        table, columns = torch.tensor(numbers, dtype=torch.float64), len(self.mean)
+        bias = self._prior_of_bias()
+
+        def model(x: Tensor, y: Tensor | None = None) -> Tensor:
+            row = torch.tensor(0)
+            if len(table) > 1:
+                row = pyro.sample("setting", dist.Categorical(torch.ones(len(table))))
+            q, slab, noise = table.index_select(0, row.reshape(1)).squeeze(0).unbind()
+            q = q.expand(columns)
+            if self.family == "logistic":
+                return logistic_regression(spikes_and_slabs(q, slab), bias)(x, y)
+            return linear_regression(lambda sd: spikes_and_slabs(q, slab * sd), noise, bias)(x, y)
+
+        return model
+
+    def _prior_of_bias(self) -> dist.TorchDistribution | None:
+        if self.bias_scale == 0:
+            return None
+        if math.isinf(self.bias_scale):
+            return dist.ImproperUniform(dist.constraints.real, (), ())
+        return dist.Normal(*torch.tensor([0.0, self.bias_scale], dtype=torch.float64))
+
+    def posterior(self, n: int = 1000, seed: int = 0) -> Posterior:
+        """``n`` draws that answer all questions of a posterior.
+
+        :raises RuntimeError: before :meth:`fit`.
+        """
+        draws = {name: torch.as_tensor(value) for name, value in self.draws(n, seed).items()}
+        if self.bias_scale == 0:
+            del draws["b"]
+        info = {"method": "varbvs", "draw_seed": seed, "elbo": self.elbo, "converged": self.converged}
+        return Posterior.from_draws(self.model, draws, info | {"inclusion": {"w": self.inclusion.tolist()}})
+
+    def _require_fit(self) -> None:
+        if not hasattr(self, "fits"):
+            raise RuntimeError("call fit(X, y) first")
 
 
 # ------------------------------------------------------------------------------------------------- arithmetic

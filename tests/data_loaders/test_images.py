@@ -23,6 +23,7 @@ PARTS = ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-lab
 # ------------------------------------------------------------------------------------------------ real files
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "mean", "sd"), [("mnist", 0.1307, 0.3081), ("fashion_mnist", 0.2860, 0.3530)]
 )
@@ -44,6 +45,7 @@ def test_official_split_and_known_moments(name, mean, sd, mirror):
     assert len(set(data.feature_names)) == 784
 
 
+@pytest.mark.slow
 def test_pixels_run_row_by_row_and_labels_belong_to_their_images(mirror):
     data = load("mnist")
     assert data.y_train[:8].tolist() == [5, 0, 4, 1, 9, 2, 1, 3]

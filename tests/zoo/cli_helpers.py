@@ -9,10 +9,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
+import pytest
 from typer.testing import CliRunner, Result
 
-from zoo.budgets import Budget
+from zoo.budgets import BUDGETS, Budget
 from zoo.cli.main import app
+from zoo.commands.report import write_plots
 
 #: Seconds, not minutes; what it gives says nothing about a posterior.
 TINY = Budget(steps=60, draws=60, warmup=20, mcmc_draws=30)
@@ -26,6 +28,16 @@ COLUMNS = [
 ALWAYS = {"config.json", "scoreboard.csv", "scoreboard.md", "scoreboard.png", "standard_errors.csv"}
 PREDICTIVE = ("rmse", "rmse_se", "log_likelihood", "log_likelihood_se", "crps", "crps_se", "coverage_90")
 DISTANCES = ("ref_mean_error", "ref_sd_ratio", "ref_w1")
+
+
+def make_tiny(patch: pytest.MonkeyPatch, elbo_draws: int = 50, pictures: bool = False) -> None:
+    """The quick budget is :data:`TINY`, an ELBO is the mean of few draws, and comparisons draw no pictures
+    unless a test is about them: they take more time than the fits.
+    """
+    patch.setitem(BUDGETS, "quick", TINY)
+    patch.setattr("zoo.fitting.svi.ELBO_DRAWS", elbo_draws)
+    patch.setattr("zoo.evaluation.plots.DPI", 40)
+    patch.setattr("zoo.commands.compare.write_plots", write_plots if pictures else lambda *args: None)
 
 
 def run_zoo(*args: object) -> Result:

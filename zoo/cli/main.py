@@ -13,7 +13,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from zoo.budgets import BASELINES, BUDGETS, STEPS
 from zoo.cli.options import (
@@ -30,12 +29,12 @@ from zoo.cli.options import (
     TaskOption,
     WidthsOption,
     check_at_least,
-    check_seed,
     fit_options,
-    model_options,
     split_names,
+    split_widths,
 )
 from zoo.cli.reproduce import REPRODUCE_HELP, reproduce_command
+from zoo.commands.options import check_seed, model_options
 from zoo.errors import DivergenceError, UserError
 from zoo.version import __version__
 
@@ -46,10 +45,16 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     help="Bayesian deep-learning models in Pyro, their guides, and how far each guide is from the truth.\n\n"
-    "\b\nStart with:\n"
-    "  zoo list                                       models, guides, what goes with what\n"
-    "  zoo compare diabetes --out out/diabetes        two guides against NUTS, a minute\n"
-    "  zoo COMMAND --help                             explains a command\n\n"
+    "\b\nThe main job is to grade guides against a posterior that can be trusted:\n"
+    "  zoo compare diabetes --out out/diabetes    two guides against NUTS, a minute\n\n"
+    "\b\nWhat there is, a line each, and everything about one of them:\n"
+    "  zoo list                       papers, models, guides\n"
+    "  zoo list --paper sspbp         what came with one family of papers\n"
+    "  zoo data list                  data sets\n"
+    "  zoo reproduce --list           published tables and figures\n"
+    "  zoo show NAME                  one of them: its law, assumptions, cost,\n"
+    "                                 known failures, what goes with it\n"
+    "  zoo COMMAND --help             explains a command, with examples\n\n"
     "Data sets that do not ship with scikit-learn are downloaded; the environment variable ZOO_DATA names a "
     "folder to read them from instead. Exit codes: 0 success, 1 a fit that failed, 2 bad input.",
 )
@@ -192,65 +197,45 @@ def _global(
 
 @app.command("list")
 @friendly
-def list_command() -> None:
-    """Models and guides, and which guide applies to which model."""
-    from zoo.registry.queries import GUIDES, MODELS, where
+def list_command(
+    paper: Annotated[
+        str | None, typer.Option("--paper", help="Only what came with this family of papers, by its key.")
+    ] = None,
+) -> None:
+    """Papers, models and guides, a line each."""
+    from zoo.cli.lists import list_models_and_guides
 
-    models = _table("Models", "model", "what it is")
-    for model in MODELS.values():
-        references = ", ".join(model.references) or "none"
-        options = " ".join(f"--{option}" for option in model.options)
-        models.add_row(
-            model.name,
-            f"{model.summary}\ntasks: {', '.join(model.tasks)}; reference: {references}\noptions: {options}",
-            end_section=True,
-        )
-    guides = _table("Guides", "guide", "what it is, where it applies")
-    told: dict[str, str] = {"; ".join(MODELS): "all"}
-    for guide in GUIDES.values():
-        fits = "; ".join(filter(None, (where(guide, model) for model in MODELS.values())))
-        guides.add_row(guide.name, f"{guide.summary}\nmodels: {told.get(fits, fits)}", end_section=True)
-        told.setdefault(fits, f"those of {guide.name}")
-    Console().print(models, guides)
+    list_models_and_guides(paper)
 
 
-def _table(title: str | None, *columns: str, **style) -> Table:
-    """The first column holds names, which are never cut short."""
-    table = Table(title=title, title_justify="left", title_style="bold", **style)
-    for i, column in enumerate(columns):
-        table.add_column(column, no_wrap=i == 0, overflow="fold")
-    return table
+@app.command("show")
+@friendly
+def show_command(
+    name: Annotated[str, typer.Argument(help="Name of a model, guide, data set or experiment.")],
+) -> None:
+    """Everything about one model, guide, data set or experiment."""
+    from zoo.cli.show import show
+
+    show(name)
 
 
 @data_app.command("list")
 @friendly
 def data_list() -> None:
-    """All data sets."""
-    from data_loaders import describe, list_datasets
+    """All data sets, a line each."""
+    from zoo.cli.lists import list_data
 
-    table = _table(
-        None, "name", "task", "rows", "columns", "splits", "source", box=None, padding=(0, 2, 0, 0)
-    )
-    for name in list_datasets():
-        d = describe(name)
-        source = "at hand" if d.file is None else "download" if d.downloadable else "ZOO_DATA"
-        table.add_row(d.name, d.task, str(d.rows), str(d.features), str(d.splits), source)
-    Console().print(table)
-    print("at hand: needs no network; ZOO_DATA: a folder that this variable names must hold the file")
+    list_data()
 
 
 @data_app.command("show")
 @friendly
 def data_show(name: DataName) -> None:
-    """Size, source, licence and oddities of one data set."""
+    """Size, source, licence, oddities and published tables of one data set."""
     from data_loaders import describe
+    from zoo.cli.show import print_card, tell_data_set
 
-    d = describe(name)
-    print(f"{d.name}: {d.task}, {d.rows} rows, {d.features} features, target {d.target}")
-    print(f"splits:   {d.splits} ({', '.join(d.protocols)})")
-    print(f"source:   {d.source}")
-    print(f"licence:  {d.licence}")
-    _print_notes(d.oddities)
+    print_card(tell_data_set(describe(name).name))
 
 
 def _print_notes(oddities: tuple[str, ...]) -> None:
@@ -301,15 +286,20 @@ def fit_command(
     """See ``FIT_HELP``."""
     from zoo.commands.predict import fit, held_out
     from zoo.fitting.problem import load_problem
-    from zoo.registry.queries import find_guide
+    from zoo.registry.queries import find_guide, find_model
 
     _use_one_thread()
     check_seed(seed)
     wishes = fit_options(guide, {"steps": steps, "lr": lr, "batch-size": batch_size})
-    problem = load_problem(data, split=split, target=target, task=task)
-    given = {"widths": widths, "activation": activation, "noise": noise, "inclusion": inclusion}
+    problem = load_problem(data, split=split, target=target, task=task, dtype=find_model(model).dtype)
+    given = {
+        "widths": split_widths(widths),
+        "activation": activation,
+        "noise_scale": noise,
+        "inclusion": inclusion,
+    }
     options = model_options(problem, model, [guide], given)
-    settings = find_guide(guide).method.settings(len(problem.x), seed, **wishes)
+    settings = find_guide(guide).method.settings(problem.size, seed, **wishes)
     with progress_bar() as progress:
         result = fit(
             data,
@@ -378,30 +368,27 @@ def compare_command(
 ) -> None:
     """See ``COMPARE_HELP``."""
     from zoo.commands.compare import run
-    from zoo.commands.comparison import plan
+    from zoo.commands.comparison import ask
     from zoo.evaluation.scoreboard import rich_table
-    from zoo.fitting.problem import load_problem
-    from zoo.registry.queries import baselines, find_model
 
-    _use_one_thread()
-    check_seed(seed)
-    problem = load_problem(data, split=split, target=target, task=task)
-    names = baselines(find_model(model)) if guides is None else split_names(guides)
-    given = {"widths": widths, "activation": activation, "noise": noise, "inclusion": inclusion}
-    options = model_options(problem, model, names, given)
-    comparison = plan(
+    comparison = ask(
         data,
-        problem,
         model=model,
-        guides=names,
+        guides=None if guides is None else split_names(guides),
         reference=reference,
         budget=budget,
         seed=seed,
-        options=options,
+        split=split,
+        target=target,
+        task=task,
+        noise=noise,
+        widths=split_widths(widths),
+        activation=activation,
+        inclusion=inclusion,
     )
     with progress_bar() as progress:
         rows = run(comparison, out, progress)
-    _print_notes(problem.dataset.oddities + ((comparison.remark,) if comparison.remark else ()))
+    _print_notes(comparison.notes)
     Console().print(rich_table(rows, title=escape(f"{model} on {data}")))
     print(f"written to {out}")
     for row in rows:

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from zoo.errors import UserError, unknown
-
-if TYPE_CHECKING:  # slow to import
-    from zoo.fitting.problem import Problem
-    from zoo.registry.queries import ModelOptions
+from zoo.errors import UserError
 
 DataArgument = Annotated[
     str, typer.Argument(help="Name of a data set (zoo data list), or a CSV file with a header.")
@@ -60,11 +55,6 @@ def check_at_least(least: int, **options: int | None) -> None:
             raise UserError(f"--{name} must be at least {least}, not {value}")
 
 
-def check_seed(seed: int) -> None:
-    if not 0 <= seed < 2**32:
-        raise UserError(f"--seed must lie between 0 and 2^32 - 1, not {seed}")
-
-
 def fit_options(guide: str, given: dict[str, float | None]) -> dict[str, Any]:
     """What ``zoo fit`` was told about the fit itself, as a method's ``settings`` takes it.
 
@@ -82,48 +72,14 @@ def fit_options(guide: str, given: dict[str, float | None]) -> dict[str, Any]:
     return {name.replace("-", "_"): value for name, value in given.items()}
 
 
-def model_options(problem: Problem, model: str, guides: Sequence[str], given: dict[str, Any]) -> ModelOptions:
-    """The model's options; the noise goes from the target's units to standardised ones.
-
-    :param given: ``widths``, ``activation``, ``noise`` and ``inclusion``, None where left out
-    :raises UserError: for a value out of range, or an option that no model of this call takes
-    """
-    from zoo.models.bnn import ACTIVATIONS
-    from zoo.registry.queries import ModelOptions, check_options, find_guide, find_model
-
-    given = {name: value for name, value in given.items() if value is not None}
-    chosen = {}
-    if "widths" in given:
-        chosen["widths"] = _widths(given["widths"])
-    if "activation" in given:
-        chosen["activation"] = given["activation"]
-        if given["activation"] not in ACTIVATIONS:
-            raise unknown("activation", given["activation"], ACTIVATIONS)
-    if "inclusion" in given:
-        chosen["inclusion"] = given["inclusion"]
-        if not 0 < given["inclusion"] < 1:
-            raise UserError(
-                f"--inclusion must lie between 0 and 1, both excluded, not {given['inclusion']:g}"
-            )
-    if "noise" in given:
-        noise = given["noise"]
-        if problem.task != "regression":
-            raise UserError(f"--noise is for regression only; {problem.dataset.name} is {problem.task}")
-        if not (noise > 0 and math.isfinite(noise)):
-            raise UserError(f"--noise must be a positive standard deviation, not {noise:g}")
-        chosen["noise_scale"] = noise / problem.scale.y_sd
-    check_options(find_model(model), [find_guide(name) for name in guides], given)
-    return ModelOptions(**chosen)
-
-
-def _widths(text: str) -> tuple[int, ...]:
+def split_widths(text: str | None) -> tuple[int, ...] | None:
+    """``"20,20"`` -> ``(20, 20)``"""
+    if text is None:
+        return None
     try:
-        sizes = tuple(int(width) for width in text.split(","))
+        return tuple(int(width) for width in text.split(","))
     except ValueError:
         raise UserError(f"--widths takes whole numbers as in 50 or 20,20, not {text!r}") from None
-    if min(sizes) < 1:
-        raise UserError(f"--widths must be at least 1, not {text!r}")
-    return sizes
 
 
 def split_names(text: str) -> list[str]:

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from zoo.cli.options import check_seed, split_names
+from zoo.cli.options import split_names
+from zoo.commands.options import check_seed
 from zoo.errors import UserError
-from zoo.experiments.engine.declaration import AXES
 
 if TYPE_CHECKING:  # slow to import
     from zoo.experiments.engine.runner import Outcome
@@ -71,7 +69,10 @@ def reproduce_command(
 ) -> None:
     """See ``REPRODUCE_HELP``."""
     if listing:
-        print_list(experiment)
+        from zoo.cli.lists import list_experiments
+        from zoo.cli.show import print_card, tell_experiment
+
+        list_experiments() if experiment is None else print_card(tell_experiment(experiment))
         return
     if experiment is None:
         raise UserError("which experiment? zoo reproduce --list names them")
@@ -118,25 +119,3 @@ def _tell(outcome: Outcome, out: Path) -> None:
         reason = " ".join(f"{first.cell.name} {first.status}".split())
         count = f"{len(outcome.failed)} of {asked} cells failed"
         print(f"zoo: {count} (--retry-failed computes them again); the first: {reason}", file=sys.stderr)
-
-
-def print_list(name: str | None = None) -> None:
-    """All experiments or one: what each is, where it was published, its axes and cost."""
-    from zoo.experiments.engine.catalogue import experiments, find_experiment
-    from zoo.experiments.engine.request import WORDS
-
-    table = Table(title="Experiments", title_justify="left", title_style="bold", show_lines=True)
-    table.add_column("experiment", no_wrap=True)
-    table.add_column("what it is, what it costs", overflow="fold")
-    for experiment in experiments().values() if name is None else [find_experiment(name)]:
-        lines = [experiment.summary, f"published: {experiment.source}"]
-        for axis in AXES:
-            names = experiment.axis(axis)
-            if tuple(names) != ("default",):
-                lines.append(f"{WORDS[axis]}s: {', '.join(names)}")
-        for budget, effort in experiment.efforts.items():
-            trials = "1 trial" if effort.trials == 1 else f"{effort.trials} trials"
-            options = "".join(f", {name}={value}" for name, value in effort.options.items())
-            lines.append(f"{budget}: {effort.cost} ({trials}{options})")
-        table.add_row(experiment.name, escape("\n".join(lines)))
-    Console().print(table)

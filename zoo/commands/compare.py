@@ -10,6 +10,7 @@ import torch
 from rich.progress import Progress
 
 from guides.posterior.draws import Posterior
+from guides.posterior.evaluate import log_joint
 from zoo.commands.comparison import Comparison
 from zoo.commands.grading import Graded, grade, write_inclusion
 from zoo.commands.reference import reference_posterior
@@ -21,9 +22,9 @@ from zoo.evaluation.scoreboard import Row, write_scoreboard
 from zoo.files.kept import load_kept, seal_posterior
 from zoo.files.output import output_folder
 from zoo.files.sealed import file_checksum
-from zoo.fitting.methods import ClosedForm, Fitted
+from zoo.fitting.methods import ClosedForm, Fitted, Watch
 from zoo.fitting.problem import Problem
-from zoo.fitting.svi import log_joint
+from zoo.fitting.threads import one_torch_thread
 from zoo.registry.queries import GuideEntry, ModelEntry, find_guide
 
 #: Numbers in the draws of one guide (160 MB); a large network gets fewer of them.
@@ -40,7 +41,7 @@ def run(comparison: Comparison, out: str | Path, progress: Progress | None = Non
     :raises UserError: when the folder cannot be written or belongs to another request
     """
     problem = comparison.problem
-    with output_folder(out, comparison.config()) as folder:
+    with one_torch_thread(), output_folder(out, comparison.config()) as folder:
         truth = reference_posterior(comparison, folder, progress)
         results = [truth] if truth else []
         for name in comparison.guides:
@@ -64,9 +65,9 @@ def fit_guide(comparison: Comparison, name: str, folder: Path, progress: Progres
     if known is not None:
         return _graded(*known, entry, note)
     problem, budget = comparison.problem, comparison.budget
-    settings = guide.method.settings(len(problem.x), comparison.seed, steps=budget.steps)
+    settings = guide.method.settings(problem.size, comparison.seed, steps=budget.steps)
     try:
-        fitted = guide.method.fit(model, problem.x, problem.y, settings, progress=progress, label=name)
+        fitted = guide.method.fit(model, problem.train, settings, watch=Watch(progress, name))
     except DivergenceError as error:
         return Graded(name, entry.name, Posterior(model, {}), {}, note, f"failed: {error}")
     posterior = _posterior(fitted, problem, budget.draws, comparison.seed)
@@ -89,7 +90,7 @@ def _posterior(fitted: Fitted, problem: Problem, num_draws: int, seed: int) -> P
     if fitted.draws_with_log_prob:
         with torch.no_grad():
             draws, log_q = fitted.draws_with_log_prob(num_draws, seed)
-            figures["pareto_k"] = pareto_k(log_joint(fitted.model, draws, problem.x, problem.y) - log_q)
+            figures["pareto_k"] = pareto_k(log_joint(fitted.model, draws, *problem.train) - log_q)
     else:
         draws = fitted.draws(num_draws, seed)
     if fitted.inclusion:

@@ -11,12 +11,14 @@ from pyro import poutine
 
 from guides.posterior.draws import Posterior
 from zoo.budgets import BUDGETS, Budget
+from zoo.commands.options import check_seed, model_options
 from zoo.errors import UserError, unknown
-from zoo.fitting.problem import Problem
+from zoo.fitting.problem import Problem, load_problem
+from zoo.models.entries import Options, to_json
 from zoo.registry.queries import (
     ModelEntry,
-    ModelOptions,
     applicable,
+    baselines,
     check_data,
     find_guide,
     find_model,
@@ -44,7 +46,7 @@ class Comparison:
     data: str
     problem: Problem
     entry: ModelEntry
-    options: ModelOptions
+    options: Options
     guides: tuple[str, ...]
     reference: str
     budget: Budget
@@ -59,12 +61,17 @@ class Comparison:
             "split": self.problem.dataset.split,
             "fingerprint": self.problem.fingerprint(),
             "model": self.entry.name,
-            "options": self.options.to_dict(),
+            "options": to_json({**self.entry.options, **self.options}),
             "guides": list(self.guides),
             "reference": self.reference,
             "budget": asdict(self.budget),
             "seed": self.seed,
         }
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know: oddities of the data, and the remark."""
+        return self.problem.dataset.oddities + ((self.remark,) if self.remark else ())
 
     def fitted_model(self, guide: str) -> tuple[ModelEntry, str]:
         """The model that a guide fits here, and the note in its row."""
@@ -72,8 +79,7 @@ class Comparison:
 
     def build(self, entry: ModelEntry) -> Callable:
         """The Pyro model of an entry for this data set."""
-        dataset = self.problem.dataset
-        return entry.build(dataset.task, dataset.num_features, dataset.num_classes, self.options)
+        return entry.build(self.problem.shape, self.options)
 
     def save(self, posterior: Posterior, path: Path) -> None:
         """Writes a posterior as netCDF, with its ArviZ groups over the training data where they are small.
@@ -87,6 +93,44 @@ class Comparison:
             posterior.save(path)
 
 
+def ask(
+    data: str,
+    *,
+    model: str = "bnn",
+    guides: Sequence[str] | None = None,
+    reference: str | None = None,
+    budget: str = "quick",
+    seed: int = 0,
+    split: int = 0,
+    target: str | None = None,
+    task: str | None = None,
+    noise: float | None = None,
+    widths: Sequence[int] | None = None,
+    activation: str | None = None,
+    inclusion: float | None = None,
+) -> Comparison:
+    """The request of one call, its data loaded, and everything checked; :func:`zoo.compare` says what the
+    arguments are.
+
+    :raises UserError: for what cannot be done
+    :raises DataError: for data that are not there, or cannot be read
+    """
+    check_seed(seed)
+    problem = load_problem(data, split=split, target=target, task=task, dtype=find_model(model).dtype)
+    names = baselines(find_model(model)) if guides is None else guides
+    given = {"widths": widths, "activation": activation, "noise_scale": noise, "inclusion": inclusion}
+    return plan(
+        data,
+        problem,
+        model=model,
+        guides=names,
+        reference=reference,
+        budget=budget,
+        seed=seed,
+        options=model_options(problem, model, names, given),
+    )
+
+
 def plan(
     data: str,
     problem: Problem,
@@ -96,7 +140,7 @@ def plan(
     reference: str | None,
     budget: str,
     seed: int,
-    options: ModelOptions,
+    options: Options,
 ) -> Comparison:
     """Checks a request before anything is written.
 
@@ -123,10 +167,9 @@ def plan(
     return comparison
 
 
-def _nuts_or_none(entry: ModelEntry, problem: Problem, options: ModelOptions) -> tuple[str, str]:
+def _nuts_or_none(entry: ModelEntry, problem: Problem, options: Options) -> tuple[str, str]:
     """NUTS where nobody has asked for it, unless it would take hours; then none, and a remark."""
-    dataset = problem.dataset
-    model = entry.build(dataset.task, dataset.num_features, dataset.num_classes, options)
+    model = entry.build(problem.shape, options)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         nodes = poutine.trace(model).get_trace(problem.x[:1]).nodes.values()
     latent = [node for node in nodes if node["type"] == "sample" and not node["is_observed"]]

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pandas as pd
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
 from guides.posterior.draws import Posterior
-from guides.posterior.files import write_atomically
 from zoo.evaluation.distances import compare_functions, inclusion_error
 from zoo.evaluation.estimates import Estimate
 from zoo.evaluation.metrics import predictive_figures
 from zoo.evaluation.scoreboard import Row
+from zoo.files.tables import write_csv
 from zoo.fitting.methods import ClosedForm
 from zoo.fitting.problem import Problem
 
@@ -129,12 +128,9 @@ def inclusion_of(result: Graded) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
 
 def write_inclusion(results: Sequence[Graded], names: Sequence[str], folder: Path) -> None:
     """``inclusion.csv``: a line for every method and coefficient of the site ``w``."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(INCLUSION_COLUMNS)
+    lines = []
     for result in results:
         probabilities, errors = inclusion_of(result)
         for i, name in enumerate(names):
-            figures = (probabilities["w"][i].item(), errors["w"][i].item())
-            writer.writerow([result.method, "w", i, name, *figures])
-    write_atomically(folder / "inclusion.csv", lambda path: Path(path).write_text(stream.getvalue(), "utf-8"))
+            lines.append((result.method, "w", i, name, probabilities["w"][i].item(), errors["w"][i].item()))
+    write_csv(pd.DataFrame(lines, columns=INCLUSION_COLUMNS), folder / "inclusion.csv")

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from rich.progress import Progress
 from torch import Tensor
 from torch.distributions import Distribution
 
 from data_loaders import DataError, Standardizer, load_csv
-from guides.posterior.files import write_atomically
-from zoo.commands.report import plot_loss
 from zoo.errors import UserError
 from zoo.evaluation.metrics import class_probabilities, predictive_figures
 from zoo.evaluation.mixtures import mixture_quantiles
+from zoo.evaluation.plots import plot_loss
 from zoo.evaluation.scoreboard import LEGEND, format_figure
 from zoo.files.output import CONFIG, REMARKS, output_folder, read_config
-from zoo.fitting.methods import Fitted, unfinished
+from zoo.files.tables import write_csv
+from zoo.fitting.methods import Fitted, Place, Watch, unfinished
 from zoo.fitting.problem import LARGEST, Problem
-from zoo.registry.queries import GUIDES, ModelOptions, applicable, check_data, find_guide, find_model
+from zoo.models.entries import DataShape, Options, to_json
+from zoo.registry.queries import GUIDES, applicable, check_data, find_guide, find_model
 
 FIT = "fit.safetensors"
 QUANTILES = {"q5": 0.05, "q50": 0.5, "q95": 0.95}
@@ -38,7 +38,7 @@ def fit(
     *,
     model: str,
     guide: str,
-    options: ModelOptions,
+    options: Options,
     settings: Any,
     out: str | Path,
     progress: Progress | None = None,
@@ -68,33 +68,30 @@ def fit(
         "model": entry.name,
         "guide": guide,
         "note": note,
-        "options": options.to_dict(),
+        "options": to_json({**entry.options, **options}),
         "settings": asdict(settings),
         "seed": settings.seed,
     }
-    network = entry.build(dataset.task, dataset.num_features, dataset.num_classes, options)
+    network = entry.build(problem.shape, options)
     with output_folder(out, config) as folder:
         about = {key: value for key, value in config.items() if key not in REMARKS}
         result = find_guide(guide).method.fit(
             network,
-            problem.x,
-            problem.y,
+            problem.train,
             settings,
-            path=folder / FIT,
-            about=about,
-            progress=progress,
-            label=guide,
+            place=Place(folder / FIT, about),
+            watch=Watch(progress, guide),
         )
         if result.losses:
-            lines = "step,loss\n" + "".join(f"{i},{loss!r}\n" for i, loss in enumerate(result.losses))
-            write_atomically(folder / "losses.csv", lambda path: Path(path).write_text(lines))
+            losses = pd.DataFrame({"step": range(len(result.losses)), "loss": result.losses})
+            write_csv(losses, folder / "losses.csv")
             plot_loss(np.array(result.losses), folder / "loss.png", title=f"{guide} on {dataset.name}")
     return result
 
 
 def held_out(problem: Problem, result: Fitted, seed: int, draws: int = 1000) -> str:
     """One line: how many rows were fitted, and how well the others are predicted, in original units."""
-    counts = f"{len(problem.x)} rows fitted, {len(problem.x_test)} held out"
+    counts = f"{problem.size} rows fitted, {len(problem.x_test)} held out"
     if not len(problem.x_test):
         return counts
     try:
@@ -129,9 +126,8 @@ def load_fit(folder: str | Path) -> tuple[Fitted, dict]:
     different = [key for key in about if config.get(key) != about[key]]
     if different:
         raise UserError(f"{altered}: it lacks {different[0]!r}, or differs there from {path}")
-    model = find_model(about["model"]).build(
-        about["task"], len(about["features"]), about["num_classes"], ModelOptions.from_dict(about["options"])
-    )
+    shape = DataShape(about["task"], len(about["features"]), about["num_classes"])
+    model = find_model(about["model"]).build(shape, about["options"])
     return method.load(path, model), about
 
 
@@ -152,30 +148,32 @@ def predict(
     rows = load_csv(table, target=config["target"], require_target=False, columns=config["features"])
     if Path(out).exists() and Path(out).samefile(table):
         raise UserError(f"--out {out} is the --input itself: choose another file")
-    x = torch.as_tensor(scale.transform_x(rows.x_test), dtype=torch.float32)
+    x = torch.as_tensor(scale.transform_x(rows.x_test), dtype=find_model(config["model"]).dtype)
     _check_range(x, config["features"], table)
     predictor = fitted.predictor(draws, seed)
     columns_of = _regression_columns if config["task"] == "regression" else _class_columns
     parts = [columns_of(predictor(part), scale) for part in x.split(ROWS)]
-    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    _write_csv(columns, Path(out))
+    try:
+        write_csv(pd.concat(parts), out)
+    except OSError as error:
+        raise UserError(f"cannot write {out}: {error.strerror}") from error
     return len(x)
 
 
-def _regression_columns(predictive: Distribution, scale: Standardizer) -> dict[str, np.ndarray]:
-    """Column -> ``[N]``; float64 from here on, for targets whose mean is large beside their sd."""
+def _regression_columns(predictive: Distribution, scale: Standardizer) -> pd.DataFrame:
+    """A line a row; float64 from here on, for targets whose mean is large beside their sd."""
     quantiles = scale.inverse_mean(mixture_quantiles(predictive, list(QUANTILES.values())).numpy())
-    return {
+    columns = {
         "mean": scale.inverse_mean(predictive.mean.double().numpy()),
         "sd": scale.inverse_sd(predictive.stddev.double().numpy()),
-        **dict(zip(QUANTILES, quantiles, strict=True)),
     }
+    return pd.DataFrame(columns | dict(zip(QUANTILES, quantiles, strict=True)))
 
 
-def _class_columns(predictive: Distribution, scale: Standardizer) -> dict[str, np.ndarray]:
+def _class_columns(predictive: Distribution, scale: Standardizer) -> pd.DataFrame:
     probabilities = class_probabilities(predictive).numpy()
     columns = {f"prob_{k}": probabilities[:, k] for k in range(probabilities.shape[1])}
-    return {"label": probabilities.argmax(-1), **columns}
+    return pd.DataFrame({"label": probabilities.argmax(-1), **columns})
 
 
 def _check_range(x: Tensor, names: list[str], table: str | Path) -> None:
@@ -184,14 +182,3 @@ def _check_range(x: Tensor, names: list[str], table: str | Path) -> None:
     if len(bad):
         row, column = bad[0].tolist()
         raise DataError(f"{table}: column {names[column]!r}, row {row + 1}: far outside the training data")
-
-
-def _write_csv(columns: dict[str, np.ndarray], path: Path) -> None:
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(zip(*(values.tolist() for values in columns.values()), strict=True))
-    try:
-        write_atomically(path, lambda target: Path(target).write_text(stream.getvalue()))
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from error

@@ -13,7 +13,8 @@ import torch
 from rich.progress import Progress
 from torch import Tensor
 
-from guides.posterior.draws import Posterior, function_values, observed_laws
+from guides.posterior.draws import Posterior
+from guides.posterior.evaluate import function_values, observed_laws
 from guides.truth.gates import MCMCResult
 from guides.truth.mcmc import nuts
 from zoo.commands.comparison import Comparison
@@ -48,16 +49,14 @@ def _nuts_reference(comparison: Comparison, folder: Path, progress: Progress | N
             result = _run_nuts(comparison, model, folder / FILE)
     except ValueError as error:  # no starting point, values that are not finite
         return Graded("nuts", comparison.entry.name, Posterior(model, {}), {}, "", f"failed: {error}")
-    sites = {name: torch.as_tensor(np.array(value)) for name, value in result.draws.items()}
-    info = {"method": "nuts", "settings": result.settings, "diagnostics": result.diagnostics}
-    posterior = Posterior(model, sites, info, result.sample_stats)
     found = result.diagnostics
     note = (
         f"R-hat {found['max_rhat']:.3f}, bulk ESS {found['min_ess_bulk']:.0f}, "
         f"{found['divergences']} divergences, {found['attempts']} attempt{'s' * (found['attempts'] > 1)}"
     )
     status = "ok" if result.passed else f"failed: {result.reason}"
-    return Graded("nuts", comparison.entry.name, posterior, {"fit_seconds": result.seconds}, note, status)
+    figures = {"fit_seconds": result.seconds}
+    return Graded("nuts", comparison.entry.name, result.posterior(model), figures, note, status)
 
 
 def _run_nuts(comparison: Comparison, model, cache: Path) -> MCMCResult:
@@ -73,7 +72,7 @@ def _run_nuts(comparison: Comparison, model, cache: Path) -> MCMCResult:
 
     return nuts(
         model.twin,
-        (problem.x.numpy(), problem.y.numpy()),
+        tuple(value.numpy() for value in problem.train),
         function=function,
         warmup=budget.warmup,
         draws=budget.mcmc_draws,

@@ -6,14 +6,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from guides.posterior.files import write_atomically
 from zoo.commands.comparison import Comparison
 from zoo.commands.grading import Graded, inclusion_of
 from zoo.evaluation.mixtures import mixture_quantiles
-from zoo.evaluation.plots import REFERENCES, plot_bands_1d, plot_inclusion, plot_scatter, plot_scoreboard
-from zoo.evaluation.scoreboard import LEGEND, Row
+from zoo.evaluation.plots import (
+    REFERENCES,
+    compared,
+    plain,
+    plot_bands_1d,
+    plot_inclusion,
+    plot_scatter,
+    plot_scoreboard,
+)
+from zoo.evaluation.scoreboard import Row
 
 
 def write_plots(comparison: Comparison, results: Sequence[Graded], rows: Sequence[Row], folder: Path) -> None:
@@ -24,7 +30,7 @@ def write_plots(comparison: Comparison, results: Sequence[Graded], rows: Sequenc
     :param rows: of all methods
     """
     title = plain(f"{comparison.entry.name} on {comparison.problem.dataset.name}")
-    if any(row.estimate(name) is not None for row in rows for name in LEGEND):
+    if compared(rows):
         plot_scoreboard(rows, folder / "scoreboard.png", title=title)
     if not results:
         return
@@ -71,23 +77,3 @@ def _inclusion(comparison: Comparison, results: Sequence[Graded], path: Path, ti
     methods = {result.method: inclusion_of(result)[0]["w"].numpy() for result in results}
     names = [plain(name) for name in comparison.problem.dataset.feature_names]
     plot_inclusion(methods, names, path, title=title)
-
-
-def plot_loss(losses: np.ndarray, path: Path, title: str = "") -> None:
-    """The loss of every step ``[steps]`` (grey) and its running mean over a fiftieth of the fit."""
-    window = max(1, len(losses) // 50)
-    running = np.convolve(losses, np.ones(window) / window, mode="valid")
-    figure = Figure(figsize=(6, 3.2), layout="constrained")
-    axis = figure.subplots()
-    axis.plot(losses, color="0.8", linewidth=0.5)
-    axis.plot(np.arange(window - 1, len(losses)), running, color="#0072B2")
-    low, high = np.quantile(losses, [0.001, 0.95])
-    if low < high:  # the first steps would flatten the rest
-        axis.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
-    axis.set(xlabel="step", ylabel="minus ELBO (nats)", title=plain(title))
-    write_atomically(path, lambda target: figure.savefig(target, format="png", dpi=150))
-
-
-def plain(text: str) -> str:
-    """A name that matplotlib shows as it stands: a dollar sign would begin a formula."""
-    return text.replace("$", r"\$")

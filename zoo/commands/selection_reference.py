@@ -57,7 +57,7 @@ def _count_linear(model: Callable, comparison: Comparison, num_draws: int) -> tu
     exact = enumerate_spike_slab(x, y, inclusion_prob=model.inclusion)
     note = f"all 2^{x.shape[1]} models; its ELBO is the log evidence"
     info = _info(exact.inclusion, np.zeros(x.shape[1]), (exact.log_evidence, 0.0), note)
-    return exact.sample(num_draws, seed=comparison.seed), info
+    return exact.draws(num_draws, seed=comparison.seed), info
 
 
 def _count_logistic(
@@ -83,7 +83,7 @@ def _count_logistic(
     worst = (off - 4 * check.inclusion_se).max()
     if not worst <= MOST_OFF:  # NaN fails
         info["status"] = f"failed: Laplace's approximation is off by {off.max():.3f} in inclusion"
-    return exact.sample(num_draws, seed=comparison.seed, resample=True), info
+    return exact.draws(num_draws, seed=comparison.seed, resample=True), info
 
 
 def gibbs_reference(comparison: Comparison, path: Path) -> Graded:

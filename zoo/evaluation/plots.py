@@ -16,19 +16,22 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 
-from guides.posterior.files import write_atomically
 from zoo.evaluation.estimates import Estimate
 from zoo.evaluation.scoreboard import LEGEND, Row
+from zoo.files.tables import write_figure
 
 #: Okabe & Ito (2008): told apart with every common kind of colour blindness.  The reference is black.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#F0E442")
 REFERENCE_COLOUR, FAINT = "black", "0.65"
 REFERENCES = ("nuts", "exact", "gibbs")
-DPI = 160
+DPI = 130
 #: Where a figure would be for a method that is right.
 RIGHT_VALUES = {"coverage_90": 0.9, "ref_sd_ratio": 1.0}
+#: Figures that have no panel on the picture of a scoreboard, and panels side by side on it.
+READ = ("density_mean", "density_half", "num_parameters", "fit_seconds")
+MOST_COLUMNS = 4
 Band = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
@@ -43,19 +46,20 @@ def colours(methods: Sequence[str], reference: str | None = None) -> dict[str, s
 
 
 def plot_scoreboard(rows: Sequence[Row], path: str | Path, title: str = "") -> None:
-    """One panel a figure that exists: a dot with ± 2 standard errors per method, the reference marked.
+    """One panel a figure by which methods compare: a dot with ± 2 standard errors per method, the reference
+    marked.  Sizes, densities and seconds are numbers to read, not to compare by; they stand in the table.
 
     Methods named "nuts", "exact" or "gibbs" are the reference: a black diamond and a line through their
     panels.  Failed methods keep their line, marked as failed.  Panels of distances carry the noise floor as
     a grey band where it is known.
 
-    :raises ValueError: when no row has a figure
+    :raises ValueError: when no row has such a figure
     """
-    names = [n for n in LEGEND if any(_plottable(getattr(row, n)) for row in rows)]
+    names = compared(rows)
     if not names:
         raise ValueError("no row of the scoreboard has a figure to plot")
-    columns = min(4, len(names))
-    panels = math.ceil(len(names) / columns)
+    panels = math.ceil(len(names) / MOST_COLUMNS)
+    columns = math.ceil(len(names) / panels)
     # room for the names of the methods on the left, and a constant height a method
     width = 0.075 * max(len(_label(row, rows)) for row in rows) + 2.5 * columns + 0.4
     height = panels * (0.95 + 0.27 * len(rows)) + (0.75 if title else 0.45)
@@ -71,6 +75,11 @@ def plot_scoreboard(rows: Sequence[Row], path: str | Path, title: str = "") -> N
             text.set_color("black" if row.status == "ok" else "#B00020")
     axes.flat[0].set_ylim(len(rows) - 0.4, -0.6)  # the first row on top
     _finish(figure, path, title, _scoreboard_caption(rows, names))
+
+
+def compared(rows: Sequence[Row]) -> list[str]:
+    """The figures that :func:`plot_scoreboard` has a panel for."""
+    return [n for n in LEGEND if n not in READ and any(_plottable(getattr(row, n)) for row in rows)]
 
 
 def _plottable(value: float | None) -> bool:
@@ -114,12 +123,7 @@ def _score_panel(axis: Axes, rows: Sequence[Row], name: str, palette: Mapping[st
     axis.text(
         0.5, 1.015, arrow, transform=axis.transAxes, ha="center", va="bottom", fontsize=7.5, color="0.4"
     )
-    counts = name in ("num_parameters", "fit_seconds")
-    values = [getattr(row, name) for row in rows]
-    if counts and _spans_decades(values):
-        _log_axis(axis, values)
-    else:
-        axis.xaxis.set_major_locator(MaxNLocator(4, integer=name == "num_parameters"))
+    axis.xaxis.set_major_locator(MaxNLocator(4))
     axis.margins(x=0.12)
     axis.tick_params(axis="x", labelsize=8)
     axis.grid(axis="both", color="0.92", linewidth=0.8)
@@ -143,21 +147,6 @@ def _mark_right_values(axis: Axes, name: str, floor: float | None) -> None:
         axis.axvspan(0, floor or 0, color="0.88", linewidth=0, zorder=0.4)
     if name == "pareto_k":
         axis.axvline(0.7, color=FAINT, linewidth=1.2, zorder=1)
-
-
-def _log_axis(axis: Axes, values: Sequence[float | None]) -> None:
-    """A logarithmic axis with few ticks: 1, 2, 5 over a decade or so, powers of ten over more."""
-    known = [value for value in values if value]
-    wide = max(known) > 30 * min(known)
-    axis.set_xscale("log")
-    axis.xaxis.set_major_locator(LogLocator(subs=(1,) if wide else (1, 2, 5)))
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.xaxis.set_minor_locator(NullLocator())
-
-
-def _spans_decades(values: Sequence[float | None]) -> bool:
-    positive = [v for v in values if v]
-    return len(positive) > 1 and max(positive) > 10 * min(positive)
 
 
 # ------------------------------------------------------------------------------------------- one-dimensional
@@ -325,7 +314,30 @@ def plot_inclusion(
     _finish(figure, path, title)
 
 
+# ------------------------------------------------------------------------------------------------------ loss
+
+
+def plot_loss(losses: np.ndarray, path: str | Path, title: str = "") -> None:
+    """The loss of every step ``[steps]`` (grey) and its running mean over a fiftieth of the fit."""
+    window = max(1, len(losses) // 50)
+    running = np.convolve(losses, np.ones(window) / window, mode="valid")
+    figure = Figure(figsize=(6, 3.2), layout="constrained")
+    axis = figure.subplots()
+    axis.plot(losses, color="0.8", linewidth=0.5)
+    axis.plot(np.arange(window - 1, len(losses)), running, color="#0072B2")
+    low, high = np.quantile(losses, [0.001, 0.95])
+    if low < high:  # the first steps would flatten the rest
+        axis.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
+    axis.set(xlabel="step", ylabel="minus ELBO (nats)", title=plain(title))
+    write_figure(figure, path, dpi=150)
+
+
 # --------------------------------------------------------------------------------------------------------- sh
+
+
+def plain(text: str) -> str:
+    """A name that matplotlib shows as it stands: a dollar sign would begin a formula."""
+    return text.replace("$", r"\$")
 
 
 def _reference_name(methods: Mapping[str, object], named: str | None) -> str | None:
@@ -356,7 +368,4 @@ def _finish(figure: Figure, path: str | Path, title: str, caption: str = "") -> 
         # under everything: constrained layout keeps no room for figure texts, so the file's box is widened
         # for it
         figure.text(0.5, -0.01, caption, ha="center", va="top", fontsize=8, color="0.35")
-    write_atomically(
-        path,
-        lambda target: figure.savefig(target, format="png", dpi=DPI, bbox_inches="tight", pad_inches=0.12),
-    )
+    write_figure(figure, path, dpi=DPI, bbox_inches="tight", pad_inches=0.12)

@@ -9,17 +9,17 @@ it.
 from __future__ import annotations
 
 import csv
-import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import NamedTuple
 
+import pandas as pd
 from rich.table import Table
 
-from guides.posterior.files import write_atomically
 from zoo.evaluation.estimates import Estimate
+from zoo.files.tables import markdown_table, write_csv, write_text
 
 
 class Column(NamedTuple):
@@ -171,20 +171,58 @@ ERROR_COLUMNS = ("method", "model", "figure", "standard_error", "noise_floor")
 # ---------------------------------------------------------------------------------------------------------- f
 
 
+def scoreboard_frame(rows: Sequence[Row]) -> pd.DataFrame:
+    """The rows with the columns of ``scoreboard.csv``; a figure that does not exist is missing.
+
+    :raises ValueError: when two rows have the same method and model
+    """
+    table = pd.DataFrame([{name: getattr(row, name) for name in COLUMNS} for row in rows], columns=COLUMNS)
+    twice = table[table.duplicated(["method", "model"])]
+    if len(twice):
+        raise ValueError(f"two rows of the scoreboard are both {twice.method.iat[0]} on {twice.model.iat[0]}")
+    kinds = {name: "float64" for name in COLUMNS if name not in TEXT_COLUMNS}
+    return table.astype(kinds | {"num_parameters": "Int64"})
+
+
+def error_frame(rows: Sequence[Row]) -> pd.DataFrame:
+    """The columns of ``standard_errors.csv``, a line for every figure with an error or a floor that has no
+    column on the scoreboard.
+    """
+    lines = [
+        (row.method, row.model, name, row.standard_errors.get(name), row.noise_floors.get(name))
+        for row in rows
+        for name in LEGEND
+        if name in row.standard_errors or name in row.noise_floors
+    ]
+    kinds = {"standard_error": "float64", "noise_floor": "float64"}
+    return pd.DataFrame(lines, columns=ERROR_COLUMNS).astype(kinds)
+
+
+def wide_frame(rows: Sequence[Row]) -> pd.DataFrame:
+    """All figures and errors of a comparison in one table: the columns of ``scoreboard.csv`` with the method
+    as index, then ``<figure>_se`` and ``<figure>_floor`` of the lines of ``standard_errors.csv``.
+
+    :raises ValueError: when two rows have the same method and model
+    """
+    table = scoreboard_frame(rows).set_index("method")
+    errors = error_frame(rows)
+    for name in LEGEND:
+        lines = errors[errors["figure"] == name].set_index("method")
+        for column, ending in (("standard_error", "se"), ("noise_floor", "floor")):
+            if lines[column].notna().any():
+                table[f"{name}_{ending}"] = lines[column]
+    return table
+
+
 def write_scoreboard(rows: Sequence[Row], folder: str | Path) -> None:
     """Writes ``scoreboard.csv``, ``standard_errors.csv`` and ``scoreboard.md``, each whole or not at all.
 
     :raises ValueError: when two rows have the same method and model
     """
-    folder = Path(folder)
-    names = [(row.method, row.model) for row in rows]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"two rows of the scoreboard are both {name[0]} on {name[1]}")
-    table = [[_cell(getattr(row, name)) for name in COLUMNS] for row in rows]
-    _write(folder / "standard_errors.csv", _csv(ERROR_COLUMNS, _error_lines(rows)))
-    _write(folder / "scoreboard.md", markdown(rows))
-    _write(folder / "scoreboard.csv", _csv(COLUMNS, table))  # last: where it exists, so do the others
+    folder, table = Path(folder), scoreboard_frame(rows)
+    write_csv(error_frame(rows), folder / "standard_errors.csv")
+    write_text(folder / "scoreboard.md", markdown(rows))
+    write_csv(table, folder / "scoreboard.csv")  # last: where it exists, so do the others
 
 
 def read_scoreboard(folder: str | Path) -> list[Row]:
@@ -213,32 +251,8 @@ def read_scoreboard(folder: str | Path) -> list[Row]:
     return rows
 
 
-def _write(path: Path, content: str) -> None:
-    write_atomically(path, lambda target: Path(target).write_text(content, encoding="utf-8", newline=""))
-
-
-def _csv(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([header, *lines])
-    return text.getvalue()
-
-
-def _cell(value: object) -> str:
-    """Text of a cell; ``repr`` of a float is its shortest text that reads back as the same number."""
-    return "" if value is None else repr(float(value)) if isinstance(value, float) else str(value)
-
-
-def _error_lines(rows: Sequence[Row]) -> list[list[str]]:
-    lines = []
-    for row in rows:
-        for name in LEGEND:
-            se, floor = row.standard_errors.get(name), row.noise_floors.get(name)
-            if se is not None or floor is not None:
-                lines.append([row.method, row.model, name, _cell(se), _cell(floor)])
-    return lines
-
-
 def _read(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
+    """Cells as text; pandas would fill up a line that was cut off."""
     with path.open(encoding="utf-8", newline="") as file:
         lines = list(csv.reader(file))
     if not lines or tuple(lines[0]) != tuple(columns):
@@ -262,23 +276,17 @@ def _number(text: str, path: Path, column: str) -> float | int | None:
 
 def markdown(rows: Sequence[Row]) -> str:
     """A Markdown table of the rows with a legend; columns that are empty in all rows are left out."""
-    headings, lines = _table(rows)
-
-    def escape(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(c.replace("|", "\\|").replace("\n", " ") for c in cells) + " |"
-
-    numbers = len(headings) - sum(h in TEXT_COLUMNS for h in headings)
-    ruler = "|" + "---|" * (len(headings) - numbers) + "---:|" * numbers
+    table = _texts(rows)
+    sides = "".join("l" if name in TEXT_COLUMNS else "r" for name in table)
     legend = [f"- **{LEGEND[name].heading}**: {_explained(name)}" for name in _existing(rows)]
-    text = [escape(headings), ruler, *map(escape, lines), "", *legend]
-    return "\n".join([*text, "", _HOW_TO_READ]) + "\n"
+    return "\n".join([markdown_table(table, sides), "", *legend, "", _HOW_TO_READ]) + "\n"
 
 
 def rich_table(rows: Sequence[Row], title: str | None = None) -> Table:
     """The same for a terminal, a column a method (there are more figures than methods); failed methods in
     red, notes below.
     """
-    headings, lines = _table(rows)
+    texts = _texts(rows)
     table = Table(title=title, header_style="bold", caption=_notes(rows), caption_justify="left")
     table.add_column("", overflow="fold")
     for row in rows:
@@ -286,19 +294,13 @@ def rich_table(rows: Sequence[Row], title: str | None = None) -> Table:
         table.add_column(
             _plain(row.method), justify="right", overflow="fold", style="red" if failed else None
         )
-    figures = dict(zip([h for h in headings if h not in TEXT_COLUMNS], _existing(rows), strict=True))
-    for i, heading in enumerate(headings):
-        if heading in ("method", "note"):
-            continue
-        better = LEGEND[figures[heading]].better if heading in figures else ""
+    better_of = {LEGEND[name].heading: LEGEND[name].better for name in _existing(rows)}
+    for heading in texts.columns.drop(["method", "note"], errors="ignore"):
+        better = better_of.get(heading, "")
         sign = {"lower": " [dim]↓[/dim]", "higher": " [dim]↑[/dim]"}.get(
             better, f" [dim]({better})[/dim]" if better else ""
         )
-        table.add_row(
-            heading + sign,
-            *(_plain(line[i]) for line in lines),
-            end_section=heading == "status",
-        )
+        table.add_row(heading + sign, *map(_plain, texts[heading]), end_section=heading == "status")
     return table
 
 
@@ -333,15 +335,13 @@ def _explained(name: str) -> str:
     return f"{words}; {better if 'right' in better else better + ' is better'}" if better else words
 
 
-def _table(rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """Headings and cells as text."""
-    figures = _existing(rows)
-    text = [name for name in TEXT_COLUMNS if name != "note" or any(row.note for row in rows)]
-    headings = [*text, *(LEGEND[name].heading for name in figures)]
-    lines = [
-        [getattr(row, n) for n in text] + [format_figure(row.estimate(n)) for n in figures] for row in rows
-    ]
-    return headings, lines
+def _texts(rows: Sequence[Row]) -> pd.DataFrame:
+    """The cells as people see them, under their headings."""
+    texts = [name for name in TEXT_COLUMNS if name != "note" or any(row.note for row in rows)]
+    columns = {name: [getattr(row, name) for row in rows] for name in texts}
+    for name in _existing(rows):
+        columns[LEGEND[name].heading] = [format_figure(row.estimate(name)) for row in rows]
+    return pd.DataFrame(columns)
 
 
 def format_figure(estimate: Estimate | None) -> str:

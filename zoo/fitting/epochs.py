@@ -6,10 +6,9 @@ logits ``[N, K]``, and any guide of this package.
 
 from __future__ import annotations
 
+import itertools
 import math
-import time
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyro
@@ -18,11 +17,12 @@ from pyro import poutine
 from pyro.infer import SVI
 from torch import Tensor
 from torch.distributions import Categorical
-from torch.func import vmap
 
 from guides.core.distributions import base_prior
 from guides.core.flat_guide import FlatGuide
-from zoo.errors import DivergenceError
+from guides.core.svi import Schedule, half_cosine, shuffled_epochs, svi_steps
+from guides.posterior.evaluate import over_draws
+from zoo.fitting.svi import fitting
 
 #: Rows that all members of an ensemble see at once.
 ROWS = 1000
@@ -47,9 +47,21 @@ class Training:
         if self.epochs < 1 or self.batch_size < 1 or not self.lr > 0:
             raise ValueError("epochs, batch_size and lr must be positive")
 
-    def learning_rate(self, progress: float) -> float:
-        """:param progress: share of the steps that are done"""
-        return self.lr * 0.5 * (1 + math.cos(math.pi * progress))
+    def steps_an_epoch(self, rows: int) -> int:
+        return rows // min(self.batch_size, rows)
+
+    def schedule(self, rows: int) -> Schedule:
+        """The learning rate falls from step to step, a guide is annealed from epoch to epoch."""
+        steps, epochs = self.steps_an_epoch(rows), self.epochs
+
+        def learning_rate(step: int) -> float:
+            epoch, i = divmod(step, steps)
+            return half_cosine(self.lr, (epoch + i / steps) / epochs)
+
+        def progress(step: int) -> float:
+            return step // steps / max(1, epochs - 1)
+
+        return Schedule(steps * epochs, learning_rate, progress)
 
 
 @dataclass
@@ -69,62 +81,46 @@ class History:
 def train(
     model: Callable,
     guide: FlatGuide,
-    x: Tensor,
-    y: Tensor,
+    data: Sequence[Tensor],
     training: Training,
     *,
     each_epoch: Callable[[int], Mapping[str, float]] | None = None,
 ) -> History:
-    """Fits the guide to ``x: [N, ...]``, ``y: [N]`` by minibatches; one Monte Carlo sample a step.
+    """Fits the guide by minibatches; one Monte Carlo sample a step.
 
     A guide with a temperature is annealed along with the learning rate.
 
+    :param data: the model's arguments, tensors ``[N, ...]`` whose rows belong together; the model also takes
+        ``N`` after them
     :param each_epoch: called with the number of epochs done, 0 before the first; its time is not counted
     :raises DivergenceError: when a loss or, at the end, a parameter is not finite
     :raises ValueError: without rows
     """
-    if not len(x):
+    rows = len(data[0])
+    if not rows:
         raise ValueError("there are no rows to train on")
-    size, batch = len(x), min(training.batch_size, len(x))
-    steps = size // batch
     history = History()
-    generator = torch.Generator().manual_seed(training.seed)
-    devices = [x.device] if x.is_cuda else []
-    with torch.random.fork_rng(devices=devices), pyro.validation_enabled(False), warnings.catch_warnings():
-        # What is not finite reaches the loss, where the step is known.
-        warnings.filterwarnings("ignore", message="Encountered (NaN|\\+/-inf)", category=UserWarning)
+    devices = [data[0].device] if data[0].is_cuda else []
+    with torch.random.fork_rng(devices=devices), fitting():
         torch.manual_seed(training.seed)
-        set_up(guide, x, y, training)
-        optimizer = guide.optimizer(training.lr)
-        svi = SVI(model, guide, optimizer, guide.elbo())
+        set_up(guide, data, training)
+        svi = SVI(model, guide, guide.optimizer(training.lr), guide.elbo())
+        batches = shuffled_epochs(data, training.batch_size, training.seed)
+        steps = svi_steps(svi, batches, training.schedule(rows))
         if each_epoch is not None:
             history.figures.append(each_epoch(0))
         for epoch in range(training.epochs):
-            if hasattr(guide, "anneal"):
-                guide.anneal(epoch / max(1, training.epochs - 1))
-            start, losses = time.perf_counter(), []
-            order = torch.randperm(size, generator=generator).to(x.device)
-            for i, rows in enumerate(order[: steps * batch].split(batch)):
-                optimizer.set_lr(training.learning_rate((epoch + i / steps) / training.epochs))
-                losses.append(svi.step(x[rows], y[rows], size))
-                if not math.isfinite(losses[-1]):
-                    raise DivergenceError(
-                        f"epoch {epoch + 1}, step {i + 1}: the loss is {losses[-1]}; lower the learning rate "
-                        f"(now {training.lr:g})"
-                    )
-            history.seconds.append(time.perf_counter() - start)
+            losses, seconds = zip(*itertools.islice(steps, training.steps_an_epoch(rows)), strict=True)
             history.losses.append(math.fsum(losses) / len(losses))
+            history.seconds.append(math.fsum(seconds))
             if each_epoch is not None:
                 history.figures.append(each_epoch(epoch + 1))
-    if not all(parameter.isfinite().all() for parameter in guide.parameters()):
-        raise DivergenceError(f"the last step is not finite; lower the learning rate (now {training.lr:g})")
     return history
 
 
-def set_up(guide: FlatGuide, x: Tensor, y: Tensor, training: Training) -> None:
-    """Makes a guide ready for the data ``x: [N, ...]``, ``y: [N]``; one with parameters keeps them."""
-    rows = slice(training.batch_size)
-    guide.setup(x[rows], y[rows], len(x))
+def set_up(guide: FlatGuide, data: Sequence[Tensor], training: Training) -> None:
+    """Makes a guide ready for the data, as :func:`train` has them; one with parameters keeps them."""
+    guide.setup(*(part[: training.batch_size] for part in data), len(data[0]))
 
 
 # ------------------------------------------------------------------------------------------------ predictions
@@ -139,7 +135,7 @@ def member_probabilities(
     :param weights: of every latent site ``[M, *site]``, drawn once for each network
     :param x: ``[N, ...]``, in pieces of ``rows``
     """
-    return torch.cat([piece for _, piece in _pieces(model, weights, x, rows)], 1)
+    return torch.cat(list(_pieces(model, weights, x, rows)), 1)
 
 
 @torch.no_grad()
@@ -149,22 +145,19 @@ def averaged_probabilities(
     """The ensemble's prediction ``[N, K]``: the mean over networks of their class *probabilities* (the
     published programs average their logarithms); arguments as for :func:`member_probabilities`.
     """
-    return torch.cat([piece.mean(0) for _, piece in _pieces(model, weights, x, rows)])
+    return torch.cat([piece.mean(0) for piece in _pieces(model, weights, x, rows)])
 
 
-def _pieces(
-    model: Callable, weights: Mapping[str, Tensor], x: Tensor, rows: int
-) -> Iterator[tuple[slice, Tensor]]:
-    nothing = torch.zeros(rows, dtype=torch.long, device=x.device)  # data, so that none are drawn
-    weights = {name: value.detach() for name, value in weights.items()}
+def _pieces(model: Callable, weights: Mapping[str, Tensor], x: Tensor, rows: int) -> Iterator[Tensor]:
+    for inputs in x.split(rows):
+        nothing = torch.zeros(len(inputs), dtype=torch.long, device=x.device)  # data, so that none are drawn
 
-    def logits(members: dict[str, Tensor], inputs: Tensor) -> Tensor:
-        return poutine.condition(model, members)(inputs, nothing[: len(inputs)])
+        def logits(
+            member: dict[str, Tensor], inputs: Tensor = inputs, nothing: Tensor = nothing
+        ) -> tuple[Tensor]:
+            return (poutine.condition(model, member)(inputs, nothing),)
 
-    with pyro.validation_enabled(False), poutine.block():
-        for start in range(0, len(x), rows):
-            part = slice(start, start + rows)
-            yield part, vmap(logits, in_dims=(0, None))(weights, x[part]).softmax(-1)
+        yield over_draws(logits, weights)[0].softmax(-1)
 
 
 def single_network(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

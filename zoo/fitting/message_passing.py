@@ -1,23 +1,20 @@
-"""Probabilistic backpropagation as a method of the zoo: its fit, kept in a file with a seal."""
+"""Probabilistic backpropagation as a method of the zoo."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from rich.progress import Progress
 from torch import Tensor
 
 from zoo.errors import DivergenceError
-from zoo.files.sealed import is_finished, read_seal, seal_of, write_seal
-from zoo.fitting.methods import Fitted, unfinished
-from zoo.models.bnn import BNN, PBPNetwork
-from zoo.models.weights import GaussianWeights
+from zoo.fitting.methods import Fitted, Watch
+from zoo.fitting.stored import Stored
+from zoo.models.traits import Traits
 
-if TYPE_CHECKING:  # slow to import
+if TYPE_CHECKING:  # imports JAX: not for zoo --help
     from guides.message_passing import ProbabilisticBackpropagation
 
 
@@ -30,8 +27,12 @@ class PassSettings:
 
 
 @dataclass(frozen=True)
-class MessagePassing:
-    """Probabilistic backpropagation (:class:`guides.ProbabilisticBackpropagation`) of a number of passes."""
+class MessagePassing(Stored):
+    """Probabilistic backpropagation (:class:`guides.ProbabilisticBackpropagation`) of a number of passes.
+
+    What it finds is the guide itself, and its file one that :meth:`guides.ProbabilisticBackpropagation.load`
+    reads.
+    """
 
     messages: Literal["gaussian", "spike-slab"]
     epochs: int
@@ -40,90 +41,60 @@ class MessagePassing:
     def settings(self, rows: int, seed: int, **wishes: object) -> PassSettings:
         return PassSettings(self.epochs, seed)
 
-    def fit(
-        self,
-        model: Callable,
-        x: Tensor,
-        y: Tensor,
-        settings: PassSettings,
-        *,
-        path: Path | None = None,
-        about: Mapping | None = None,
-        progress: Progress | None = None,
-        label: str = "fit",
-    ) -> Fitted:
-        """A fit takes seconds: an interrupted one begins again, a finished one is read."""
-        about = json.loads(json.dumps(about or {}))
-        if is_finished(path, about):
-            return self.load(path, model)
-        guide = self._guide_class()(model, messages=self.messages)
-        advance = _bar(progress, label, settings.epochs)
-        guide.fit(x, y, epochs=settings.epochs, seed=settings.seed, on_epoch=advance)
-        _check(guide)
-        if path is not None:
-            guide.save(path)
-            write_seal(path, about)
-        return _fitted(guide, model)
+    def run(
+        self, model: Callable, data: tuple[Tensor, Tensor], settings: PassSettings, watch: Watch
+    ) -> ProbabilisticBackpropagation:
+        guide = _guide_class()(model, messages=self.messages)
+        advance = _bar(watch, settings.epochs)
+        guide.fit(*data, epochs=settings.epochs, seed=settings.seed, on_epoch=advance)
+        for name, site in guide.sites.items():
+            if not (site.mean.isfinite().all() and site.variance.isfinite().all()):
+                raise DivergenceError(f"site {name!r} is not finite after {guide.epochs} passes")
+        return guide
 
-    def about(self, path: Path) -> dict:
-        if not seal_of(path).exists():
-            raise unfinished(path)
-        return read_seal(path)
+    def read(self, path: Path, model: Callable) -> ProbabilisticBackpropagation:
+        return _guide_class().load(path, model)
 
-    def load(self, path: Path, model: Callable) -> Fitted:
-        return _fitted(self._guide_class().load(path, model), model)
+    def fitted(self, model: Callable, found: ProbabilisticBackpropagation) -> Fitted:
+        """The predictive distribution of messages is in closed form."""
+        weights = sum(site.mean.numel() for site in found.sites.values())
+        passes = f"{found.epochs} pass{'es' * (found.epochs > 1)}"
 
-    @staticmethod
-    def _guide_class():
-        from guides.message_passing import ProbabilisticBackpropagation  # imports JAX: not for zoo --help
+        def draws_with_log_prob(n: int, seed: int) -> tuple[dict[str, Tensor], Tensor]:
+            draws = found.draws(n, seed=seed)
+            return draws, found.log_prob(draws)
 
-        return ProbabilisticBackpropagation
+        return Fitted(
+            model,
+            draws=lambda n, seed: found.draws(n, seed=seed),
+            num_parameters=2 * weights + 2 * len(found.precisions),  # mean, variance; concentration, rate
+            seconds=found.seconds,
+            summary=f"{passes} in {found.seconds:.1f} s, {sum(found.refused.values())} updates refused",
+            draws_with_log_prob=draws_with_log_prob,
+            closed_form=found,
+        )
 
 
-def refuses_messages(model: Callable) -> str:
-    """Why no messages can be passed through a model of the zoo; empty when they can."""
-    if isinstance(model, PBPNetwork):
-        return ""
-    if not isinstance(model, BNN) or not isinstance(model.weights, GaussianWeights):
-        return "messages are passed for Gaussian weights in linear layers, and its weights are others"
-    if model.likelihood != "normal":
-        return f"messages end in a Gaussian likelihood, and its likelihood is {model.likelihood}"
-    if model.activation not in ("relu", "leaky-relu"):
-        return f"messages pass relu and leaky-relu only, and its activation is {model.activation}"
-    return ""
+def _guide_class() -> type[ProbabilisticBackpropagation]:
+    from guides.message_passing import ProbabilisticBackpropagation
+
+    return ProbabilisticBackpropagation
 
 
-def _fitted(guide: ProbabilisticBackpropagation, model: Callable) -> Fitted:
-    """What the messages answer; their predictive distribution is in closed form."""
-    weights = sum(site.mean.numel() for site in guide.sites.values())
-    passes = f"{guide.epochs} pass{'es' * (guide.epochs > 1)}"
-    return Fitted(
-        model,
-        draws=lambda n, seed: guide.draws(n, seed=seed),
-        num_parameters=2 * weights + 2 * len(guide.precisions),  # mean, variance; concentration, rate
-        seconds=guide.seconds,
-        summary=f"{passes} in {guide.seconds:.1f} s, {sum(guide.refused.values())} updates refused",
-        draws_with_log_prob=lambda n, seed: _weighed(guide, guide.draws(n, seed=seed)),
-        closed_form=guide,
-    )
-
-
-def _weighed(
-    guide: ProbabilisticBackpropagation, draws: dict[str, Tensor]
-) -> tuple[dict[str, Tensor], Tensor]:
-    return draws, guide.log_prob(draws)
-
-
-def _check(guide: ProbabilisticBackpropagation) -> None:
-    """:raises DivergenceError: naming the site whose moments are not finite"""
-    for name, site in guide.sites.items():
-        if not (site.mean.isfinite().all() and site.variance.isfinite().all()):
-            raise DivergenceError(f"site {name!r} is not finite after {guide.epochs} passes")
-
-
-def _bar(progress: Progress | None, label: str, epochs: int) -> Callable | None:
+def _bar(watch: Watch, epochs: int) -> Callable | None:
     """What the guide calls after every pass; nothing where nobody watches, for it costs time."""
-    if progress is None:
+    if watch.progress is None:
         return None
-    task = progress.add_task(label, total=epochs)
-    return lambda epoch, guide: progress.advance(task)
+    advance = watch.start(epochs)
+    return lambda epoch, guide: advance()
+
+
+def refuses_messages(traits: Traits) -> str:
+    """Why no messages can be passed through a model of these traits; empty when they can."""
+    if traits.weights not in ("gaussian", "hierarchical") or traits.inputs != "rows":
+        return "messages are passed for Gaussian weights in linear layers, and its weights are others"
+    if traits.likelihood != "normal":
+        return f"messages end in a Gaussian likelihood, and its likelihood is {traits.likelihood}"
+    if traits.activation not in ("relu", "leaky-relu"):
+        return f"messages pass relu and leaky-relu only, and its activation is {traits.activation}"
+    return ""

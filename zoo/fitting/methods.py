@@ -1,12 +1,12 @@
 """The ways to fit a guide, and what all of them answer afterwards.
 
-A method takes a model and data ``x: [N, in]``, ``y: [N]`` and gives a :class:`Fitted`; the scoreboard and
-``zoo predict`` know nothing else of it.  Stochastic variational inference is here, others have modules of
-their own.
+A method takes a model and its data and gives a :class:`Fitted`; the scoreboard and ``zoo predict`` know
+nothing else of it.  Stochastic variational inference is here, others have modules of their own.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,6 +75,38 @@ class Fitted:
         return Posterior.from_draws(self.model, self.draws(num_draws, seed)).predictive
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a fit is kept.
+
+    :ivar about: what is being fitted, JSON-safe; a file about something else is refused
+    """
+
+    path: Path
+    about: Mapping = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "about", json.loads(json.dumps(self.about)))  # as a file gives it back
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Who watches a fit: a bar with a label, or nobody."""
+
+    progress: Progress | None = None
+    label: str = "fit"
+
+    def start(self, total: int) -> Callable[[], None]:
+        """Shows a bar of so many steps; gives what is to be called after each."""
+        if self.progress is None:
+            return lambda: None
+        task = self.progress.add_task(self.label, total=total)
+        return lambda: self.progress.advance(task)
+
+
+UNWATCHED = Watch()
+
+
 class Method(Protocol):
     """A way to fit.
 
@@ -93,18 +125,15 @@ class Method(Protocol):
     def fit(
         self,
         model: Callable,
-        x: Tensor,
-        y: Tensor,
+        data: tuple,
         settings: Any,
         *,
-        path: Path | None = None,
-        about: Mapping | None = None,
-        progress: Progress | None = None,
-        label: str = "fit",
+        place: Place | None = None,
+        watch: Watch = UNWATCHED,
     ) -> Fitted:
-        """Fits; with ``path``, keeps the fit there and uses what an earlier call has left.
+        """Fits; with a place, keeps the fit there and uses what an earlier call has left.
 
-        :param about: what is being fitted, JSON-safe; a file about something else is refused
+        :param data: the arguments that the model is called with: rows and targets, say
         :raises DivergenceError: at a number that is not finite
         :raises UserError: when the file is damaged, or of another fit
         """
@@ -160,19 +189,17 @@ class Variational:
     def fit(
         self,
         model: Callable,
-        x: Tensor,
-        y: Tensor,
+        data: tuple,
         settings: FitSettings,
         *,
-        path: Path | None = None,
-        about: Mapping | None = None,
-        progress: Progress | None = None,
-        label: str = "fit",
+        place: Place | None = None,
+        watch: Watch = UNWATCHED,
     ) -> Fitted:
-        """An interrupted fit goes on from the last checkpoint in ``path``."""
+        """An interrupted fit goes on from the last checkpoint in its place."""
         fitted_model = self.replace(model)
-        run = Fit(self.build(fitted_model), fitted_model, x, y, settings)
-        run.run(checkpoint=path, about=about, progress=progress, label=label)
+        run = Fit(self.build(fitted_model), fitted_model, data, settings)
+        path, about = (None, None) if place is None else (place.path, place.about)
+        run.run(checkpoint=path, about=about, progress=watch.progress, label=watch.label)
         return self._fitted(run.guide, model, run.losses, run.seconds, run.elbo if self.bounds else None)
 
     def about(self, path: Path) -> dict:

@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from rich.progress import Progress
 from torch import Tensor
 
+from guides.core import svi
 from guides.variational.ensemble import fit_ensemble
 from zoo.budgets import STEPS
 from zoo.errors import DivergenceError
-from zoo.fitting.methods import Fitted
-from zoo.fitting.stored import Stored, Tensors
-from zoo.fitting.svi import FitSettings, default_batch_size, unwatched
+from zoo.fitting.methods import Fitted, Watch
+from zoo.fitting.stored import Numbers, Stored
+from zoo.fitting.svi import FitSettings, default_batch_size
 
 #: Seeds of numpy, which Pyro sets too, end here.
 SEEDS = 2**32
@@ -55,31 +55,23 @@ class PointEstimates(Stored):
     ) -> EnsembleSettings:
         return EnsembleSettings(self.members, steps, lr, batch_size or default_batch_size(rows), seed)
 
-    def run(
-        self,
-        model: Callable,
-        x: Tensor,
-        y: Tensor,
-        settings: EnsembleSettings,
-        progress: Progress | None,
-        label: str,
-    ) -> tuple[Tensors, dict]:
+    def run(self, model: Callable, data: tuple, settings: EnsembleSettings, watch: Watch) -> Numbers:
         start, members, losses = time.perf_counter(), [], []
-        scored = (
-            model if (settings.batch_size or len(x)) >= len(x) else Minibatches(model, settings.batch_size)
-        )
-        task = progress.add_task(label, total=settings.members) if progress else None
-        with unwatched():
+        rows = len(data[0])
+        scored = model if (settings.batch_size or rows) >= rows else Minibatches(model, settings.batch_size)
+        advance = watch.start(settings.members)
+        with svi.unwatched():
             for i in range(settings.members):
                 # no two ensembles share a member, whatever their seeds
                 seed = (settings.seed * settings.members + i) % SEEDS
-                members.append(_member(scored, x, y, settings, seed, losses))
-                if progress:
-                    progress.advance(task)
+                members.append(_member(scored, data, settings, seed, losses))
+                advance()
         tensors = {name: torch.cat([member[name] for member in members]) for name in members[0]}
-        return tensors, {"seconds": time.perf_counter() - start, "steps": settings.steps, "losses": losses}
+        seconds = time.perf_counter() - start
+        return Numbers(tensors, {"seconds": seconds, "steps": settings.steps, "losses": losses})
 
-    def fitted(self, model: Callable, tensors: Tensors, facts: dict) -> Fitted:
+    def fitted(self, model: Callable, found: Numbers) -> Fitted:
+        tensors, facts = found.tensors, found.facts
         count = len(next(iter(tensors.values())))
 
         def draws(n: int, seed: int) -> dict[str, Tensor]:
@@ -104,18 +96,19 @@ class Minibatches:
     model: Callable
     size: int
 
-    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
-        keep = torch.randint(len(x), (self.size,))
-        return self.model(x[keep], y[keep], len(x))
+    def __call__(self, *data: Tensor) -> Tensor:
+        rows = len(data[0])
+        keep = torch.randint(rows, (self.size,))
+        return self.model(*(part[keep] for part in data), rows)
 
 
 def _member(
-    model: Callable, x: Tensor, y: Tensor, settings: EnsembleSettings, seed: int, losses: list[float]
+    model: Callable, data: tuple, settings: EnsembleSettings, seed: int, losses: list[float]
 ) -> dict[str, Tensor]:
     """One network, ``{site: [1, *site]}``; its last loss goes to ``losses``."""
     try:
-        found = fit_ensemble(model, x, y, members=1, steps=settings.steps, lr=settings.lr, seed=seed)
-    except RuntimeError as error:
+        found = fit_ensemble(model, *data, members=1, steps=settings.steps, lr=settings.lr, seed=seed)
+    except svi.DivergenceError as error:
         raise DivergenceError(str(error)) from error
     draws = found.draws()
     bad = [name for name, value in draws.items() if not value.isfinite().all()]

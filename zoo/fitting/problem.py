@@ -1,9 +1,9 @@
-"""A data set made ready for a model: standardised tensors, and the way back to original units."""
+"""A data set made ready for a model: standardised arguments, and the way back to original units."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from data_loaders import DataError, Dataset, Standardizer, list_datasets, load, load_csv
 from zoo.errors import UserError, unknown
+from zoo.models.entries import DataShape
 
 #: Largest standardised number: its square is far from the limit of float32, 3e38.
 LARGEST = 1e15
@@ -20,22 +21,53 @@ LARGEST = 1e15
 
 @dataclass(frozen=True)
 class Problem:
-    """Standardised training and test data (float32; labels int64).
+    """A data set as a model takes it.
 
-    :ivar x: ``[n, in]``, :ivar y: ``[n]``, :ivar x_test: ``[m, in]``, :ivar y_test: ``[m]``
+    :ivar train: what the model is called with, one entry a case in each argument: rows and their target
+        ``(x [n, in], y [n])``, or rows alone ``(x [n, in],)`` where their density is modelled; an argument
+        may also be a list, of graphs say.  Standardised, labels int64
+    :ivar test: the same of the cases that are held out; may have none
     :ivar scale: maps predictions back to original units
     """
 
     dataset: Dataset
     scale: Standardizer
-    x: Tensor
-    y: Tensor
-    x_test: Tensor
-    y_test: Tensor
+    train: tuple[Tensor | Sequence, ...]
+    test: tuple[Tensor | Sequence, ...]
 
     @property
     def task(self) -> str:
         return self.dataset.task
+
+    @property
+    def shape(self) -> DataShape:
+        """What a model has to know of it."""
+        return DataShape(self.task, self.dataset.num_features, self.dataset.num_classes)
+
+    @property
+    def size(self) -> int:
+        """Number of training cases."""
+        return len(self.train[0])
+
+    @property
+    def x(self) -> Tensor:
+        """Training rows ``[n, in]``."""
+        return self.train[0]
+
+    @property
+    def y(self) -> Tensor:
+        """Training target ``[n]``, where there is one."""
+        return self.train[1]
+
+    @property
+    def x_test(self) -> Tensor:
+        """``[m, in]``"""
+        return self.test[0]
+
+    @property
+    def y_test(self) -> Tensor:
+        """``[m]``, where there is a target."""
+        return self.test[1]
 
     @property
     def evaluation_points(self) -> Tensor:
@@ -46,21 +78,38 @@ class Problem:
 
     def inputs(self, x: np.ndarray) -> Tensor:
         """Standardised inputs ``[N, in]`` from raw ones."""
-        return torch.as_tensor(self.scale.transform_x(x), dtype=torch.float32)
+        return torch.as_tensor(self.scale.transform_x(x), dtype=self.x.dtype)
 
     def fingerprint(self) -> str:
         """Tells this training and test data from any other."""
         digest = hashlib.sha256()
-        for tensor in (self.x, self.y, self.x_test, self.y_test):
+        for tensor in _tensors((self.train, self.test)):
             digest.update(str(tuple(tensor.shape)).encode() + tensor.numpy().tobytes())
         return digest.hexdigest()[:16]
 
 
-def load_problem(data: str, *, split: int = 0, target: str | None = None, task: str | None = None) -> Problem:
+def _tensors(arguments: Iterable) -> Iterator[Tensor]:
+    """All of them in order, those of lists and tuples too."""
+    for value in arguments:
+        if isinstance(value, Tensor):
+            yield value
+        else:
+            yield from _tensors(value)
+
+
+def load_problem(
+    data: str,
+    *,
+    split: int = 0,
+    target: str | None = None,
+    task: str | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Problem:
     """From the name of a data set, or a CSV file.
 
     :param target: target column of a CSV file, the last by default
     :param task: of a CSV file, ``regression`` by default
+    :param dtype: of rows and target: the model's
     :raises UserError: for a name that is neither
     :raises DataError: for data that cannot be used, saying where and why
     """
@@ -73,22 +122,22 @@ def load_problem(data: str, *, split: int = 0, target: str | None = None, task: 
         dataset = load_csv(data, target=target, split=split, task=task or "regression")
     else:
         raise unknown("data set", data, list_datasets())
-    return prepare(dataset)
+    return prepare(dataset, dtype)
 
 
-def prepare(dataset: Dataset) -> Problem:
-    """Standardises with the training rows."""
+def prepare(dataset: Dataset, dtype: torch.dtype = torch.float32) -> Problem:
+    """Rows and their target, standardised with the training rows."""
     try:
         scale = Standardizer.of(dataset)
     except DataError as error:
         raise DataError(f"{dataset.name}: {error}") from error
-    kind = torch.float32 if dataset.task != "multiclass" else torch.int64
+    kind = dtype if dataset.task != "multiclass" else torch.int64
 
     def targets(y: np.ndarray) -> Tensor:
         return torch.as_tensor(scale.transform_y(y)).to(kind)
 
     def features(x: np.ndarray) -> Tensor:
-        return torch.as_tensor(scale.transform_x(x), dtype=torch.float32)
+        return torch.as_tensor(scale.transform_x(x), dtype=dtype)
 
     x, y = features(dataset.x_train), targets(dataset.y_train)
     x_test, y_test = features(dataset.x_test), targets(dataset.y_test)
@@ -96,7 +145,7 @@ def prepare(dataset: Dataset) -> Problem:
         _check_range(part, dataset.feature_names, dataset.name)
     for part in (y, y_test):
         _check_range(part[:, None], (dataset.target_name,), dataset.name)
-    return Problem(dataset, scale, x, y, x_test, y_test)
+    return Problem(dataset, scale, (x, y), (x_test, y_test))
 
 
 def _check_range(values: Tensor, names: Sequence[str], data: str) -> None:

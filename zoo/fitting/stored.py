@@ -1,62 +1,85 @@
-"""Methods whose fit is a handful of tensors: one file with a seal; an interrupted fit begins again."""
+"""Methods whose fit takes seconds: what it finds is one file with a seal; one interrupted begins again."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from rich.progress import Progress
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from guides.posterior.files import write_atomically
 from zoo.files.sealed import is_finished, read_seal, seal_of, write_seal
-from zoo.fitting.methods import Fitted, unfinished
+from zoo.fitting.methods import UNWATCHED, Fitted, Place, Watch, unfinished
 
 Tensors = dict[str, Tensor]
+
+
+class Found(Protocol):
+    """What a fit has found."""
+
+    def save(self, path: Path) -> None:
+        """Whole, or not at all."""
+        ...
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Tensors, and JSON-safe facts."""
+
+    tensors: Tensors
+    facts: dict
+
+    def save(self, path: Path) -> None:
+        whole = {name: value.contiguous() for name, value in self.tensors.items()}
+        metadata = {"facts": json.dumps(self.facts)}
+        write_atomically(path, lambda target: save_file(whole, target, metadata=metadata))
+
+    @classmethod
+    def load(cls, path: Path) -> Numbers:
+        with safe_open(str(path), framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+            return cls(tensors, json.loads(file.metadata()["facts"]))
 
 
 class Stored:
     """Base of such methods; :class:`zoo.fitting.methods.Method` says what theirs do."""
 
-    def run(
-        self, model: Callable, x: Tensor, y: Tensor, settings: Any, progress: Progress | None, label: str
-    ) -> tuple[Tensors, dict]:
-        """Fits; gives tensors, and JSON-safe facts.
+    def run(self, model: Callable, data: tuple, settings: Any, watch: Watch) -> Found:
+        """Fits.
 
         :raises DivergenceError: at a number that is not finite
         """
         raise NotImplementedError
 
-    def fitted(self, model: Callable, tensors: Tensors, facts: dict) -> Fitted:
-        """What the result of :meth:`run` answers."""
+    def read(self, path: Path, model: Callable) -> Found:
+        """What :meth:`run` has found, from its file."""
+        return Numbers.load(path)
+
+    def fitted(self, model: Callable, found: Any) -> Fitted:
+        """What it answers."""
         raise NotImplementedError
 
     def fit(
         self,
         model: Callable,
-        x: Tensor,
-        y: Tensor,
+        data: tuple,
         settings: Any,
         *,
-        path: Path | None = None,
-        about: Mapping | None = None,
-        progress: Progress | None = None,
-        label: str = "fit",
+        place: Place | None = None,
+        watch: Watch = UNWATCHED,
     ) -> Fitted:
-        about = json.loads(json.dumps(about or {}))
-        if is_finished(path, about):
-            return self.load(path, model)
-        tensors, facts = self.run(model, x, y, settings, progress, label)
-        if path is not None:
-            whole = {name: value.contiguous() for name, value in tensors.items()}
-            metadata = {"facts": json.dumps(facts)}
-            write_atomically(path, lambda target: save_file(whole, target, metadata=metadata))
-            write_seal(path, about)
-        return self.fitted(model, tensors, facts)
+        if place is not None and is_finished(place.path, place.about):
+            return self.load(place.path, model)
+        found = self.run(model, data, settings, watch)
+        if place is not None:
+            found.save(place.path)
+            write_seal(place.path, place.about)
+        return self.fitted(model, found)
 
     def about(self, path: Path) -> dict:
         if not seal_of(path).exists():
@@ -64,7 +87,4 @@ class Stored:
         return read_seal(path)
 
     def load(self, path: Path, model: Callable) -> Fitted:
-        with safe_open(str(path), framework="pt") as file:
-            facts = json.loads(file.metadata()["facts"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-        return self.fitted(model, tensors, facts)
+        return self.fitted(model, self.read(path, model))

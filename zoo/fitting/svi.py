@@ -1,4 +1,4 @@
-"""Fitting a guide by stochastic variational inference: one loop, with checkpoints, that stops on NaN."""
+"""Fitting a guide by stochastic variational inference on rows of data, with checkpoints."""
 
 from __future__ import annotations
 
@@ -6,22 +6,21 @@ import hashlib
 import json
 import math
 import time
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import pyro
 import torch
-from pyro import poutine
 from pyro.infer import SVI
 from rich.progress import Progress
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+import guides.core.svi
 from guides.core.flat_guide import FlatGuide
+from guides.core.svi import Schedule, half_cosine, random_rows, svi_steps, unwatched
 from guides.posterior.files import write_atomically
 from zoo.errors import DivergenceError, UserError
 
@@ -49,11 +48,14 @@ class FitSettings:
     seed: int = 0
 
     def learning_rate(self, step: int) -> float:
-        return self.lr * 0.5 * (1 + math.cos(math.pi * step / self.steps))
+        return half_cosine(self.lr, step, self.steps)
 
     def progress(self, step: int) -> float:
         """From 0 at the first step to 1 at the last, for schedules of the guide's own."""
         return step / max(1, self.steps - 1)
+
+    def schedule(self) -> Schedule:
+        return Schedule(self.steps, self.learning_rate, self.progress)
 
 
 def default_learning_rate(steps: int) -> float:
@@ -73,21 +75,21 @@ def default_batch_size(rows: int) -> int | None:
 
 
 class Fit:
-    """One guide being fitted to one model on data ``x: [N, in]``, ``y: [N]``.
+    """One guide being fitted to one model.
 
+    :param data: the model's arguments, tensors ``[N, ...]`` whose rows belong together; the model also takes
+        ``N`` after them where the settings ask for minibatches
     :ivar losses: minus the ELBO estimate of every step so far, in nats of the whole data set
     :ivar seconds: time spent in steps so far
     """
 
-    def __init__(self, guide: FlatGuide, model: Callable, x: Tensor, y: Tensor, settings: FitSettings):
-        self.guide, self.model, self.x, self.y, self.settings = guide, model, x, y, settings
+    def __init__(self, guide: FlatGuide, model: Callable, data: Sequence[Tensor], settings: FitSettings):
+        self.guide, self.model, self.data, self.settings = guide, model, tuple(data), settings
         self.optimizer = guide.optimizer(settings.lr)
         self.svi = SVI(model, guide, self.optimizer, guide.elbo())
+        self.batches = random_rows(self.data, settings.batch_size)
         self.losses: list[float] = []
         self.seconds = 0.0
-        # A guide with a schedule of its own is told before every step how far the fit is, nothing else: so
-        # it needs no place in a checkpoint.
-        self._anneal: Callable[[float], object] | None = getattr(guide, "anneal", None)
 
     def run(
         self,
@@ -110,21 +112,18 @@ class Fit:
                 self._restore(checkpoint, about)
             else:
                 self._set_up()
-            task = (
-                progress.add_task(label, total=self.settings.steps, completed=len(self.losses))
-                if progress
-                else None
-            )
-            with unwatched():
-                last_saved = time.monotonic()
-                while len(self.losses) < self.settings.steps:
-                    self._step()
+            done, steps = len(self.losses), self.settings.steps
+            task = progress.add_task(label, total=steps, completed=done) if progress else None
+            last_saved = time.monotonic()
+            with fitting():
+                for loss, seconds in svi_steps(self.svi, self.batches, self.settings.schedule(), done=done):
+                    self.losses.append(loss)
+                    self.seconds += seconds
                     if progress:
                         progress.advance(task)
                     if checkpoint is not None and time.monotonic() - last_saved > SECONDS_BETWEEN_CHECKPOINTS:
                         self._save(checkpoint, about)
                         last_saved = time.monotonic()
-            self._check_parameters()
             if checkpoint is not None:
                 self._save(checkpoint, about)
         return self
@@ -134,64 +133,22 @@ class Fit:
         number is chosen by the size of the problem if it is not given.
         """
         if num_samples is None:
-            work = len(self.x) * sum(parameter.numel() for parameter in self.guide.parameters())
+            work = len(self.data[0]) * sum(parameter.numel() for parameter in self.guide.parameters())
             num_samples = max(FEWEST_ELBO_DRAWS, min(ELBO_DRAWS, ELBO_WORK // max(1, work)))
         with torch.random.fork_rng(devices=[]), unwatched():
             torch.manual_seed(self.settings.seed + 1)
-            values = torch.tensor([-self.svi.evaluate_loss(self.x, self.y) for _ in range(num_samples)])
+            values = torch.tensor([-self.svi.evaluate_loss(*self.data) for _ in range(num_samples)])
         return values.mean().item(), (values.std() / math.sqrt(num_samples)).item()
 
     # ------------------------------------------------------------------------------------------------------
-    # Steps
+    # Checkpoints: guide, optimiser, random state and loss trace in one file
 
     def _set_up(self) -> None:
         """Makes the guide's parameters, those that exist stay; Adam counts them in the order of their names,
         which a guide that was loaded shares with one that was made.
         """
-        self.guide.setup(*self._batch())
+        self.guide.setup(*next(self.batches))
         self.optimizer.adopt(parameter for _, parameter in sorted(self.guide.named_parameters()))
-
-    def _batch(self) -> tuple:
-        rows, size = len(self.x), self.settings.batch_size
-        if size is None or size >= rows:
-            return self.x, self.y
-        keep = torch.randint(rows, (size,))
-        return self.x[keep], self.y[keep], rows
-
-    def _step(self) -> None:
-        step = len(self.losses)
-        self.optimizer.set_lr(self.settings.learning_rate(step))
-        if self._anneal is not None:
-            self._anneal(self.settings.progress(step))
-        start = time.perf_counter()
-        loss = self.svi.step(*self._batch())
-        self.seconds += time.perf_counter() - start
-        if not math.isfinite(loss):
-            raise DivergenceError(f"step {step}: the loss is {loss}, {self._culprit()}; {self._remedy(step)}")
-        self.losses.append(loss)
-
-    def _culprit(self) -> str:
-        """The first site, in the model's order, whose part in the loss is not finite."""
-        with torch.no_grad():
-            trace, _ = self.guide.get_traces()
-            trace.compute_log_prob()
-        parts = {name: node["log_prob_sum"] for name, node in trace.nodes.items() if "log_prob_sum" in node}
-        bad = [name for name, part in parts.items() if not part.isfinite()]
-        return f"site {bad[0]!r} is not finite" if bad else "though no single site is"
-
-    def _remedy(self, step: int) -> str:
-        if step == 0:
-            return "the start itself overflows: look for outliers, or a fixed noise that is too small"
-        return f"lower the learning rate (now {self.settings.lr:g})"
-
-    def _check_parameters(self) -> None:
-        """The last step is followed by no loss that could show what it did."""
-        if not all(parameter.isfinite().all() for parameter in self.guide.parameters()):
-            step = self.settings.steps - 1
-            raise DivergenceError(f"step {step}: its gradient is not finite; {self._remedy(step)}")
-
-    # ------------------------------------------------------------------------------------------------------
-    # Checkpoints: guide, optimiser, random state and loss trace in one file
 
     def _save(self, path: Path, about: dict) -> None:
         state = self.guide.state_dict()
@@ -233,13 +190,13 @@ class Fit:
 
 
 @contextmanager
-def unwatched() -> Iterator[None]:
-    """Without Pyro's validation: a fifth faster, and a number that is not finite reaches the loss, where the
-    step is known, instead of an error inside a distribution.  The set-up run before it is validated.
-    """
-    with pyro.validation_enabled(False), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Encountered (NaN|\\+/-inf)", category=UserWarning)
-        yield
+def fitting() -> Iterator[None]:
+    """Around the steps of a fit: they go unwatched, and one that diverges ends as an error of the zoo."""
+    try:
+        with unwatched():
+            yield
+    except guides.core.svi.DivergenceError as error:
+        raise DivergenceError(str(error)) from error
 
 
 def read_checkpoint(path: Path) -> tuple[dict, dict[str, Tensor]]:
@@ -272,16 +229,3 @@ def _checksum(header: str, tensors: Mapping[str, Tensor]) -> str:
         digest.update(f"{name} {value.dtype} {list(value.shape)}".encode())
         digest.update(value.detach().numpy().tobytes())
     return digest.hexdigest()
-
-
-def log_joint(model: Callable, draws: Mapping[str, Tensor], *args) -> Tensor:
-    """``log p(y, theta)`` of the model at draws ``{name: [S, *site]}`` and its arguments: ``[S]``, nats."""
-    size = len(next(iter(draws.values())))
-    values = []
-    with torch.no_grad(), pyro.validation_enabled(False), poutine.block():
-        for i in range(size):
-            trace = poutine.trace(poutine.condition(model, {n: v[i] for n, v in draws.items()})).get_trace(
-                *args
-            )
-            values.append(trace.log_prob_sum())
-    return torch.stack(values)

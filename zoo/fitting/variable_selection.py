@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from rich.progress import Progress
 from torch import Tensor
 from torch.distributions import Normal
 
 from guides import SpikeSlab
 from guides.variational.varbvs import VARBVS
 from zoo.errors import DivergenceError
-from zoo.fitting.methods import Fitted
-from zoo.fitting.stored import Stored, Tensors
+from zoo.fitting.methods import Fitted, Watch
+from zoo.fitting.stored import Numbers, Stored, Tensors
 from zoo.models.latent_binary import SpikeSlabLogistic, VariableSelection
 
 
@@ -43,14 +42,9 @@ class VariationalSelection(Stored):
         return VarbvsSettings(self.starts, seed)
 
     def run(
-        self,
-        model: VariableSelection,
-        x: Tensor,
-        y: Tensor,
-        settings: VarbvsSettings,
-        progress: Progress | None,
-        label: str,
-    ) -> tuple[Tensors, dict]:
+        self, model: VariableSelection, data: tuple[Tensor, Tensor], settings: VarbvsSettings, watch: Watch
+    ) -> Numbers:
+        x, y = data
         start, logistic = time.perf_counter(), isinstance(model, SpikeSlabLogistic)
         found = VARBVS(
             "logistic" if logistic else "linear",
@@ -70,10 +64,10 @@ class VariationalSelection(Stored):
         facts = {"elbo": found.elbo, "rounds": len(fit.trace), "converged": found.converged}
         facts |= {"noise_scale": fit.noise_scale, "seconds": time.perf_counter() - start}
         facts["num_parameters"] = 3 * len(fit.alpha) + (len(x) if logistic else 1)
-        return tensors, facts
+        return Numbers(tensors, facts)
 
-    def fitted(self, model: VariableSelection, tensors: Tensors, facts: dict) -> Fitted:
-        law = SelectionLaw(tensors, facts["noise_scale"])
+    def fitted(self, model: VariableSelection, found: Numbers) -> Fitted:
+        facts, law = found.facts, SelectionLaw(found.tensors, found.facts["noise_scale"])
         logistic = isinstance(model, SpikeSlabLogistic)
         unfinished = "" if facts["converged"] else ", not converged"
         return Fitted(
@@ -84,7 +78,7 @@ class VariationalSelection(Stored):
             summary=f"{facts['rounds']} rounds in {facts['seconds']:.1f} s{unfinished}",
             draws_with_log_prob=law.logistic_with_log_prob if logistic else None,
             elbo=(lambda: (facts["elbo"], 0.0)) if logistic else None,
-            inclusion={"w": tensors["alpha"].float()},
+            inclusion={"w": found.tensors["alpha"].float()},
         )
 
 

@@ -16,6 +16,7 @@ from pyro import distributions as dist
 from torch import Tensor
 
 from zoo.models.likelihoods import Likelihood, observe, observe_numpyro
+from zoo.models.traits import Traits
 from zoo.models.weights import GaussianWeights, WeightPrior
 
 ACTIVATIONS = {"relu": F.relu, "leaky-relu": F.leaky_relu, "tanh": torch.tanh}
@@ -48,6 +49,10 @@ class BNN:
             raise ValueError(f"activation {self.activation!r} is not one of {', '.join(ACTIVATIONS)}")
         if self.likelihood != "categorical" and self.outputs != 1:
             raise ValueError(f"a {self.likelihood} likelihood has one output, not {self.outputs}")
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(self.weights.kind, self.likelihood, activation=self.activation)
 
     @property
     def layers(self) -> list[tuple[int, int]]:
@@ -113,6 +118,10 @@ class PBPNetwork:
     widths: tuple[int, ...] = (50,)
     noise_scale: float | None = None
     bias: bool = True
+
+    @property
+    def traits(self) -> Traits:
+        return Traits("hierarchical", "normal", activation="relu")
 
     @property
     def layers(self) -> list[tuple[int, int]]:

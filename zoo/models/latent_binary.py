@@ -1,6 +1,7 @@
-"""Models whose weights have inclusion indicators: spike-and-slab networks, linear and logistic regression.
+"""Linear and logistic regression whose weights have inclusion indicators: variable selection.
 
-Latent binary Bayesian networks (Hubin and Storvik 2019): ``w = gamma b``, ``gamma ~ Bernoulli(pi)``.
+``w = gamma b``, ``gamma ~ Bernoulli(pi)``, as in latent binary Bayesian networks (Hubin and Storvik 2019);
+the networks themselves are :class:`zoo.models.bnn.BNN` with :class:`zoo.models.weights.SpikeSlabWeights`.
 """
 
 from __future__ import annotations
@@ -13,18 +14,9 @@ from pyro import distributions as dist
 from torch import Tensor
 
 from guides.core.distributions import SpikeSlab
-from zoo.models.bnn import BNN
 from zoo.models.likelihoods import observe, observe_numpyro
-from zoo.models.weights import SpikeSlabWeights, numpyro_spike_slab
-
-
-def spike_slab_bnn(in_features: int, *, inclusion: float = 0.5, **options) -> BNN:
-    """The plain network with a spike and slab on every weight; biases stay Gaussian.
-
-    :param inclusion: prior inclusion probability of a weight
-    :param options: as for :class:`~zoo.models.bnn.BNN`
-    """
-    return BNN(in_features, weights=SpikeSlabWeights(inclusion), **options)
+from zoo.models.traits import Traits
+from zoo.models.weights import numpyro_spike_slab
 
 
 @dataclass(frozen=True)
@@ -41,6 +33,10 @@ class SpikeSlabLinear:
 
     in_features: int
     inclusion: float = 0.5
+
+    @property
+    def traits(self) -> Traits:
+        return Traits("spike-slab", "normal", selects=True)
 
     def __call__(self, x: Tensor, y: Tensor | None = None, size: int | None = None) -> Tensor:
         """The Pyro model; ``size``: rows of the whole data set if ``x`` is a minibatch.  Returns ``[N]``."""
@@ -84,6 +80,10 @@ class SpikeSlabLogistic:
 
     in_features: int
     inclusion: float = 0.25
+
+    @property
+    def traits(self) -> Traits:
+        return Traits("spike-slab", "bernoulli", selects=True)
 
     def __call__(self, x: Tensor, y: Tensor | None = None, size: int | None = None) -> Tensor:
         """The Pyro model; ``size``: rows of the whole data set if ``x`` is a minibatch.  Returns log-odds

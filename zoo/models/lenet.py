@@ -15,6 +15,7 @@ from pyro import distributions as dist
 from torch import Tensor
 
 from zoo.models.likelihoods import observe
+from zoo.models.traits import Traits
 from zoo.models.weights import GaussianWeights, WeightPrior
 
 FILTERS, KERNEL, DENSE = (32, 48), 5, (256, 84)
@@ -45,6 +46,10 @@ class LeNet:
             raise ValueError(f"{self.in_features} pixels are no square image")
         if self._pooled < 1:
             raise ValueError(f"an image of {self.side} x {self.side} pixels is too small for two poolings")
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(self.weights.kind, "categorical", inputs="images", activation="relu")
 
     @property
     def side(self) -> int:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from pyro import distributions as dist
 from torch import Tensor
 
 from guides.core.distributions import SpikeSlab
+from zoo.models.traits import Weights
 
 
 class WeightPrior(Protocol):
     """The law of one weight matrix ``[out, in]`` or bank of filters ``[out, in, height, width]``, in both
     languages.
     """
+
+    kind: ClassVar[Weights]
 
     def pyro(self, shape: tuple[int, ...], like: Tensor) -> dist.TorchDistribution: ...
     def numpyro(self, shape: tuple[int, ...]): ...
@@ -38,6 +41,7 @@ def check_scale(scale: float | None) -> None:
 class GaussianWeights:
     """``N(0, 1/fan_in)`` for every weight, or ``N(0, scale^2)``."""
 
+    kind: ClassVar[Weights] = "gaussian"
     scale: float | None = None
 
     def __post_init__(self) -> None:
@@ -57,6 +61,7 @@ class GaussianWeights:
 class SpikeSlabWeights:
     """Slab ``N(0, 1/fan_in)``, or ``N(0, scale^2)``, included with probability ``inclusion``."""
 
+    kind: ClassVar[Weights] = "spike-slab"
     inclusion: float = 0.5
     scale: float | None = None
 

@@ -11,16 +11,16 @@ from guides.truth.spike_slab_linear import MAX_COLUMNS
 from zoo.budgets import BASELINES
 from zoo.errors import UserError, unknown
 from zoo.models.bnn import ACTIVATIONS
-from zoo.registry.entries import GuideEntry, ModelEntry, ModelOptions
+from zoo.models.catalogue import MODELS, find_model
+from zoo.models.entries import NO_OPTIONS, ModelEntry, Options
+from zoo.registry.entries import GuideEntry
 from zoo.registry.guides import GUIDES
-from zoo.registry.models import MODELS
 
 __all__ = [
     "GUIDES",
     "MODELS",
     "GuideEntry",
     "ModelEntry",
-    "ModelOptions",
     "applicable",
     "baselines",
     "check_data",
@@ -29,18 +29,19 @@ __all__ = [
     "check_task",
     "find_guide",
     "find_model",
+    "flag",
+    "kinds_of_weights",
+    "limits",
     "reference_of",
     "where",
     "with_companions",
 ]
 
 REFERENCES = ("nuts", "exact", "gibbs")
-
-
-def find_model(name: str) -> ModelEntry:
-    if name not in MODELS:
-        raise unknown("model", name, MODELS)
-    return MODELS[name]
+#: Kinds of weights in words.
+KINDS = {"gaussian": "Gaussian", "spike-slab": "spike-and-slab", "hierarchical": "hierarchical"}
+#: Options of models that have another name on the command line, where they are in other units.
+FLAGS = {"noise_scale": "--noise"}
 
 
 def find_guide(name: str) -> GuideEntry:
@@ -50,14 +51,14 @@ def find_guide(name: str) -> GuideEntry:
 
 
 def applicable(
-    guide: GuideEntry, model: ModelEntry, task: str = "regression", options: ModelOptions | None = None
+    guide: GuideEntry, model: ModelEntry, task: str = "regression", options: Options = NO_OPTIONS
 ) -> tuple[ModelEntry, str]:
     """The model that a guide fits when asked for ``model``, and what a reader of its figures must know.
 
     :raises UserError: when the guide cannot be used there
     """
     entry, remark = _with_prior(guide, model)
-    reason = guide.refuses(entry.example(task, options or ModelOptions()))
+    reason = guide.refuses(entry.traits(task, options))
     if reason:
         raise UserError(f"guide {guide.name!r} does not apply to model {model.name!r}: {reason}")
     return entry, "; ".join(filter(None, (remark, guide.note)))
@@ -65,35 +66,57 @@ def applicable(
 
 def _with_prior(guide: GuideEntry, model: ModelEntry) -> tuple[ModelEntry, str]:
     """``model``, or the one in its place that has the prior that the guide needs, and a remark then."""
-    if guide.needs is None or guide.needs in model.priors:
+    if guide.needs in (None, model.traits().weights):
         return model, ""
     if guide.needs in model.substitutes:
         other = MODELS[model.substitutes[guide.needs]]
-        return other, f"fits {other.name}: the guide needs a spike-and-slab prior"
+        return other, f"fits {other.name}: the guide needs a {KINDS[guide.needs]} prior"
+    having = [m.name for m in MODELS.values() if m.traits().weights == guide.needs]
     raise UserError(
-        f"guide {guide.name!r} does not apply to model {model.name!r}: it needs spike-and-slab weights; "
-        f"models that have them: {', '.join(m.name for m in MODELS.values() if guide.needs in m.priors)}"
+        f"guide {guide.name!r} does not apply to model {model.name!r}: it needs {KINDS[guide.needs]} "
+        f"weights; "
+        f"models that have them: {', '.join(having)}"
     )
 
 
-def where(guide: GuideEntry, model: ModelEntry) -> str:
-    """A model as ``zoo list`` shows it for a guide, with tasks and activations where some are refused; empty
-    when all are: ``bnn (as spike-slab-bnn)``, ``bnn (regression; relu, leaky-relu)``.
+def limits(guide: GuideEntry, model: ModelEntry) -> str | None:
+    """Within which a guide applies to a model: another one that it fits instead, tasks and activations where
+    some are refused (``as spike-slab-bnn``; ``regression; relu, leaky-relu``); None when all are.
     """
-    activations = tuple(ACTIVATIONS) if "activation" in model.options else (ModelOptions.activation,)
+    activations = tuple(ACTIVATIONS) if "activation" in model.options else ("relu",)
     fits: dict[tuple[str, str], ModelEntry] = {}
     for choice in itertools.product(model.tasks, activations):
         with suppress(UserError):
-            fits[choice], _ = applicable(guide, model, choice[0], ModelOptions(activation=choice[1]))
+            fits[choice], _ = applicable(guide, model, choice[0], {"activation": choice[1]})
     if not fits:
-        return ""
+        return None
     fitted = next(iter(fits.values()))
     remarks = [] if fitted is model else [f"as {fitted.name}"]
     for place, choices in enumerate((model.tasks, activations)):
         accepted = [name for name in choices if any(choice[place] == name for choice in fits)]
         if len(accepted) < len(choices):
             remarks.append(", ".join(accepted))
-    return f"{model.name} ({'; '.join(remarks)})" if remarks else model.name
+    return "; ".join(remarks)
+
+
+def where(guide: GuideEntry, model: ModelEntry) -> str:
+    """A model as ``zoo show`` tells it for a guide, ``bnn (as spike-slab-bnn)``; empty if refused."""
+    remarks = limits(guide, model)
+    if remarks is None:
+        return ""
+    return f"{model.name} ({remarks})" if remarks else model.name
+
+
+def kinds_of_weights(guide: GuideEntry) -> str:
+    """Those of the models that a guide fits as they are: ``any``, or ``gaussian, hierarchical``."""
+    kinds = {model.traits().weights for model in MODELS.values()}
+    remarks = {model.name: limits(guide, model) for model in MODELS.values()}
+    fitted = {
+        MODELS[name].traits().weights
+        for name, remark in remarks.items()
+        if remark is not None and not remark.startswith("as ")
+    }
+    return "any" if fitted == kinds else ", ".join(kind for kind in KINDS if kind in fitted)
 
 
 def with_companions(names: Sequence[str]) -> list[str]:
@@ -123,8 +146,13 @@ def check_task(model: ModelEntry, task: str, data: str) -> None:
 def check_data(model: ModelEntry, dataset: Dataset, data: str) -> None:
     """:raises UserError: when a model has no likelihood for the task of a data set, or sees images only"""
     check_task(model, dataset.task, data)
-    if model.sees_images and dataset.image_shape is None:
+    if model.traits().inputs == "images" and dataset.image_shape is None:
         raise UserError(f"model {model.name!r} is for images, and {data} has none: its rows are no pictures")
+
+
+def flag(option: str) -> str:
+    """An option of a model as the command line calls it."""
+    return FLAGS.get(option) or f"--{option.replace('_', '-')}"
 
 
 def check_options(model: ModelEntry, guides: Iterable[GuideEntry], given: Iterable[str]) -> None:
@@ -132,8 +160,8 @@ def check_options(model: ModelEntry, guides: Iterable[GuideEntry], given: Iterab
     taken = {*model.options, *(option for guide in guides for option in _with_prior(guide, model)[0].options)}
     for option in given:
         if option not in taken:
-            has = ", ".join(f"--{name}" for name in model.options)
-            raise UserError(f"--{option} does not apply to model {model.name!r}, which takes {has}")
+            has = ", ".join(map(flag, model.options)) or "none of these options"
+            raise UserError(f"{flag(option)} does not apply to model {model.name!r}, which takes {has}")
 
 
 def check_fit_options(guide: GuideEntry, given: Iterable[str]) -> None:

@@ -108,10 +108,29 @@ def test_which_sites_are_compiled(monkeypatch):
     assert kernels.kernel("spike_slab_forward", big) is None
 
 
-@pytest.mark.parametrize(
+each_obstacle = pytest.mark.parametrize(
     "environment", [{"POSTERIOR_ZOO_KERNELS": "0"}, {"CC": "/no/such/compiler"}, {"CC": "false"}]
 )
-def test_without_a_compiler_all_is_silent(tmp_path, environment):
+
+
+@each_obstacle
+def test_without_a_compiler_all_is_silent(tmp_path, environment, monkeypatch, capfd):
+    for name, value in {"XDG_CACHE_HOME": str(tmp_path), **environment}.items():
+        monkeypatch.setenv(name, value)
+    kernels._library.cache_clear()
+    try:
+        arguments = [torch.zeros(20_000, requires_grad=True) for _ in range(3)]
+        SpikeSlabSite.apply(*arguments, *torch.tensor([0.0, 0.0, 1.0]))[2].backward()
+        assert kernels._library() is None
+    finally:
+        kernels._library.cache_clear()
+    assert capfd.readouterr() == ("", "")
+    assert not list(tmp_path.rglob("*.so"))
+
+
+@pytest.mark.slow
+@each_obstacle
+def test_a_fresh_process_without_a_compiler_is_silent(tmp_path, environment):
     code = """
         import torch
         from guides.core import kernels

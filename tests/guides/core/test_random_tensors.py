@@ -10,8 +10,8 @@ from torch.nn import functional as F
 from guides import PathwiseGradientError, RandomTensor, SpikeSlab
 from guides.core.laws import GaussianLaw, SpikeSlabLaw, Uses
 from tests.guides.battery import (
+    Noise,
     assert_mean,
-    assert_same_mean,
     assert_same_moments,
     assert_share,
     assert_variance,
@@ -40,15 +40,24 @@ def weight(kind: str, shape, **kwargs) -> RandomTensor:
     return make_law(kind, shape, **kwargs).rsample()
 
 
-def sampled(kind: str, shape, n: int, function) -> torch.Tensor:
-    """``function`` of ``n`` really drawn weights, ``[n, ...]``."""
-    with torch.no_grad():
-        drawn = make_law(kind, shape).sample([n])
-        return torch.stack([function(w) for w in drawn])
+def exact_moments(law, function) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and variance of an affine function of independent weights: by its Jacobian."""
+    mean, variance = law.mean.detach(), law.variance.detach()
+    jacobian = torch.autograd.functional.jacobian(function, mean).flatten(-mean.dim())
+    return function(mean), jacobian.square() @ variance.flatten().to(jacobian)
 
 
-def by_lrt(kind: str, shape, n: int, function, **kwargs) -> torch.Tensor:
-    return torch.stack([function(weight(kind, shape, **kwargs)) for _ in range(n)]).detach()
+def moments_of_output(kind: str, shape, function) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of what a layer draws: the output where the noise is zero, and the square of what noise one adds."""
+    with Noise(torch.zeros(1, 400)).of(0):
+        mean = function(weight(kind, shape)).detach()
+    with Noise(torch.ones(1, 400)).of(0):
+        return mean, (function(weight(kind, shape)).detach() - mean).square()
+
+
+def assert_moments(ours, truth) -> None:
+    for value, expected in zip(ours, truth, strict=True):
+        torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-5)
 
 
 # ---------------------------------------------------------------------- layers
@@ -81,18 +90,15 @@ LAYERS = {
 def test_layer_has_the_moments_of_sampled_networks(name, kind):
     shape, layer = LAYERS[name]
     x = torch.randn(4, 6)
-    output, truth = (
-        by_lrt(kind, shape, 600, lambda w: layer(x, w)),
-        sampled(kind, shape, 600, lambda w: layer(x, w)),
+    law = make_law(kind, shape)
+    assert_moments(
+        moments_of_output(kind, shape, lambda w: layer(x, w)), exact_moments(law, lambda w: layer(x, w))
     )
-    assert output.shape == truth.shape
-    assert_same_moments(output, truth)
 
 
 @each_kind
 def test_layer_gives_each_row_noise_of_its_own(kind):
-    x = torch.ones(2, 6)
-    output = by_lrt(kind, (6,), 3000, lambda w: x @ w)
+    output = (torch.ones(6000, 6) @ weight(kind, (6,))).detach().view(3000, 2)
     centred = output - output.mean(0)
     assert_mean(centred.prod(-1), 0.0)
     assert_variance(output, make_law(kind, (6,)).variance.sum())
@@ -110,7 +116,7 @@ def test_particles_have_noise_of_their_own(kind):
 def test_gaussian_layer_is_gaussian_exactly():
     x = torch.randn(1, 6)
     law = make_law("gaussian", (6,))
-    output = by_lrt("gaussian", (6,), 4000, lambda w: x @ w)
+    output = (x.expand(4000, 6) @ law.rsample()).unsqueeze(-1)
     scale = (x**2 @ law.variance).sqrt()
     standard = (output - x @ law.mean) / scale
     for level in (0.05, 0.5, 0.95):
@@ -123,8 +129,8 @@ def test_spike_slab_layer_covers_sampled_networks():
     x = torch.rand(3, 200)
     shape = (200,)
     law = make_law("spike-slab", shape)
-    truth = sampled("spike-slab", shape, 6000, lambda w: x @ w)
-    output = by_lrt("spike-slab", shape, 3000, lambda w: x @ w)
+    truth = law.sample([6000]) @ x.T
+    output = (x.repeat(3000, 1) @ weight("spike-slab", shape)).detach().view(3000, 3)
     assert_same_moments(output, truth)
     mean, scale = x @ law.mean, (x**2 @ law.variance).sqrt()
     inside = ((truth - mean).abs() < 1.644854 * scale).double()
@@ -137,15 +143,11 @@ def test_spike_slab_layer_covers_sampled_networks():
 def test_bias_site_joins_the_layer(kind):
     x = torch.randn(3, 6)
     bias = make_law("gaussian", (2,), seed=5)
-
-    def layer(w):
-        b = make_law("gaussian", (2,), seed=5).rsample()
-        return F.linear(x, w, b)
-
-    def drawn(w):
-        return F.linear(x, w) + bias.sample()
-
-    assert_same_moments(by_lrt(kind, (2, 6), 2000, layer), sampled(kind, (2, 6), 2000, drawn))
+    ours = moments_of_output(
+        kind, (2, 6), lambda w: F.linear(x, w, make_law("gaussian", (2,), seed=5).rsample())
+    )
+    mean, variance = exact_moments(make_law(kind, (2, 6)), lambda w: F.linear(x, w))
+    assert_moments(ours, (mean + bias.mean, variance + bias.variance))
 
 
 @each_kind
@@ -155,23 +157,27 @@ def test_convolution_matches_every_activation(kind, arguments):
     shape = (2, channels, 3, 3)
     x = torch.randn(2, 2, 5, 5)
     layer = lambda w: F.conv2d(x, w, torch.tensor([1.0, -1.0]), **arguments)  # noqa: E731
-    output = by_lrt(kind, shape, 600, layer)
-    truth = sampled(kind, shape, 600, layer)
-    assert output.shape == truth.shape
-    assert_same_moments(output, truth)
+    assert_moments(moments_of_output(kind, shape, layer), exact_moments(make_law(kind, shape), layer))
 
 
 def test_convolution_with_a_bias_site_and_without_a_batch():
     x = torch.randn(2, 6)
-
-    def layer(w):
-        return F.conv1d(x, w, make_law("gaussian", (3,), seed=5).rsample())
-
-    def drawn(w):
-        return F.conv1d(x, w, make_law("gaussian", (3,), seed=5).sample())
-
+    bias = make_law("gaussian", (3,), seed=5)
     shape = (3, 2, 3)
-    assert_same_moments(by_lrt("gaussian", shape, 600, layer), sampled("gaussian", shape, 600, drawn))
+    ours = moments_of_output(
+        "gaussian", shape, lambda w: F.conv1d(x, w, make_law("gaussian", (3,), seed=5).rsample())
+    )
+    mean, variance = exact_moments(make_law("gaussian", shape), lambda w: F.conv1d(x, w))
+    assert_moments(ours, (mean + bias.mean[:, None], variance + bias.variance[:, None]))
+
+
+def test_layers_have_the_law_of_sampled_networks():
+    """The moments again by drawing, with the noise as it comes."""
+    x = torch.randn(1, 6)
+    for kind in KINDS:
+        drawn = make_law(kind, (2, 6)).sample([6000]) @ x[0]
+        output = F.linear(x.expand(6000, 6), weight(kind, (2, 6))).detach()
+        assert_same_moments(output, drawn)
 
 
 @each_kind
@@ -225,13 +231,11 @@ def test_view_has_its_moments_and_the_same_draw(name, kind):
     w = weight(kind, (3, 4))
     v = view(w)
     assert isinstance(v, RandomTensor)
-    with torch.no_grad():
-        drawn = make_law(kind, (3, 4)).sample([4000])
-        truth = torch.stack([view(one) for one in drawn])
-        assert v.shape == truth.shape[1:]
-        assert v.dtype == truth.dtype
-        assert_mean(truth, v.mean_)
-        assert_variance(truth, v.variance_)
+    mean, variance = exact_moments(w.law, view)
+    assert v.shape == mean.shape
+    assert v.dtype == mean.dtype
+    torch.testing.assert_close(v.mean_.detach(), mean)
+    torch.testing.assert_close(v.variance_.detach().to(variance), variance)
     w.law.uses.is_over = True
     torch.testing.assert_close(v.numbers("test"), view(w.numbers("test")))
     particles = weight(kind, (3, 4), leading=(5, 1))
@@ -277,22 +281,18 @@ OTHERS = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_operations_draw_a_gaussian_with_its_gradient(name):
     function = OTHERS[name]
-
-    def once():
-        w, v = weight("gaussian", (3,), by_moments=False), weight("gaussian", (3,), by_moments=False, seed=2)
-        return function(w, v)
-
-    def drawn():
-        return function(make_law("gaussian", (3,)).sample(), make_law("gaussian", (3,), seed=2).sample())
-
-    results, truth = (torch.stack([f() for _ in range(600)]) for f in (once, drawn))
-    assert not isinstance(results, RandomTensor)
-    # ranks: the ratio of Gaussians has no variance
-    assert_same_mean((results > truth.median(0).values).double(), (truth > truth.median(0).values).double())
-    law = make_law("gaussian", (3,), by_moments=False)
-    law.loc.requires_grad_()
-    function(law.rsample(), torch.ones(3)).sum().backward()
-    assert law.loc.grad.abs().sum() > 0
+    laws = [make_law("gaussian", (3,), by_moments=False, seed=seed) for seed in (0, 2)]
+    leaves = [law.loc.requires_grad_() for law in laws]
+    noise = Noise.random(particles=1)
+    with noise.of(0):
+        result = function(*(law.rsample() for law in laws))
+    assert not isinstance(result, RandomTensor)
+    table = noise.normal[0, :6].view(2, 3)
+    drawn = function(*(law.loc + law.log_scale.exp() * eps for law, eps in zip(laws, table, strict=True)))
+    torch.testing.assert_close(result, drawn)
+    ours, truth = (torch.autograd.grad(t.sum(), leaves, allow_unused=True) for t in (result, drawn))
+    assert ours[0].abs().sum() > 0
+    torch.testing.assert_close(ours, truth)
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -359,16 +359,13 @@ def test_code_below_python_is_caught():
 def test_a_product_of_two_random_weights_is_drawn():
     """The rows of a weight are no data: noise for each of them would be wrong once rows are mixed."""
     shape = (3, 2)
-    second = lambda: weight("gaussian", (2,), seed=4)  # noqa: E731
-    mixed = torch.ones(3) @ torch.stack([weight("gaussian", shape) @ second() for _ in range(3000)]).mT
-    with torch.no_grad():
-        truth = torch.stack(
-            [
-                (make_law("gaussian", shape).sample() @ make_law("gaussian", (2,), seed=4).sample()).sum()
-                for _ in range(3000)
-            ]
-        )
-    assert_same_moments(mixed, truth)
+    noise = Noise.random(particles=1)
+    with noise.of(0):
+        product = weight("gaussian", shape) @ weight("gaussian", (2,), seed=4)
+    first, second = make_law("gaussian", shape), make_law("gaussian", (2,), seed=4)
+    numbers = first.loc + first.log_scale.exp() * noise.normal[0, :6].view(shape)
+    vector = second.loc + second.log_scale.exp() * noise.normal[0, 6:8]
+    torch.testing.assert_close(product, numbers @ vector)
     with pytest.raises(PathwiseGradientError, match="`matmul`"):
         weight("gaussian", shape) @ weight("spike-slab", (2,))
 
@@ -386,12 +383,11 @@ def test_local_variables_keep_the_rows_of_their_plate(kind):
 def test_two_products_of_one_weight_share_their_noise():
     """Var(x w + x w) = 4 Var(x w), where independent noise would give 2."""
     x = torch.ones(1, 6)
-
-    def twice(w):
-        return (x @ w + x @ w).squeeze(-1)
-
-    variance = 4 * make_law("gaussian", (6,)).variance.sum()
-    assert_variance(by_lrt("gaussian", (6,), 3000, twice, by_moments=False), variance)
+    w = weight("gaussian", (6,), by_moments=False)
+    torch.testing.assert_close(x @ w + x @ w, 2 * x @ w.numbers("test"))
+    particles = weight("gaussian", (6,), by_moments=False, leading=(3000,))
+    outputs = torch.ones(6) @ particles + torch.ones(6) @ particles
+    assert_variance(outputs, 4 * make_law("gaussian", (6,)).variance.sum())
 
 
 @pytest.mark.parametrize("uses", [("product", "product"), ("product", "draw"), ("draw", "product")])

@@ -1,5 +1,7 @@
 """Flows: exact log-determinants before and after training, inverses, structure, refusals."""
 
+import functools
+
 import pytest
 import torch
 from torch import nn
@@ -18,22 +20,25 @@ each_flow = pytest.mark.parametrize("kind", FLOWS)
 each_dim = pytest.mark.parametrize("dim", [1, 2, 5, 8])
 
 
-def trained(kind: str, dim: int, steps: int = 2, iterations: int = 200):
+@functools.cache
+def trained(kind: str, dim: int, steps: int = 2, iterations: int = 60):
     """A flow after Adam has pushed its claimed volume up, which is how a wrong determinant is exploited."""
+    torch.manual_seed(dim)
     flow = make_flow(kind, dim, steps, (6, 4))
-    optimizer = torch.optim.Adam(flow.parameters(), lr=0.02)
+    optimizer = torch.optim.Adam(flow.parameters(), lr=0.05)
     for _ in range(iterations):
         z, log_det = flow.with_log_det(1 + torch.randn(16, dim))
         target = (z - torch.linspace(-1, 2, dim)).square().sum(-1) + (z[:, 0] * z[:, -1] - 1).square()
         optimizer.zero_grad()
         (target - log_det).mean().backward()
         optimizer.step()
+    optimizer.zero_grad()
     return flow
 
 
 @each_flow
 @each_dim
-@pytest.mark.parametrize("iterations", [0, 200])
+@pytest.mark.parametrize("iterations", [0, 60])
 def test_log_determinant_is_that_of_the_jacobian(kind, dim, iterations):
     flow = trained(kind, dim, iterations=iterations)
     for z in 1 + torch.randn(4, dim):
@@ -57,7 +62,7 @@ def test_inverse_undoes_the_flow_in_batches(kind, dim):
 @each_flow
 def test_density_integrates_to_one(kind):
     flow = trained(kind, 2)
-    line = torch.linspace(-8, 10, 601)
+    line = torch.linspace(-8, 10, 301)
     z = torch.cartesian_prod(line, line)
     start = flow.inv(z)
     base = torch.distributions.Normal(1.0, 1.0).log_prob(start).sum(-1)

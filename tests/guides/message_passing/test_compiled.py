@@ -1,4 +1,8 @@
-"""The compiled loop: against the printed algorithm, exact regression, and itself in other shapes."""
+"""The compiled loop: against the printed algorithm, exact regression, and itself in other shapes.
+
+Compilation is nearly all of the time, so the quick tests share a few shapes: 30 rows, two epochs, minibatches
+of two, and the networks named here.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +42,11 @@ class Network:
         return type(m)(*(a[..., 0] for a in m))
 
 
-def problem(sizes=(3, 5, 1), rows: int = 30, bias: bool = True, seed: int = 0):
+WITH_BIAS, WITHOUT = Network("gaussian", 2), Network("spike-slab", 2, bias=False)
+ROWS, EPOCHS = 30, 2
+
+
+def problem(sizes=(3, 5, 1), rows: int = ROWS, bias: bool = True, seed: int = 0):
     """Start means by layer, ``x`` with its column of ones, ``y``."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(rows, sizes[0]))
@@ -70,11 +78,14 @@ def assert_same(a, b, rtol=1e-9, atol=1e-11) -> None:
         np.testing.assert_allclose(x, y, rtol=rtol, atol=atol)
 
 
-@pytest.mark.parametrize("sizes", [(3, 5, 1), (2, 4, 4, 1)])
-@pytest.mark.parametrize(("family", "bias"), [("gaussian", True), ("gaussian", False), ("spike-slab", False)])
+@pytest.mark.parametrize("sizes", [(3, 5, 1), pytest.param((2, 4, 4, 1), marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("family", "bias"),
+    [("gaussian", True), *(pytest.param(family, False, marks=pytest.mark.slow) for family in FAMILIES)],
+)
 def test_equals_the_printed_algorithm(family, bias, sizes):
     means, x, y = problem(sizes, bias=bias)
-    orders = order_of(len(y), epochs=2)
+    orders = order_of(len(y), EPOCHS)
     state, links = start(means)
     state = compiled.run_epochs(Network(family, len(means), bias), links, state, {"x": x}, y, orders)
     printed = Published(means, family, bias)
@@ -95,14 +106,15 @@ def test_equals_the_printed_algorithm(family, bias, sizes):
 
 def test_epochs_are_passes_and_sweeps():
     means, x, y = problem()
-    network, orders = Network("gaussian", 2), order_of(len(y), epochs=3)
+    orders = order_of(len(y), EPOCHS)
     state, links = start(means)
-    together = compiled.run_epochs(network, links, state, {"x": x}, y, orders)
+    together = compiled.run_epochs(WITH_BIAS, links, state, {"x": x}, y, orders)
     for order in orders:
-        state = compiled.refine(links, compiled.run_epoch(network, state, {"x": x}, y, order))
+        state = compiled.refine(links, compiled.run_epoch(WITH_BIAS, state, {"x": x}, y, order))
     assert_same(together, state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bias", [True, False])
 def test_spike_slab_equals_gaussian_with_a_bias_only(bias):
     means, x, y = problem(rows=60, bias=bias)
@@ -116,6 +128,7 @@ def test_spike_slab_equals_gaussian_with_a_bias_only(bias):
     assert gap < 1e-10 if bias else gap > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["gaussian", "spike-slab"])
 def test_trials_together_equal_trials_alone(family):
     network = Network(family, 2, bias=False)
@@ -123,7 +136,7 @@ def test_trials_together_equal_trials_alone(family):
     for seed in range(3):
         means, x, y = problem(bias=False, seed=seed)
         state, links = start(means)
-        arguments = (state, {"x": x}, y, order_of(len(y), 2, seed))
+        arguments = (state, {"x": x}, y, order_of(len(y), EPOCHS, seed))
         parts.append(arguments)
         alone.append(compiled.run_epochs(network, links, *arguments))
     stacked = jax.tree.map(lambda *a: np.stack([np.asarray(b) for b in a]), *parts)
@@ -133,19 +146,36 @@ def test_trials_together_equal_trials_alone(family):
 
 def test_minibatches_of_one_are_single_points():
     means, x, y = problem()
-    network, order = Network("gaussian", 2), order_of(len(y))[0]
-    state, links = start(means)
-    single = compiled.run_epoch(network, state, {"x": x}, y, order)
-    assert_same(single, compiled.run_minibatches(network, state, {"x": x}, y, order[:, None]))
+    order = order_of(len(y))[0]
+    state, _ = start(means)
+    single = compiled.run_epoch(WITH_BIAS, state, {"x": x}, y, order)
     padded = np.stack([order, np.full_like(order, -1)], 1)
-    assert_same(single, compiled.run_minibatches(network, state, {"x": x}, y, padded))
+    assert_same(single, compiled.run_minibatches(WITH_BIAS, state, {"x": x}, y, padded))
+
+
+@pytest.mark.slow
+def test_epochs_of_minibatches_of_one_are_epochs_of_single_points():
+    means, x, y = problem()
+    order = order_of(len(y))[0]
+    state, links = start(means)
+    single = compiled.run_epoch(WITH_BIAS, state, {"x": x}, y, order)
+    assert_same(single, compiled.run_minibatches(WITH_BIAS, state, {"x": x}, y, order[:, None]))
     assert_same(
-        compiled.run_epochs(network, links, state, {"x": x}, y, order[None, :, None]),
-        compiled.run_epochs(network, links, state, {"x": x}, y, order[None]),
+        compiled.run_epochs(WITH_BIAS, links, state, {"x": x}, y, order[None, :, None]),
+        compiled.run_epochs(WITH_BIAS, links, state, {"x": x}, y, order[None]),
     )
 
 
 def test_a_minibatch_does_not_depend_on_its_order():
+    means, x, y = problem()
+    state, _ = start(means)
+    batches = np.stack([order_of(len(y), seed=seed)[0] for seed in (3, 4)], 1)
+    run = lambda o: compiled.run_minibatches(WITH_BIAS, state, {"x": x}, y, o)  # noqa: E731
+    assert_same(run(batches), run(batches[:, ::-1]))
+
+
+@pytest.mark.slow
+def test_a_minibatch_of_spikes_and_slabs_does_not_depend_on_its_order():
     means, x, y = problem()
     state, _ = start(means)
     batches = order_of(len(y))[0].reshape(5, 6)
@@ -153,12 +183,13 @@ def test_a_minibatch_does_not_depend_on_its_order():
     assert_same(run(batches), run(batches[:, ::-1]))
 
 
-def test_float32_weights_stay_close_and_the_noise_is_float64():
-    means, x, y = problem(rows=60)
+@pytest.mark.slow
+@pytest.mark.parametrize(("network", "rows"), [(WITHOUT, ROWS), (Network("spike-slab", 2), 60)])
+def test_float32_weights_stay_close_and_the_noise_is_float64(network, rows):
+    means, x, y = problem(rows=rows, bias=network.bias)
     double, links = start(means)
     single, _ = start(means, dtype=np.float32)
-    args = (y, order_of(60, 2))
-    network = Network("spike-slab", 2)
+    args = (y, order_of(rows, EPOCHS))
     double = compiled.run_epochs(network, links, double, {"x": x}, *args)
     single = compiled.run_epochs(network, links, single, {"x": x.astype(np.float32)}, *args)
     assert {a.dtype for a in jax.tree.leaves(single.weights)} == {np.dtype(np.float32)}
@@ -203,6 +234,7 @@ def test_several_weights_are_recursive_regression_projected_to_independent_norma
     np.testing.assert_allclose(np.asarray(state.weights["w0"].variance)[0], variance, rtol=1e-11)
 
 
+@pytest.mark.slow
 def test_a_prior_that_is_moved_and_scaled_gives_the_moved_and_scaled_posterior():
     """``w = loc + factor u``: the same data through the network of ``u``; the refinement agrees too."""
 
@@ -231,13 +263,17 @@ def test_a_prior_that_is_moved_and_scaled_gives_the_moved_and_scaled_posterior()
     assert_same(moved.precisions, plain.precisions)
 
 
+@pytest.mark.slow
 def test_groups_of_weights_have_their_own_precision():
-    means, x, y = problem()
+    means, _, _ = problem()
     named = {f"w{i}": m for i, m in enumerate(means)}
     precisions = {"first": (6.0, 6.0), "second": (4.0, 3.0)}
     links = {"w0": ("first", 0.0, 1.0), "w1": ("second", 0.0, 1.0)}
     state, links = compiled.initial_state(named, {}, (6.0, 6.0), precisions, links)
-    swept = compiled.run_epoch(Network("gaussian", 2), state, {"x": x}, y, order_of(len(y))[0])
+    narrowed = {
+        name: compiled.Moments(m.mean, 0.3 * np.asarray(m.variance)) for name, m in state.weights.items()
+    }
+    swept = state._replace(weights=narrowed)  # as data would
     both = compiled.refine(links, swept)
     one = compiled.refine(links[:1], swept)
     assert_same(both.precisions["first"], one.precisions["first"])
@@ -246,7 +282,7 @@ def test_groups_of_weights_have_their_own_precision():
     assert float(both.precisions["second"].rate) != 3.0
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("dtype", [pytest.param(np.float64, marks=pytest.mark.slow), np.float32])
 def test_weights_that_the_data_have_not_met_are_not_refined(dtype):
     """The cavity is exactly nothing, though the start variance was rounded to float32."""
     means, factor = {"w": np.linspace(-1, 1, 4)}, 0.3
@@ -260,14 +296,16 @@ def test_refused_updates_are_counted_and_change_nothing():
     means, x, y = problem()
     y[4] = 1e200  # squares to infinity
     state, _ = start(means)
-    after = compiled.run_epoch(Network("gaussian", 2), state, {"x": x}, y, np.array([4]))
-    assert int(after.refused.weights) == sum(m.size for m in means)
-    assert int(after.refused.noise) == 1
+    order = np.full(ROWS, 4)
+    after = compiled.run_epoch(WITH_BIAS, state, {"x": x}, y, order)
+    assert int(after.refused.weights) == ROWS * sum(m.size for m in means)
+    assert int(after.refused.noise) == ROWS
     assert_same(after._replace(refused=state.refused), state, rtol=0, atol=0)
-    batch = compiled.run_minibatches(Network("gaussian", 2), state, {"x": x}, y, np.array([[4, -1]]))
+    padded = np.stack([order, np.full_like(order, -1)], 1)
+    batch = compiled.run_minibatches(WITH_BIAS, state, {"x": x}, y, padded)
     assert_same(batch._replace(refused=state.refused), state, rtol=0, atol=0)
-    assert int(batch.refused.noise) == 1
-    assert int(batch.refused.weights) == sum(m.size for m in means)
+    assert int(batch.refused.noise) == ROWS
+    assert int(batch.refused.weights) == ROWS * sum(m.size for m in means)
 
 
 def test_an_empty_place_of_a_minibatch_refuses_nothing():
@@ -275,10 +313,11 @@ def test_an_empty_place_of_a_minibatch_refuses_nothing():
     means, x, y = problem()
     y[0] = 1e200
     state, _ = start(means)
-    network = Network("gaussian", 2)
-    single = compiled.run_epoch(network, state, {"x": x}, y, np.array([4]))
+    order = np.full(ROWS, 4)
+    single = compiled.run_epoch(WITH_BIAS, state, {"x": x}, y, order)
     assert [int(n) for n in single.refused] == [0, 0, 0]
-    assert_same(single, compiled.run_minibatches(network, state, {"x": x}, y, np.array([[4, -1]])))
+    padded = np.stack([order, np.full_like(order, -1)], 1)
+    assert_same(single, compiled.run_minibatches(WITH_BIAS, state, {"x": x}, y, padded))
 
 
 def test_a_minibatch_whose_sum_is_no_gamma_leaves_the_noise_alone():
@@ -288,7 +327,7 @@ def test_a_minibatch_whose_sum_is_no_gamma_leaves_the_noise_alone():
     run = lambda order: compiled.run_minibatches(  # noqa: E731
         Network("gaussian", 1), state, {"x": x}, np.full(rows, 10.0), order
     )
-    alone, together = run(np.array([[0]])), run(np.arange(rows)[None])
+    alone, together = run(np.where(np.arange(rows) > 0, -1, 0)[None]), run(np.arange(rows)[None])
     assert int(alone.refused.noise) == 0
     assert rows * (float(alone.noise.concentration) - 6) < -5
     assert int(together.refused.noise) == rows
@@ -305,6 +344,7 @@ def test_a_prior_factor_that_is_not_finite_is_refused_and_counted():
     assert all(np.isfinite(a).all() for a in leaves(after))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_no_run_is_lost(dtype):
     """Small bias-free networks of three layers, far-off targets: where the printed formulas fail first."""
@@ -329,5 +369,5 @@ def test_nothing_global_changes():
     assert not jax.config.jax_enable_x64
     means, x, y = problem()
     state, links = start(means)
-    compiled.run_epochs(Network("gaussian", 2), links, state, {"x": x}, y, order_of(len(y)))
+    compiled.run_epochs(WITH_BIAS, links, state, {"x": x}, y, order_of(len(y), EPOCHS))
     assert not jax.config.jax_enable_x64

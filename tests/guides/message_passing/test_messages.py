@@ -243,6 +243,7 @@ def test_spike_slab_is_gaussian_exactly_when_there_is_a_bias(bias):
     assert gap < 1e-10 if bias else gap > 1e-3
 
 
+@pytest.mark.slow  # quick: the whole fits of test_backpropagation, where gradients decide
 @pytest.mark.parametrize("bias", [True, False])
 def test_torch_and_jax_give_the_same_numbers_and_gradients(family, bias):
     import jax
@@ -261,7 +262,8 @@ def test_torch_and_jax_give_the_same_numbers_and_gradients(family, bias):
     value.backward()
     with double_precision():
         arrays = [jnp.asarray(t.detach().numpy()) for t in flat]
-        other, gradients = jax.value_and_grad(evidence)(arrays, jnp.asarray(x.numpy()), jnp.asarray(y))
+        both = jax.jit(jax.value_and_grad(evidence))
+        other, gradients = both(arrays, jnp.asarray(x.numpy()), jnp.asarray(y))
         assert float(other) == pytest.approx(value.item(), rel=1e-12)
         for t, g in zip(flat, gradients, strict=True):
             np.testing.assert_allclose(t.grad.numpy(), np.asarray(g), rtol=1e-9, atol=1e-13)
@@ -272,8 +274,7 @@ positive = st.floats(0, 1e6)
 log_probability = st.floats(-800, -1e-20) | st.just(-0.0)
 
 
-@settings(deadline=None, max_examples=200)
-@given(
+EXTREMES = dict(
     means=st.lists(finite, min_size=3, max_size=3),
     variances=st.lists(positive, min_size=3, max_size=3),
     logs=st.lists(log_probability, min_size=3, max_size=3),
@@ -281,7 +282,9 @@ log_probability = st.floats(-800, -1e-20) | st.just(-0.0)
     weight_variances=st.lists(positive, min_size=9, max_size=9),
     dtype=st.sampled_from([torch.float64, torch.float32]),
 )
-def test_nothing_is_ever_negative_or_nan(means, variances, logs, weight_means, weight_variances, dtype):
+
+
+def never_negative_or_nan(means, variances, logs, weight_means, weight_variances, dtype):
     array = lambda values: torch.tensor(values, dtype=dtype)  # noqa: E731
     log_slab = array(logs)
     log_spike = torch.where(log_slab > -0.69, torch.log(-torch.expm1(log_slab)), torch.log1p(-log_slab.exp()))
@@ -302,3 +305,16 @@ def test_nothing_is_ever_negative_or_nan(means, variances, logs, weight_means, w
             assert not any(torch.isnan(a).any() for a in result)
             assert torch.all(result.variance >= 0)
             assert torch.all(family.mean_and_variance(result)[1] >= 0)
+
+
+@settings(deadline=None, max_examples=50)
+@given(**EXTREMES)
+def test_nothing_is_ever_negative_or_nan(**drawn):
+    never_negative_or_nan(**drawn)
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=200)
+@given(**EXTREMES)
+def test_nothing_is_ever_negative_or_nan_at_length(**drawn):
+    never_negative_or_nan(**drawn)

@@ -1,5 +1,7 @@
 """A recorded program does what the model does; what it cannot do is refused by name."""
 
+import functools
+
 import jax
 import numpy as np
 import pyro
@@ -17,6 +19,7 @@ from guides.message_passing.program import propagate
 from guides.message_passing.recorder import analyse, record
 from tests.guides.message_passing.networks import INPUTS, NETWORKS, data, gamma, number, observe, pbp, weights
 
+SLOW = pytest.mark.slow
 each_network = pytest.mark.parametrize("model", NETWORKS.values(), ids=NETWORKS.keys())
 
 
@@ -44,7 +47,7 @@ def rows_of(recording):
 
 
 @each_network
-@pytest.mark.parametrize("rows", [1, 3, 4, 6])
+@pytest.mark.parametrize("rows", [1, 4, pytest.param(3, marks=SLOW), pytest.param(6, marks=SLOW)])
 @pytest.mark.parametrize("family", [GAUSSIAN, SPIKE_SLAB], ids=lambda f: f.name)
 def test_program_computes_the_network(model, rows, family):
     """With weights known exactly the message is the output of the model itself.
@@ -81,21 +84,33 @@ def test_different_programs_differ():
     assert len({p.digest for p in programs}) == len(programs)
 
 
-@each_network
-def test_compiled_and_interpreted_messages_agree(model):
+#: Every operation, and every way to find the weights.
+QUICK = [("pooled", GAUSSIAN), ("scaled", GAUSSIAN), ("leaky", SPIKE_SLAB), ("shortcut", SPIKE_SLAB)]
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        pytest.param(name, family, marks=[] if (name, family) in QUICK else pytest.mark.slow)
+        for name in NETWORKS
+        for family in (GAUSSIAN, SPIKE_SLAB)
+    ],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_compiled_and_interpreted_messages_agree(name, family):
     """One row in JAX, a batch of rows in torch."""
+    model = NETWORKS[name]
     x, y = data(5)
     recording = record(model, x, y)
     moments = {name: (value, 0.1 + value**2) for name, value in random_weights(recording).items()}
-    for family in (GAUSSIAN, SPIKE_SLAB):
-        batch = propagate(recording.program, family, moments, rows_of(recording))
-        with double_precision():
-            arrays = {n: tuple(jax.numpy.asarray(t.numpy()) for t in pair) for n, pair in moments.items()}
-            for i in range(5):
-                row = {name: jax.numpy.asarray(value[i]) for name, value in recording.rows.items()}
-                one = propagate(recording.program, family, arrays, row)
-                for a, b in zip(batch, one, strict=True):
-                    np.testing.assert_allclose(a.expand(5)[i].numpy(), np.asarray(b), rtol=1e-11, atol=1e-12)
+    batch = propagate(recording.program, family, moments, rows_of(recording))
+    with double_precision():
+        arrays = {n: tuple(jax.numpy.asarray(t.numpy()) for t in pair) for n, pair in moments.items()}
+        one = jax.jit(functools.partial(propagate, recording.program, family))
+        for i in range(5):
+            row = {name: jax.numpy.asarray(value[i]) for name, value in recording.rows.items()}
+            for a, b in zip(batch, one(arrays, row), strict=True):
+                np.testing.assert_allclose(a.expand(5)[i].numpy(), np.asarray(b), rtol=1e-11, atol=1e-12)
 
 
 def test_moments_against_draws():
@@ -145,9 +160,15 @@ def test_gathers_and_their_derivatives():
     torch.testing.assert_close(expected, x[:, torch.as_tensor(index)])
     expected.backward(pull)
     with double_precision():
-        found, pull_back = jax.vjp(lambda x: gather(x, index), jax.numpy.asarray(x.numpy()))
+
+        @jax.jit
+        def both(x, pull):
+            found, pull_back = jax.vjp(lambda x: gather(x, index), x)
+            return found, pull_back(pull)[0]
+
+        found, gradient = both(*(jax.numpy.asarray(a.numpy()) for a in (x, pull)))
         np.testing.assert_array_equal(found, expected.detach())
-        np.testing.assert_allclose(pull_back(jax.numpy.asarray(pull.numpy()))[0], leaf.grad, rtol=1e-14)
+        np.testing.assert_allclose(gradient, leaf.grad, rtol=1e-14)
 
 
 def test_a_sum_with_itself_is_twice_the_same():
@@ -349,7 +370,7 @@ def assert_one_line(error, words):
 
 
 @pytest.mark.parametrize(("function", "words"), OPERATIONS.values(), ids=OPERATIONS.keys())
-@pytest.mark.parametrize("rows", [9, 1, 4])
+@pytest.mark.parametrize("rows", [9, pytest.param(1, marks=SLOW), pytest.param(4, marks=SLOW)])
 def test_unsupported_operations_are_named(function, words, rows):
     with pytest.raises(UnsupportedSiteError) as error:
         analyse(output(function), *data(rows))

@@ -134,10 +134,11 @@ def test_an_error_while_saving_leaves_the_old_file_and_no_litter(tmp_path, monke
     assert os.listdir(tmp_path) == ["fit.nc"]
 
 
+@pytest.mark.slow
 def test_a_process_killed_while_saving_leaves_the_old_file(tmp_path):
     path = save_netcdf(to_arviz(POSTERIOR, attrs={"version": 1}), tmp_path / "fit.nc")
     code = (
-        "import os, sys, numpy as np; from guides import arviz_io; write = arviz_io._write\n"
+        "import os, sys, numpy as np; from guides.posterior import arviz_io; write = arviz_io._write\n"
         "def killed(idata, filename): write(idata, filename); os._exit(9)\n"
         "arviz_io._write = killed\n"
         "arviz_io.save_netcdf(arviz_io.to_arviz({'w': np.zeros((2, 9))}), sys.argv[1])"

@@ -21,6 +21,7 @@ from guides import (
 )
 from guides.posterior.files import load_guide, save_guide, write_atomically
 from tests.guides.battery import CASES, data, fit, linear_model, network, normal
+from tests.guides.core.test_pyro_contract import constrained_model
 
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
 ROOT = Path(__file__).parents[3]
@@ -32,6 +33,20 @@ def in_fresh_process(code: str, *arguments) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
 
 
+@each_case
+def test_a_fresh_guide_reads_the_same_fit(case, tmp_path):
+    x, y = data()
+    model, guide = network(case.prior), case.make(network(case.prior))
+    fit(model, guide, x, y, steps=1)
+    save_guide(guide, tmp_path / "fit.safetensors")
+    fresh = load_guide(case.make(model), tmp_path / "fit.safetensors")
+    draws = guide.draws(3, seed=5)
+    torch.testing.assert_close(fresh.draws(3, seed=5), draws, rtol=0, atol=0)
+    torch.testing.assert_close(fresh.quantiles([0.6]), guide.quantiles([0.6]), rtol=0, atol=0)
+    assert torch.equal(fresh.log_prob(draws), guide.log_prob(draws))
+
+
+@pytest.mark.slow
 def test_a_fresh_process_reads_the_same_fits(tmp_path):
     """All cases in one process: identical draws, quantiles and log-densities, from guides never called."""
     x, y = data()
@@ -90,8 +105,6 @@ def test_loading_into_a_guide_in_use_fills_its_parameters():
 
 
 def test_supports_are_learned_after_loading():
-    from test_pyro_contract import constrained_model
-
     y = torch.randn(6, 2)
     guide = AutoMeanField(constrained_model)
     guide.setup(y)
@@ -141,6 +154,7 @@ def test_damaged_files_are_refused_by_name(tmp_path):
             load_guide(AutoMeanField(network(normal)), path)
 
 
+@pytest.mark.slow
 def test_a_kill_during_saving_leaves_the_old_file(tmp_path):
     path = tmp_path / "fit.safetensors"
     guide = AutoMeanField(network(normal))

@@ -106,12 +106,14 @@ def test_coefficients_drawn_from_the_tableau():
 # ----------------------------------------------------------------------------------------------------- chains
 
 
-@pytest.mark.parametrize("p", [1, 2])
-def test_chains_find_the_exact_posterior(p):
+@pytest.mark.parametrize(
+    ("p", "draws"), [(2, 600), *(pytest.param(p, 4000, marks=pytest.mark.slow) for p in (1, 2))]
+)
+def test_chains_find_the_exact_posterior(p, draws):
     X, y = problem(12, p, seed=1)
     settings = (0.3, 1.5, 0.8)
     _, _, exact, mean = by_quadrature(X, y, *settings)
-    run = spike_slab_logistic_gibbs(X, y, *settings, draws=4000, seed=2)
+    run = spike_slab_logistic_gibbs(X, y, *settings, warmup=200, draws=draws, seed=2)
     assert run.passed, run.reason
     found, error = inclusion(run)
     z = ((found - exact) / error).tolist()
@@ -121,6 +123,7 @@ def test_chains_find_the_exact_posterior(p):
     assert np.abs(z).max() < z_bound(2 * len(z)), z
 
 
+@pytest.mark.slow
 def test_columns_that_can_stand_in_for_each_other():
     """Correlation .97 among three of five columns, near-separable classes: swaps are at work."""
     rng = np.random.default_rng(3)
@@ -141,9 +144,12 @@ def test_columns_that_can_stand_in_for_each_other():
     assert error.max() < 0.02
 
 
-def test_without_information_the_chains_sample_the_prior():
+@pytest.mark.parametrize("draws", [500, pytest.param(3000, marks=pytest.mark.slow)])
+def test_without_information_the_chains_sample_the_prior(draws):
     y = np.array([0.0, 1, 1, 0, 1, 1])
-    run = spike_slab_logistic_gibbs(np.zeros((6, 2)), y, [0.2, 0.7], 3.0, draws=3000, gates=LOOSE)
+    run = spike_slab_logistic_gibbs(
+        np.zeros((6, 2)), y, [0.2, 0.7], 3.0, warmup=100, draws=draws, gates=LOOSE
+    )
     found, error = inclusion(run)
     np.testing.assert_allclose(found, [0.2, 0.7], atol=1e-12)  # known exactly, whatever the others are
     np.testing.assert_allclose(error, 0, atol=1e-12)
@@ -174,14 +180,15 @@ def test_chains_that_fail_go_on_and_say_so():
     assert loose.diagnostics["attempts"] == 1
 
 
-def test_draws_depend_on_the_seed_and_not_on_the_processes():
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_draws_depend_on_the_seed_and_not_on_the_processes(jobs):
     X, y = problem(30, 3)
     options = {"draws": 30, "warmup": 5, "chains": 2, "retries": 0}
     first = spike_slab_logistic_gibbs(X, y, seed=1, **options)
-    shared = spike_slab_logistic_gibbs(X, y, seed=1, jobs=2, **options)
+    again = spike_slab_logistic_gibbs(X, y, seed=1, jobs=jobs, **options)
     other = spike_slab_logistic_gibbs(X, y, seed=2, **options)
     for name in ("w", "b"):
-        np.testing.assert_array_equal(first.draws[name], shared.draws[name])
+        np.testing.assert_array_equal(first.draws[name], again.draws[name])
         assert not np.array_equal(first.draws[name], other.draws[name])
     assert not np.array_equal(first.draws["b"][0], first.draws["b"][1])
     likelihood = stats.bernoulli(1 / (1 + np.exp(-(first.draws["w"] @ X.T + first.draws["b"][..., None]))))

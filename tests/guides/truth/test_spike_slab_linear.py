@@ -94,7 +94,7 @@ def test_normal_gamma_evidence_and_marginals():
     shape = 1.5 / 2.5 * (np.eye(25) + X @ np.diag([0.25, 1, 4]) @ X.T)
     expected = stats.multivariate_t.logpdf(y, shape=shape, df=5.0)
     np.testing.assert_allclose(fit.log_evidence, expected, rtol=1e-10)
-    draws = fit.sample(40_000, seed=1)
+    draws = fit.draws(40_000, seed=1)
     sd = np.sqrt(np.diag(fit.covariance))
     z_mean = (draws["w"].mean(0) - fit.mean) / (sd / 200)
     tau = stats.gamma(fit.a, scale=1 / fit.b)
@@ -134,7 +134,19 @@ def test_g_prior_bayes_factors_are_ratios_of_densities_of_the_contrasts():
         assert abs(log_marginal(columns) - log_marginal([]) - models.log_bf[number]) < 1e-6
 
 
-def test_g_prior_refuses_dependent_columns_and_constant_targets():
+def test_g_prior_of_one_column_by_hand():
+    x, y = np.array([[0.0], [1.0], [3.0], [4.0]]), np.array([1.0, 2.0, 2.0, 5.0])
+    r_squared = np.corrcoef(x[:, 0], y)[0, 1] ** 2
+    expected = 0.5 * (2 * np.log(5) - 3 * np.log(1 + 4 * (1 - r_squared)))
+    models = enumerate_g_prior(x, y, 4.0)
+    np.testing.assert_allclose(models.log_bf, [0, expected], atol=1e-15)
+    np.testing.assert_allclose(models.inclusion, [1 / (1 + np.exp(-expected))])
+
+
+def test_g_prior_refusals_name_what_is_wrong():
+    X, y = problem(30, 21)
+    with pytest.raises(ValueError, match="21 columns make 2\\^21 models"):
+        enumerate_g_prior(X, y, 10.0)
     X, y = problem(20, 3)
     with pytest.raises(ValueError, match="linearly dependent"):
         enumerate_g_prior(np.c_[X, X[:, 0] + 2], y, 10.0)
@@ -245,7 +257,7 @@ def test_spike_slab_draws_follow_the_exact_posterior(noise_scale):
     X, y = problem(15, 5)
     exact = enumerate_spike_slab(X, y, slab_scale=1.3, a=2.0, b=0.7, noise_scale=noise_scale)
     n = 40_000
-    draws = exact.sample(n, seed=3)
+    draws = exact.draws(n, seed=3)
     w = draws["w"]
     assert w.shape == (n, 5)
     assert draws["noise_precision"].shape == (n,)
@@ -264,9 +276,9 @@ def test_spike_slab_draws_follow_the_exact_posterior(noise_scale):
     assert np.abs(error[spread == 0]).max(initial=0) < 20 / n  # always included, out of n draws
     z = error[spread > 0] / (spread[spread > 0] / np.sqrt(n))
     assert np.abs(z).max() < z_bound(2 * len(z))
-    again = exact.sample(n, seed=3)
+    again = exact.draws(n, seed=3)
     np.testing.assert_array_equal(again["w"], w)
-    assert not np.array_equal(exact.sample(n, seed=4)["w"], w)
+    assert not np.array_equal(exact.draws(n, seed=4)["w"], w)
     # which models are drawn, all 32 at once
     models = ((w != 0) @ 2 ** np.arange(5)).astype(int)
     probs = np.exp(exact.log_model_probs)

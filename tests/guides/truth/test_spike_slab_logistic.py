@@ -80,10 +80,10 @@ def test_importance_is_the_exact_posterior(p, seed):
     np.testing.assert_allclose(laplace.model_log_evidence, evidence, atol=0.2)
     assert abs(laplace.log_evidence - total) > 5 * exact.log_evidence_se
     # resampled draws; the error of the pool of 8 times as many comes on top of that of 20 000 draws
-    values = np.concatenate([(w := laplace.sample(20_000, seed=5, resample=True)["w"]), w != 0], axis=1)
+    values = np.concatenate([(w := laplace.draws(20_000, seed=5, resample=True)["w"]), w != 0], axis=1)
     z = (values.mean(0) - np.concatenate([mean, inclusion])) / (values.std(0) * np.sqrt(1.5 / 20_000))
     assert np.abs(z).max() < z_bound(4 * len(z)), z
-    plain = laplace.sample(20_000, seed=5)["w"]
+    plain = laplace.draws(20_000, seed=5)["w"]
     assert np.abs((plain.mean(0) - mean) / (plain.std(0) * np.sqrt(1.5 / 20_000))).max() > 6
 
 
@@ -99,7 +99,7 @@ def test_laplace_draws_follow_their_own_law():
     X, y = problem(25, 4)
     exact = enumerate_spike_slab_logistic(X, y, 0.4, 1.5, 1.0)
     n = 40_000
-    draws = exact.sample(n, seed=3)
+    draws = exact.draws(n, seed=3)
     w = draws["w"]
     assert (w.shape, draws["b"].shape) == ((n, 4), (n,))
     second = exact.covariance + np.outer(exact.mean, exact.mean)
@@ -110,8 +110,8 @@ def test_laplace_draws_follow_their_own_law():
     z = (values.mean(0) - np.concatenate(truth)) / (values.std(0) / np.sqrt(n))
     assert np.abs(z).max() < z_bound(len(z))
     assert abs(draws["b"].std() / exact.bias_sd - 1) < 0.03
-    np.testing.assert_array_equal(exact.sample(n, seed=3)["w"], w)
-    assert not np.array_equal(exact.sample(n, seed=4)["w"], w)
+    np.testing.assert_array_equal(exact.draws(n, seed=3)["w"], w)
+    assert not np.array_equal(exact.draws(n, seed=4)["w"], w)
 
 
 def test_steps_that_overshoot_are_halved():
@@ -150,7 +150,7 @@ def test_refusals_name_what_is_wrong():
     with pytest.raises(ValueError, match="bias_scale must be a number"):
         enumerate_spike_slab_logistic(X, y, bias_scale=[1.0, 2.0])
     posterior = enumerate_spike_slab_logistic(X, y)
-    for question in (posterior.sample, lambda n: posterior.sample(n, resample=True), posterior.importance):
+    for question in (posterior.draws, lambda n: posterior.draws(n, resample=True), posterior.importance):
         with pytest.raises(ValueError, match="n=0"):
             question(0)
     with pytest.raises(ValueError, match="at least 2 draws.*n=1"):

@@ -12,7 +12,7 @@ from pyro.infer import SVI, Predictive, TraceGraph_ELBO, TraceMeanField_ELBO
 from torch.distributions import kl_divergence
 from torch.nn import functional as F
 
-from guides import AutoMeanField, AutoSpikeSlab
+from guides import AutoConcrete, AutoMeanField, AutoSpikeSlab
 from guides.core.flat_parameters import elementwise_law
 from guides.truth.conjugate import conjugate_linear_regression
 from guides.truth.spike_slab_linear import enumerate_spike_slab
@@ -20,25 +20,40 @@ from tests.guides.battery import (
     CASES,
     ELBOS,
     NOISE,
+    PRODUCTS,
+    Noise,
+    assert_drawn_particles_are_runs,
+    assert_equal_results,
     assert_mean,
-    assert_same_mean,
+    assert_particles_are_runs,
     data,
+    drawn_losses,
+    each_batch,
     exact_loss,
     fit,
     gradients,
     linear_model,
+    loss_and_gradients,
     losses,
+    mean_of,
     moments_in_training,
     network,
     normal,
     perturb,
     priors_only,
+    product,
+    repeats,
     spike_slab,
+    vectorized,
     z_bound,
 )
 
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
 each_exact_case = pytest.mark.parametrize("case", [c for c in CASES if c.exact_loss_known], ids=str)
+RELAXED = [c for c in CASES if c.exact_loss_known and c.make is AutoConcrete]
+each_relaxed_case = pytest.mark.parametrize("case", RELAXED, ids=str)
+QUADRATIC = [c for c in CASES if c.exact_loss_known and c not in RELAXED]
+each_quadratic_case = pytest.mark.parametrize("case", QUADRATIC, ids=str)
 each_elbo = pytest.mark.parametrize("elbo", ELBOS)
 
 
@@ -117,32 +132,63 @@ def test_spike_slab_posterior_is_exact_on_an_orthogonal_design(monkeypatch):
     torch.testing.assert_close(law.scale, torch.full((4,), precision**-0.5), rtol=1e-5, atol=0)
 
 
-@each_exact_case
+GAP = 0.15  # nats
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in CASES if c.name in ("mean-field-draws", "mnf-on-normal")], ids=str
+)
+def test_fit_by_svi_reaches_the_conjugate_posterior(case):
+    """On an orthogonal design, where it is a product: evidence, means and sds.
+
+    The gap of the bound is a KL divergence, and one of ``GAP`` allows a Gaussian to be off by ``sqrt(2 GAP)``
+    sds in its mean, and by a factor between 0.68 and 1.57 in its sd.
+    """
+    x, y = data(rows=12, columns=4)
+    x = torch.linalg.qr(x)[0] * 2
+    model, guide = linear_model(normal), case.make(linear_model(normal))
+    fit(model, guide, x, y, steps=160, lr=0.1, elbo=vectorized(TraceMeanField_ELBO, 20))
+    exact = conjugate_linear_regression(x.numpy(), y.numpy(), prior_scale=1.0, noise_scale=NOISE)
+    bounds = -drawn_losses(model, guide, x, y, runs=30, particles=100)
+    error = z_bound() * bounds.std() / 30**0.5
+    assert exact.log_evidence - GAP - error < bounds.mean() < exact.log_evidence + error
+    draws, sd = guide.draws(4000, seed=1)["w"], (1 + 4 / NOISE**2) ** -0.5
+    shift = (draws.mean(0) - torch.as_tensor(exact.mean)).abs() / sd
+    assert (shift < (2 * GAP) ** 0.5 + z_bound(4) / 4000**0.5).all()
+    assert ((draws.std(0) / sd - 1.125).abs() < 0.5).all()
+
+
+@each_quadratic_case
 @each_elbo
-def test_loss_is_an_unbiased_bound(case, elbo):
+def test_loss_and_gradient_are_their_expectations(case, elbo):
+    """Without Monte Carlo error: the loss is quadratic in the noise of the rows, or of the weights."""
     x, y = data()
     model, guide = linear_model(case.prior), case.make(linear_model(case.prior))
     guide.setup(x, y)
     perturb(guide)
-    assert_mean(losses(model, guide, elbo(), 300, x, y), exact_loss(guide, case.prior, x, y))
+    runs = Noise.two_level(32).each(lambda: loss_and_gradients(model, guide, elbo(), x, y))
+    assert_equal_results(mean_of(runs), expected_loss_and_gradients(guide, case.prior, x, y))
 
 
-@each_exact_case
+@each_relaxed_case
 @each_elbo
-def test_gradient_is_unbiased_and_reaches_every_parameter(case, elbo):
+def test_loss_and_gradient_are_unbiased(case, elbo):
     x, y = data()
     model, guide = linear_model(case.prior), case.make(linear_model(case.prior))
     guide.setup(x, y)
     perturb(guide)
-    guide.zero_grad()
-    with torch.enable_grad():
-        attached = _differentiable_loss(guide, case.prior, x, y)
-        attached.backward()
-    truth = {name: p.grad.clone() for name, p in guide.named_parameters()}
-    draws = [gradients(model, guide, elbo(), x, y) for _ in range(300)]
+    truth = expected_loss_and_gradients(guide, case.prior, x, y)
+    runs = [loss_and_gradients(model, guide, vectorized(elbo, 200), x, y) for _ in range(40)]
     for name, expected in truth.items():
-        assert (expected != 0).all(), name
-        assert_mean(torch.stack([draw[name] for draw in draws]).double(), expected.double())
+        assert_mean(torch.stack([run[name] for run in runs]).double(), expected.double())
+
+
+def expected_loss_and_gradients(guide, prior, x, y) -> dict[str, torch.Tensor]:
+    guide.zero_grad()
+    _differentiable_loss(guide, prior, x, y).backward()
+    truth = {name: p.grad.clone() for name, p in guide.named_parameters()}
+    assert all((value != 0).all() for value in truth.values())
+    return {"loss": exact_loss(guide, prior, x, y)} | truth
 
 
 def _differentiable_loss(guide, prior, x, y):
@@ -167,7 +213,7 @@ def test_gradient_reaches_every_parameter_of_a_network(case):
     x, y = data()
     model, guide = network(case.prior), case.make(network(case.prior))
     total = {}
-    for _ in range(5):  # a hidden unit may be dead for one draw
+    for _ in repeats(5):  # a hidden unit may be dead for one draw
         for name, value in gradients(model, guide, guide.elbo(), x, y).items():
             total[name] = total.get(name, 0) + value.abs()
     assert all((value > 0).all() for value in total.values())
@@ -176,66 +222,52 @@ def test_gradient_reaches_every_parameter_of_a_network(case):
 # ---------------------------------------------------------------------- equal expectations
 
 
-@each_exact_case
+@each_quadratic_case
 def test_minibatch_bound_is_unbiased(case):
+    """The mean over all minibatches, each in expectation over its noise, is the bound of the whole."""
     x, y = data(rows=12)
     model, guide = linear_model(case.prior, batch_size=3), case.make(linear_model(case.prior, batch_size=3))
     guide.setup(x, y)
     perturb(guide, 0.2)
-    assert_mean(losses(model, guide, guide.elbo(), 600, x, y), exact_loss(guide, case.prior, x, y))
+    noise = Noise.two_level(4)
+
+    def batch() -> dict[str, torch.Tensor]:
+        return mean_of(noise.each(lambda: loss_and_gradients(model, guide, guide.elbo(), x, y)))
+
+    truth = expected_loss_and_gradients(guide, case.prior, x, y)
+    assert_equal_results(mean_of(each_batch(12, 3, batch)), truth)
 
 
-def product(name: str):
-    """``[N, D] -> [N]`` by weights ``w`` (and ``v``, ``b``) in the ways people write a linear layer."""
+@each_relaxed_case
+def test_minibatch_bound_is_that_of_all_rows_given_the_weights(case):
+    x, y = data(rows=12)
+    model, batches = linear_model(case.prior), linear_model(case.prior, batch_size=3)
+    whole, guide = case.make(model), case.make(batches)
+    whole.setup(x, y)
+    perturb(whole, 0.2)
+    guide.setup(x, y)
+    guide.load_state_dict(whole.state_dict())
+    noise = Noise.random(particles=1)
 
-    def weights(prior, columns):
-        shape = {"linear": [1, columns], "matrix": [columns, 1], "layers": [2, columns], "rows": [1, columns]}
-        return pyro.sample("w", prior(shape.get(name, [columns])))
+    def run(model, guide) -> dict[str, torch.Tensor]:
+        with noise.of(0):
+            return loss_and_gradients(model, guide, guide.elbo(), x, y)
 
-    def apply(prior, x):
-        w = weights(prior, x.shape[-1])
-        if name == "layers":
-            b = pyro.sample("b", normal([2]))
-            v = pyro.sample("v", prior([2]))
-            return torch.tanh(F.linear(x, w, b)) @ v + pyro.sample("c", normal([]))
-        if name == "linear":
-            return F.linear(x, w, pyro.sample("b", normal([1]))).squeeze(-1)
-        if name == "linear-vector":
-            return F.linear(x, w)
-        if name == "rows":
-            return (w @ x.mT).squeeze(-2)
-        if name == "rows-vector":
-            return w @ x.T
-        output = x @ w
-        return output.squeeze(-1) if name == "matrix" else output
-
-    def model(x, y=None):
-        f = apply(model.prior, x)
-        with pyro.plate("data", len(x)):
-            pyro.sample("y", dist.Normal(f, NOISE), obs=y)
-
-    return model
+    assert_equal_results(mean_of(each_batch(12, 3, lambda: run(batches, guide))), run(model, whole))
 
 
-@pytest.mark.parametrize(
-    "name", ["vector", "matrix", "linear", "linear-vector", "rows", "rows-vector", "layers"]
-)
-@each_case
-def test_vectorized_particles_equal_sequential_ones(case, name):
+@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize("case", [c for c in CASES if c.particles_are_runs], ids=str)
+def test_vectorized_particles_are_sequential_runs(case, name):
+    """Number for number, with gradients and without."""
     x, y = data(rows=6)
-    model = product(name)
-    model.prior = case.prior
+    model = product(name, case.prior)
     guide = case.make(model)
     guide.setup(x, y)
     perturb(guide, 0.2)
-    sequential = losses(model, guide, TraceMeanField_ELBO(), 120, x, y)
     for elbo in ELBOS:
-        vectorized = elbo(num_particles=40, vectorize_particles=True, max_plate_nesting=1)
-        assert_same_mean(losses(model, guide, vectorized, 15, x, y), sequential)
-    trained = torch.tensor([  # with gradients on, the LRT is used
-        vectorized.loss_and_grads(model, guide, x, y) for _ in range(15)
-    ])  # fmt: skip
-    assert_same_mean(trained.double(), sequential)
+        assert_particles_are_runs(model, guide, elbo, x, y)
+    assert_drawn_particles_are_runs(model, guide, TraceMeanField_ELBO, x, y)
 
 
 @each_exact_case
@@ -252,12 +284,10 @@ def test_weights_in_a_plate_of_their_own(case):
     guide = case.make(model)
     guide.setup(x, y)
     perturb(guide, 0.2)
+    assert_particles_are_runs(model, guide, TraceMeanField_ELBO, x, y)
+    assert_drawn_particles_are_runs(model, guide, TraceMeanField_ELBO, x, y)
     truth = exact_loss(guide, case.prior, x, y)
-    assert_mean(losses(model, guide, guide.elbo(), 200, x, y), truth)
-    vectorized = guide.elbo(40, vectorize_particles=True, max_plate_nesting=1)
-    assert_mean(losses(model, guide, vectorized, 25, x, y), truth)
-    trained = torch.tensor([vectorized.loss_and_grads(model, guide, x, y) for _ in range(15)])
-    assert_mean(trained.double(), truth)
+    assert_mean(losses(model, guide, vectorized(TraceMeanField_ELBO, 200), 25, x, y), truth)
 
 
 def test_particles_that_collide_with_rows_are_refused():
@@ -297,9 +327,9 @@ def test_without_data_the_loss_is_the_kl_and_has_no_noise(case, elbo):
     kinds = [elbo(), elbo(num_particles=3)]
     if elbo is not TraceGraph_ELBO:
         kinds.append(elbo(num_particles=3, vectorize_particles=True, max_plate_nesting=1))
-    values = torch.cat([losses(model, guide, kind, 4) for kind in kinds])
+    values = torch.cat([losses(model, guide, kind, 1) for kind in kinds])
     torch.testing.assert_close(values, values[:1].expand(len(values)), rtol=1e-6, atol=0)
-    single = losses(model, guide, elbo(), 4)
+    single = losses(model, guide, elbo(), 2)
     assert (single == single[0]).all()
     rate = guide.site_distribution("rate")
     kl = kl_divergence(guide.site_distribution("w"), case.prior([4, 3]).base_dist).sum()
@@ -339,11 +369,11 @@ def test_two_fits_live_side_by_side(case):
     one = SVI(model, first, first.optimizer(), first.elbo())
     two = SVI(model, second, second.optimizer(), second.elbo())
     reference = SVI(model, alone, alone.optimizer(), alone.elbo())
-    for seed in range(4):
+    for seed in repeats(3):
         pyro.set_rng_seed(seed)
         one.step(x, y)
         two.step(x, -y)
-    for seed in range(4):
+    for seed in repeats(3):
         pyro.set_rng_seed(seed)
         reference.step(x, y)
     assert all(torch.equal(p, q) for p, q in zip(first.parameters(), alone.parameters(), strict=True))

@@ -151,6 +151,7 @@ def test_bound_never_falls():
         assert np.diff(VARBVS(noise_scale=0.5).fit(X, y).fits[0].trace).min() > -1e-9
 
 
+@pytest.mark.slow
 def test_bound_below_the_laplace_evidence_on_raisin():
     X, y = real("raisin")
     fit = VARBVS("logistic").fit(X, y)

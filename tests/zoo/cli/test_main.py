@@ -9,10 +9,15 @@ import pytest
 from data_loaders import list_datasets
 from tests.zoo.cli_helpers import fresh_process, linear_rows, run_zoo, write_csv
 from zoo.budgets import BASELINES, BUDGETS
+from zoo.cli.lists import shortened, width
+from zoo.experiments.engine.catalogue import experiments
+from zoo.papers import PAPERS
 from zoo.registry.queries import GUIDES, MODELS
 from zoo.version import __version__
 
-COMMANDS = [[], ["list"], ["data"], ["data", "list"], ["data", "show"], ["fit"], ["predict"], ["compare"]]
+COMMANDS = [
+    [], ["list"], ["show"], ["data"], ["data", "list"], ["data", "show"], ["fit"], ["predict"], ["compare"],
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
@@ -42,8 +47,16 @@ def test_baselines_are_guides():
     assert set(BASELINES) <= set(GUIDES)
 
 
-def test_help_does_not_wait_for_torch():
-    result = fresh_process("import sys, zoo.cli.main; sys.exit('torch' in sys.modules)")
+@pytest.mark.slow
+def test_help_and_quick_lists_do_not_wait_for_torch():
+    code = """
+import sys
+from zoo.cli.main import app
+for command in (["data", "list"], ["data", "show", "boston"], ["reproduce", "--list"]):
+    app(command, standalone_mode=False)
+sys.exit(", ".join({"torch", "jax", "pyro", "matplotlib", "guides"} & set(sys.modules)) or 0)
+"""
+    result = fresh_process(code)
     assert (result.returncode, result.stderr) == (0, "")
 
 
@@ -51,44 +64,145 @@ def test_version():
     assert run_zoo("--version").stdout.strip() == f"posterior-zoo {__version__}"
 
 
-def test_list_fits_eighty_columns_and_cuts_no_name():
-    result = run_zoo("list")
-    assert max(map(len, result.stdout.splitlines())) <= 80
-    for name in [*MODELS, *GUIDES]:
-        assert re.search(rf"│ {name} ", result.stdout), name
-    assert "bnn (as spike-slab-bnn)" in result.stdout
-    assert "bnn (regression; relu, leaky-relu)" in result.stdout
+# ------------------------------------------------------------------------------------------ lists and show
 
 
-def test_list_tells_where_a_guide_applies_once():
-    """Guides that go where an earlier one goes name it; the models themselves are told in full once."""
-    text = run_zoo("list").stdout
-    words = {line.split("│")[1].strip(): "" for line in text.splitlines() if line.startswith("│")}
-    name = ""
-    for line in text.splitlines():
-        if line.startswith("│"):
-            first, rest = (cell.strip() for cell in line.split("│")[1:3])
-            name = first or name
-            words[name] = f"{words.get(name, '')} {rest}".strip()
-    assert words["mean-field"].endswith("models: all")
-    assert words["mnf"].endswith("models: those of spike-slab")
-    assert words["deep-ensemble"].endswith("models: those of horseshoe")
-    assert words["sspbp-1-epoch"].endswith("models: those of pbp")
-    assert words["varbvs"].endswith("models: spike-slab-linear; spike-slab-logistic")
+def test_help_shows_the_main_job_and_every_list():
+    text = run_zoo("--help").stdout
+    assert max(map(len, text.splitlines())) <= 80
+    for words in ("compare diabetes", "list --paper", "data list", "reproduce --list", "show NAME"):
+        assert f"zoo {words}" in text
 
 
-def test_data_list_fits_eighty_columns_and_cuts_no_name():
+def test_list_is_one_screen_with_a_line_an_entry():
+    lines = run_zoo("list").stdout.splitlines()
+    assert len(lines) <= 45
+    assert max(map(len, lines)) <= 100
+    first = [line.split()[0] for line in lines if line.startswith("  ")]
+    assert first == [*PAPERS, *MODELS, *GUIDES]
+    for entry in (*MODELS.values(), *GUIDES.values()):  # nothing is cut short
+        (line,) = (line for line in lines if line.endswith(f"  {entry.summary}"))
+        assert line.split()[:2] == [entry.name, entry.paper]
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_list_of_a_paper_holds_all_that_came_with_it_and_nothing_else(paper):
+    lines = run_zoo("list", "--paper", paper).stdout.splitlines()
+    assert len(lines) <= 45
+    assert max(map(len, lines)) <= 100
+    first = {line.split()[0] for line in lines if line.startswith("  ")}
+    expected = {entry.name for entry in (*MODELS.values(), *GUIDES.values()) if entry.paper == paper}
+    assert first == {paper} | expected | {name for name in experiments() if name.startswith(f"{paper}/")}
+    assert PAPERS[paper].citation in " ".join(" ".join(lines).split())
+
+
+def test_unknown_paper_is_one_line_with_the_nearest():
+    result = run_zoo("list", "--paper", "lbbn")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == "zoo: unknown paper 'lbbn'; nearest: lbbnn\n"
+
+
+def test_data_list_is_one_screen():
     lines = run_zoo("data", "list").stdout.splitlines()
-    assert max(map(len, lines)) <= 90  # the last line explains
-    assert max(map(len, lines[:-1])) <= 80
-    assert [line.split()[0] for line in lines[1:-1]] == list_datasets()
+    assert len(lines) <= 45
+    assert max(map(len, lines)) <= 100
+    assert [line.split()[0] for line in lines[2:-2]] == list_datasets()
 
 
-def test_data_show_names_the_oddities():
-    text = run_zoo("data", "show", "digits").stdout
-    assert "multiclass, 1797 rows, 64 features" in text
+def test_lists_are_cut_between_words_at_the_width_of_a_terminal(monkeypatch):
+    assert shortened("one two", 7) == "one two"
+    assert shortened("one two three", 11) == "one two ..."
+    assert shortened("one, two three", 10) == "one ..."
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    for columns, expected in (("90", 90), ("200", 100), ("40", 80)):
+        monkeypatch.setenv("COLUMNS", columns)
+        assert width() == expected
+
+
+def shown(name: str) -> str:
+    """The card of a name on one line."""
+    result = run_zoo("show", name)
+    assert (result.exit_code, result.stderr) == (0, "")
+    return " ".join(result.stdout.split())
+
+
+def test_a_name_of_two_things_shows_both():
+    cards = run_zoo("show", "concrete").stdout.split("\n\n")
+    headings = [card.split("\n")[0].split() for card in cards]
+    assert headings == [["data", "set", "concrete"], ["guide", "concrete"]]
+
+
+def test_show_tells_all_of_a_model():
+    text = shown("spike-slab-bnn")
+    card = MODELS["spike-slab-bnn"].card
+    for part in (card.law, card.assumes, card.cost, card.fails, PAPERS["lbbnn"].citation):
+        assert " ".join(part.split()) in text
+    assert text.startswith("model spike-slab-bnn is bnn with a spike and slab")
+    assert "options --widths 50, --activation relu, --noise (not set), --inclusion 0.5 truth none" in text
+    assert "guides mean-field, spike-slab, mnf, mnf-iaf, concrete, mvn published lbbnn/digits" in text
+    assert 'zoo.models.create("spike-slab-bnn", in_features=13)' in text
+    text = shown("bnn")
+    assert "spike-slab (as spike-slab-bnn)" in text
+    assert "pbp (regression; relu, leaky-relu)" in text
+
+
+def test_show_tells_all_of_a_guide():
+    text = shown("varbvs")
+    card = GUIDES["varbvs"].card
+    for part in (card.law, card.assumes, card.cost, card.fails, "Carbonetto and Stephens 2012"):
+        assert " ".join(part.split()) in text
+    assert "came with spike-slab-logistic" in text
+    assert "models spike-slab-linear, spike-slab-logistic options none" in text
+    assert "published lbbnn/simulation, lbbnn/correlations use" in text
+    assert "note 40 passes over the data count it 40 times" in shown("pbp")
+    assert "published lbbnn/simulation, lbbnn/correlations, lbbnn/digits" in shown("spike-slab")
+
+
+def test_show_tells_all_of_a_data_set():
+    text = shown("digits")
+    assert "data set digits is multiclass, 1797 rows, 64 features" in text
     assert "pixel_0_0" in text
     assert "constant" in text
+    assert "published lbbnn/digits" in text
+    assert text == " ".join(run_zoo("data", "show", "digits").stdout.split())
+    assert "published lbbnn/fmnist" in shown("fashion_mnist")
+
+
+def test_show_tells_all_of_an_experiment():
+    text = shown("sspbp/table-3.1")
+    assert "Table 3.1" in text
+    assert "methods pbp, sspbp, same" in text
+    assert "mmd2: biased estimate" in text
+    assert "numbers 10 published" in text
+    assert text == " ".join(run_zoo("reproduce", "sspbp/table-3.1", "--list").stdout.split())
+
+
+@pytest.mark.parametrize("name", [*MODELS, *GUIDES, *experiments(), *list_datasets()])
+def test_every_card_fits_a_hundred_columns(name):
+    lines = [line for line in run_zoo("show", name).stdout.splitlines() if "http" not in line]
+    assert lines
+    assert max(map(len, lines)) <= 100
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("spike-slab-bn", "spike-slab-bnn"),
+        ("mean-feld", "mean-field"),
+        ("bostn", "boston"),
+        ("sspbp/tabel-3.3", "sspbp/table-3.3"),
+    ],
+)
+def test_show_of_an_unknown_name_is_one_line_with_the_nearest_of_all_kinds(name, nearest):
+    result = run_zoo("show", name)
+    assert (result.exit_code, result.stdout) == (2, "")
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"zoo: unknown name '{name}'; nearest: ")
+    assert nearest in line
+
+
+def test_show_of_a_name_that_is_near_to_none_says_where_names_are():
+    assert "zoo list" in run_zoo("show", "qqqqqq").stderr
 
 
 def test_data_fetch_prints_where_a_set_is():
@@ -103,6 +217,7 @@ def test_an_option_that_is_no_number_is_named():
     assert "--seed" in result.stderr
 
 
+@pytest.mark.slow
 def test_nothing_but_text_goes_into_a_pipe(tmp_path):
     """A fresh process whose output is no terminal: no escape sequences, no progress bar, no warnings."""
     table = write_csv(tmp_path / "table.csv", linear_rows())
@@ -114,7 +229,8 @@ def test_nothing_but_text_goes_into_a_pipe(tmp_path):
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", result.stdout)
 
 
-@pytest.mark.parametrize(("wanted", "threads"), [("", "1"), pytest.param("2", "2", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("wanted", "threads"), [("", "1"), ("2", "2")])
 def test_torch_uses_one_thread_unless_told_otherwise(wanted, threads, tmp_path):
     table = write_csv(tmp_path / "table.csv", linear_rows())
     code = """
@@ -132,7 +248,10 @@ print(torch.get_num_threads())
     assert result.stdout.split()[-1] == threads
 
 
-def test_fit_says_how_many_rows_it_held_out_and_how_well_it_predicts_them(tmp_path):
-    table = write_csv(tmp_path / "table.csv", linear_rows(60))
-    result = run_zoo("fit", table, "--steps", 300, "--lr", 0.05, "--widths", 5, "--out", tmp_path / "out")
+def test_fit_says_what_it_has_done_and_what_is_odd(tmp_path):
+    """Rows held out, how well they are predicted; a constant column is told, and used."""
+    table = write_csv(tmp_path / "table.csv", [[row[0], 7.0, row[2]] for row in linear_rows(60)])
+    result = run_zoo("fit", table, "--steps", 5, "--widths", 2, "--out", tmp_path / "out")
+    assert result.exit_code == 0
     assert re.search(r"54 rows fitted, 6 held out: RMSE \S+ ± \S+, log-likelihood \S+ ± \S+", result.stdout)
+    assert "constant columns: b" in result.stdout

@@ -31,6 +31,7 @@ from tests.zoo.cli_helpers import (
     files,
     fresh_process,
     linear_rows,
+    make_tiny,
     run_zoo,
     table_of,
     write_csv,
@@ -41,7 +42,7 @@ from zoo.commands.grading import Graded, grade
 from zoo.errors import DivergenceError, UserError
 from zoo.fitting.problem import load_problem
 from zoo.fitting.svi import Fit
-from zoo.registry.queries import MODELS, ModelOptions
+from zoo.models import create
 
 NO_GATES = Gates(max_rhat=99, min_ess_bulk=0, max_divergence_share=1)
 SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
@@ -49,7 +50,13 @@ SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 @pytest.fixture(autouse=True)
 def _tiny(monkeypatch):
-    monkeypatch.setitem(BUDGETS, "quick", TINY)
+    make_tiny(monkeypatch)
+
+
+@pytest.fixture
+def pictures(_tiny, monkeypatch):
+    """This test looks at the pictures."""
+    make_tiny(monkeypatch, pictures=True)
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +65,7 @@ def graded(tmp_path_factory):
     folder = tmp_path_factory.mktemp("graded")
     table = write_csv(folder / "table.csv", linear_rows(40))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(BUDGETS, "quick", TINY)
+        make_tiny(patch, pictures=True)
         patch.setattr(zoo.commands.reference, "nuts", functools.partial(nuts, gates=NO_GATES))
         result = run_zoo("compare", table, "--widths", 3, "--seed", 7, "--out", folder / "out")
     assert result.exit_code == 0, result.output
@@ -141,7 +148,7 @@ def test_table_on_the_terminal_fits_eighty_columns(graded):
 
 def test_saved_draws_are_an_arviz_posterior(graded):
     out = graded[0] / "out"
-    model = MODELS["spike-slab-bnn"].build("regression", 2, 0, ModelOptions(widths=(3,)))
+    model = create("spike-slab-bnn", in_features=2, widths=(3,))
     posterior = Posterior.load(out / "spike-slab.nc", model)
     assert len(posterior) == TINY.draws
     assert (posterior.draws()["w1"] == 0).any()  # exact zeros
@@ -164,8 +171,11 @@ def test_second_call_reads_everything(graded, monkeypatch):
     assert result.stdout == first.stdout
 
 
-@pytest.mark.parametrize("damage", ["lost", "truncated", SLOW("empty"), "altered", "other versions"])
+@pytest.mark.parametrize(
+    "damage", ["lost", SLOW("truncated"), SLOW("empty"), SLOW("altered"), SLOW("other versions")]
+)
 def test_damaged_result_is_made_again_and_the_others_kept(graded, damage, tmp_path, monkeypatch):
+    make_tiny(monkeypatch, pictures=damage == "lost")
     folder, _ = graded
     out = tmp_path / "out"
     shutil.copytree(folder / "out", out)
@@ -228,12 +238,10 @@ main()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "code"),
-    [
-        ("os.kill(os.getpid(), signal.SIGKILL)", -9),
-        SLOW("raise KeyboardInterrupt", 130),
-    ],
+    [("os.kill(os.getpid(), signal.SIGKILL)", -9), ("raise KeyboardInterrupt", 130)],
 )
 def test_interrupted_comparison_keeps_the_finished_guides(end, code, tmp_path, monkeypatch):
     monkeypatch.setitem(BUDGETS, "quick", Budget(steps=20, draws=50, warmup=5, mcmc_draws=5))
@@ -242,33 +250,74 @@ def test_interrupted_comparison_keeps_the_finished_guides(end, code, tmp_path, m
     result = fresh_process(INTERRUPTED.format(end=end), *command)
     assert result.returncode == code, result.stderr
     assert "Traceback" not in result.stderr
-    assert files(tmp_path / "out") == {"config.json", "mean-field.nc"}
-    before = (tmp_path / "out" / "mean-field.nc").stat().st_mtime_ns
+    assert_resumed(command, tmp_path / "out")
+
+
+def test_comparison_that_is_stopped_goes_on_from_the_finished_guides(tmp_path, monkeypatch):
+    """In this process; the slow tests end one from outside."""
+    fit = zoo.commands.compare.fit_guide
+
+    def stop(comparison, name, *args):
+        if name == "spike-slab":
+            raise KeyboardInterrupt
+        return fit(comparison, name, *args)
+
+    table = write_csv(tmp_path / "table.csv", linear_rows(30))
+    command = ["compare", table, "--reference", "none", "--widths", 2, "--out", tmp_path / "out"]
+    with monkeypatch.context() as patch:
+        patch.setattr(zoo.commands.compare, "fit_guide", stop)
+        assert run_zoo(*command).exit_code == 130
+    assert_resumed(command, tmp_path / "out")
+
+
+def assert_resumed(command: list, out: Path) -> None:
+    """The first guide is finished and alone; the same call fits the second one and no other."""
+    assert files(out) == {"config.json", "mean-field.nc"}
+    before = (out / "mean-field.nc").stat().st_mtime_ns
     assert run_zoo(*command).exit_code == 0
-    assert (tmp_path / "out" / "mean-field.nc").stat().st_mtime_ns == before
-    assert list(table_of(tmp_path / "out")) == ["mean-field", "spike-slab"]
+    assert (out / "mean-field.nc").stat().st_mtime_ns == before
+    assert list(table_of(out)) == ["mean-field", "spike-slab"]
 
 
+@pytest.mark.slow
 def test_other_seed_other_figures(tmp_path):
     table = write_csv(tmp_path / "table.csv", linear_rows(30))
     found = []
-    for seed, name in ((1, "a"), (1, "b"), (2, "c")):
+    for seed, name in ((1, "a"), (2, "b")):
         options = ["--reference", "none", "--guides", "mean-field", "--widths", 2, "--seed", seed]
         run_zoo("compare", table, *options, "--out", tmp_path / name)
         row = table_of(tmp_path / name)["mean-field"]
         row.pop("fit_seconds")
         found.append(row)
-    assert found[0] == found[1]
-    assert found[0]["elbo"] != found[2]["elbo"]
+    assert found[0]["elbo"] != found[1]["elbo"]
 
 
 # ------------------------------------------------------------------------------------- failures are rows
 
 
-def test_reference_that_fails_its_gates_is_shown_and_never_used(graded, tmp_path):
-    """The real gates: thirty draws cannot have a bulk ESS of 400."""
+def test_reference_that_fails_its_gates_is_shown_and_never_used(graded, tmp_path, monkeypatch, pictures):
+    """The chains of the comparison that passed, judged otherwise."""
     folder, _ = graded
-    out = tmp_path / "out"
+    shutil.copytree(folder / "out", tmp_path / "out")
+    for name in ("scoreboard.png", "scatter.png"):
+        (tmp_path / "out" / name).unlink()
+
+    def judged_otherwise(*args, **kwargs):
+        result = nuts(*args, **kwargs, gates=NO_GATES)
+        found = result.diagnostics | {"attempts": 2}
+        return replace(result, passed=False, reason="bulk ESS 30 not above 400", diagnostics=found)
+
+    monkeypatch.setattr(zoo.commands.reference, "nuts", judged_otherwise)
+    assert_failed_reference_is_not_used(folder, tmp_path / "out")
+
+
+@pytest.mark.slow
+def test_reference_that_fails_the_real_gates_is_shown_and_never_used(graded, tmp_path, pictures):
+    """Thirty draws cannot have a bulk ESS of 400."""
+    assert_failed_reference_is_not_used(graded[0], tmp_path / "out")
+
+
+def assert_failed_reference_is_not_used(folder: Path, out: Path) -> None:
     result = run_zoo("compare", folder / "table.csv", "--widths", 3, "--seed", 7, "--out", out)
     assert result.exit_code == 0
     assert re.search(r"^zoo: nuts failed: .*bulk ESS .* not above 400.*--budget full", result.stderr)
@@ -295,7 +344,8 @@ def test_reference_that_cannot_start_is_a_failed_row(tmp_path, monkeypatch):
     assert table_of(tmp_path / "out")["mean-field"]["status"] == "ok"
 
 
-def test_guide_that_diverges_is_a_failed_row_and_the_others_stay(tmp_path, monkeypatch):
+@pytest.mark.slow
+def test_guide_that_diverges_is_a_failed_row_and_the_others_stay(tmp_path, monkeypatch, pictures):
     fit = Fit.run
 
     def run_hot(self, *, label, **kwargs):
@@ -320,6 +370,7 @@ def test_guide_that_diverges_is_a_failed_row_and_the_others_stay(tmp_path, monke
         assert {line["method"] for line in csv.DictReader(file)} == {"exact", "spike-slab"}
     assert {"scoreboard.png", "scatter.png", "inclusion.png"} <= files(tmp_path / "out")
     # mended, the same folder gets the missing row
+    make_tiny(monkeypatch)
     monkeypatch.setattr(Fit, "run", fit)
     assert run_zoo(*command).stderr == ""
     assert all(row["status"] == "ok" for row in table_of(tmp_path / "out").values())
@@ -339,7 +390,7 @@ def test_comparison_without_a_sound_row_ends_with_1(tmp_path, monkeypatch):
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_predictions_that_are_not_finite_make_a_failed_row(value, tmp_path):
     problem = load_problem(str(write_csv(tmp_path / "table.csv", linear_rows(30))))
-    model = MODELS["spike-slab-linear"].build("regression", 2, 0, ModelOptions())
+    model = create("spike-slab-linear", in_features=2)
     draws = {"w": torch.randn(50, 2), "noise_precision": torch.ones(50)}
     good = Graded("good", "m", Posterior.from_draws(model, draws), {"elbo": -1.0})
     assert grade(problem, good, None).status == "ok"
@@ -353,16 +404,14 @@ def test_predictions_that_are_not_finite_make_a_failed_row(value, tmp_path):
 # ------------------------------------------------------------------------------------- other kinds of data
 
 
-def test_one_input_gets_bands_even_if_it_is_constant(tmp_path):
-    rows = linear_rows(30)
-    for name, x in (("line", [row[0] for row in rows]), ("constant", [5.0] * 30)):
-        table = write_csv(
-            tmp_path / f"{name}.csv", [[a, row[2]] for a, row in zip(x, rows, strict=True)], "x,y"
-        )
-        out = tmp_path / name
-        options = ["--reference", "none", "--widths", 2, "--guides", "mean-field", "--out", out]
-        assert run_zoo("compare", table, *options).exit_code == 0
-        assert files(out) == ALWAYS | {"mean-field.nc", "bands.png"}
+@pytest.mark.parametrize("constant", [SLOW(False), True])
+@pytest.mark.slow
+def test_one_input_gets_bands_even_if_it_is_constant(constant, tmp_path, pictures):
+    rows = [[5.0 if constant else a, y] for a, _, y in linear_rows(30)]
+    table, out = write_csv(tmp_path / "table.csv", rows, "x,y"), tmp_path / "out"
+    options = ["--reference", "none", "--widths", 2, "--guides", "mean-field", "--out", out]
+    assert run_zoo("compare", table, *options).exit_code == 0
+    assert files(out) == ALWAYS | {"mean-field.nc", "bands.png"}
 
 
 @pytest.mark.parametrize(("data", "classes"), [("breast_cancer", 2), SLOW("digits", 10)])
@@ -411,7 +460,7 @@ def test_plan_refuses_before_anything_is_written(tmp_path):
     words = {"model": "bnn", "guides": ["mean-field"], "reference": None, "budget": "quick", "seed": 0}
     for key, value in (("model", "x"), ("guides", ["x"]), ("reference", "exact"), ("budget", "x")):
         with pytest.raises(UserError):
-            plan("table", problem, options=ModelOptions(), **{**words, key: value})
+            plan("table", problem, options={}, **{**words, key: value})
 
 
 def test_the_gates_look_at_the_precisions_too(monkeypatch, tmp_path):
@@ -426,7 +475,7 @@ def test_the_gates_look_at_the_precisions_too(monkeypatch, tmp_path):
     monkeypatch.setattr(zoo.commands.reference, "nuts", look)
     table = write_csv(tmp_path / "table.csv", linear_rows(40))
     problem = load_problem(str(table))
-    options = ModelOptions(widths=(3,))
+    options = {"widths": (3,)}
     comparison = plan(
         "t", problem, model="bnn", guides=[], reference="nuts", budget="quick", seed=0, options=options
     )

@@ -13,8 +13,19 @@ import torch
 import zoo.commands.compare
 from data_loaders import load_csv
 from guides import AutoSpikeSlab
+from guides.posterior import log_joint
 from guides.truth.spike_slab_linear import enumerate_spike_slab
-from tests.zoo.cli_helpers import ALWAYS, DISTANCES, PREDICTIVE, TINY, files, run_zoo, table_of, write_csv
+from tests.zoo.cli_helpers import (
+    ALWAYS,
+    DISTANCES,
+    PREDICTIVE,
+    TINY,
+    files,
+    make_tiny,
+    run_zoo,
+    table_of,
+    write_csv,
+)
 from zoo.budgets import BUDGETS, Budget
 from zoo.commands.compare import run
 from zoo.commands.comparison import plan
@@ -24,11 +35,14 @@ from zoo.evaluation.distances import compare_functions
 from zoo.evaluation.scoreboard import read_scoreboard
 from zoo.fitting.methods import Variational
 from zoo.fitting.problem import prepare
-from zoo.fitting.svi import log_joint
 from zoo.models.latent_binary import SpikeSlabLinear
-from zoo.registry.queries import ModelOptions
 
 NEEDS_MIRROR = pytest.mark.skipif("ZOO_DATA" not in os.environ, reason="ZOO_DATA is not set: no real files")
+
+
+@pytest.fixture(autouse=True)
+def _tiny(monkeypatch):
+    make_tiny(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +55,13 @@ def selection(tmp_path_factory):
     table = write_csv(folder / "select.csv", np.column_stack([x, y]).tolist(), "a,b,c,d,e,f,y")
     problem = prepare(load_csv(table, protocol="whole"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(BUDGETS, "quick", Budget(steps=1000, draws=400, warmup=5, mcmc_draws=5))
+        make_tiny(patch, elbo_draws=200, pictures=True)
+        patch.setitem(BUDGETS, "quick", Budget(steps=300, draws=400, warmup=5, mcmc_draws=5))
         comparison = plan(
             "select", problem, model="spike-slab-linear", guides=["mean-field", "spike-slab"], reference=None,
-            budget="quick", seed=0, options=ModelOptions(),
+            budget="quick", seed=0, options={},
         )  # fmt: skip
-    return comparison, run(comparison, folder / "out"), folder / "out"
+        return comparison, run(comparison, folder / "out"), folder / "out"
 
 
 def test_exact_reference_and_files_of_variable_selection(selection):
@@ -96,10 +111,16 @@ def test_no_elbo_exceeds_the_exact_evidence(selection):
     assert bounds[1].value > evidence.value - 5  # and the spike and slab is close
 
 
-def test_reference_against_itself_is_near_the_floor(selection, tmp_path):
-    """Two independent sets of draws from the exact posterior: the distances are noise and say so."""
-    comparison, _, _ = selection
-    first, second = (reference_posterior(replace(comparison, seed=seed), tmp_path) for seed in (1, 2))
+@pytest.fixture(scope="module")
+def references(selection, tmp_path_factory):
+    """Two independent sets of draws from the exact posterior."""
+    folder = tmp_path_factory.mktemp("references")
+    return [reference_posterior(replace(selection[0], seed=seed), folder) for seed in (1, 2)]
+
+
+def test_reference_against_itself_is_near_the_floor(selection, references):
+    """The distances are noise and say so."""
+    comparison, (first, second) = selection[0], references
     row = grade(comparison.problem, replace(second, method="again"), first)
     for name in DISTANCES[::2]:
         figure = row.estimate(name)
@@ -113,9 +134,11 @@ def test_reference_against_itself_is_near_the_floor(selection, tmp_path):
     assert compare_functions(values, values).ref_w1.value == 0
 
 
+@pytest.mark.slow
 @NEEDS_MIRROR
-@pytest.mark.parametrize("data", ["us_crime", pytest.param("mjmcmc_sim_linear", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("data", ["us_crime", "mjmcmc_sim_linear"])
 def test_real_sets_of_variable_selection(data, tmp_path, monkeypatch):
+    make_tiny(monkeypatch, elbo_draws=1000, pictures=True)
     monkeypatch.setitem(BUDGETS, "quick", replace(TINY, steps=800))
     options = ["--model", "spike-slab-linear", "--guides", "spike-slab", "--reference", "exact"]
     assert run_zoo("compare", data, *options, "--out", tmp_path / "out").exit_code == 0
@@ -130,7 +153,7 @@ def test_pareto_k_is_of_the_models_density_over_the_guides(selection, monkeypatc
     """Importance weights p / q: the logarithms handed to PSIS are log p(y, theta) - log q(theta)."""
     problem, model = selection[0].problem, SpikeSlabLinear(6)
     method = Variational(AutoSpikeSlab)
-    fitted = method.fit(model, problem.x, problem.y, method.settings(60, seed=0, steps=50))
+    fitted = method.fit(model, (problem.x, problem.y), method.settings(60, seed=0, steps=50))
     seen = []
     monkeypatch.setattr(zoo.commands.compare, "pareto_k", lambda weights: seen.append(weights) or 0.5)
     posterior = zoo.commands.compare._posterior(fitted, problem, 30, seed=0)
@@ -143,7 +166,7 @@ def test_pareto_k_is_of_the_models_density_over_the_guides(selection, monkeypatc
 
 
 def test_the_exact_reference_has_the_prior_inclusion_that_was_asked_for(selection, tmp_path):
-    comparison = replace(selection[0], options=ModelOptions(inclusion=0.1))
+    comparison = replace(selection[0], options={"inclusion": 0.1})
     problem = comparison.problem
     x, y = problem.x.double().numpy(), problem.y.double().numpy()
     truth = reference_posterior(comparison, tmp_path)
@@ -152,13 +175,12 @@ def test_the_exact_reference_has_the_prior_inclusion_that_was_asked_for(selectio
     assert abs(truth.inclusion["w"].numpy() - enumerate_spike_slab(x, y).inclusion).max() > 0.01
 
 
-def test_points_that_cannot_be_compared_are_said_in_the_note(selection, tmp_path):
+def test_points_that_cannot_be_compared_are_said_in_the_note(selection, references):
     """Without an intercept the function is zero, and does not vary, where every input is zero."""
-    comparison, _, _ = selection
+    comparison, (first, second) = selection[0], references
     x = comparison.problem.x.clone()
     x[:2] = 0.0
-    problem = replace(comparison.problem, x=x)
-    first, second = (reference_posterior(replace(comparison, seed=seed), tmp_path) for seed in (1, 2))
+    problem = replace(comparison.problem, train=(x, comparison.problem.y))
     row = grade(problem, replace(second, method="again", note="a note"), first)
     assert row.note.startswith("a note; ")
     assert "; 2 point(s) left out" in row.note

@@ -12,10 +12,11 @@ import torch
 import zoo.commands.predict
 from data_loaders import load_csv
 from guides.truth.spike_slab_linear import enumerate_spike_slab
-from tests.zoo.cli_helpers import TINY, fresh_process, linear_rows, run_zoo, write_csv
-from zoo.budgets import BUDGETS
+from tests.zoo.cli_helpers import fresh_process, linear_rows, make_tiny, run_zoo, write_csv
 from zoo.commands.predict import load_fit
 from zoo.fitting.problem import load_problem, prepare
+
+OPTIONS = ["--model", "spike-slab-linear", "--guide", "spike-slab", "--steps", 600, "--lr", 0.05]
 
 
 def read(path: Path) -> dict[str, np.ndarray]:
@@ -35,8 +36,7 @@ def fitted(tmp_path_factory):
     """The spike-and-slab linear model, fitted to a nearly noiseless line, and predictions of its own rows."""
     folder = tmp_path_factory.mktemp("predict")
     table = write_csv(folder / "table.csv", scaled_rows())
-    options = ["--model", "spike-slab-linear", "--guide", "spike-slab", "--steps", 1500, "--lr", 0.03]
-    assert run_zoo("fit", table, *options, "--out", folder / "fit").exit_code == 0
+    assert run_zoo("fit", table, *OPTIONS, "--out", folder / "fit").exit_code == 0
     result = run_zoo("predict", folder / "fit", "--input", table, "--out", folder / "p.csv")
     assert result.exit_code == 0
     assert "200 rows predicted" in result.stdout
@@ -75,6 +75,7 @@ def test_quantiles_are_in_order_and_those_of_draws(fitted):
     assert found["sd"][:5] == pytest.approx(y.std(0), rel=0.03)
 
 
+@pytest.mark.slow
 def test_fresh_process_predicts_identical_numbers(fitted):
     command = ["predict", fitted / "fit", "--input", fitted / "table.csv", "--out", fitted / "fresh.csv"]
     result = fresh_process("from zoo.cli.main import main; main()", *command)
@@ -122,8 +123,7 @@ def test_folder_and_table_can_move(fitted, tmp_path):
     (tmp_path / "fit").mkdir()
     for file in (fitted / "fit").iterdir():
         (tmp_path / "fit" / file.name).write_bytes(file.read_bytes())
-    options = ["--model", "spike-slab-linear", "--guide", "spike-slab", "--steps", 1500, "--lr", 0.03]
-    assert run_zoo("fit", tmp_path / "table.csv", *options, "--out", tmp_path / "fit").exit_code == 0
+    assert run_zoo("fit", tmp_path / "table.csv", *OPTIONS, "--out", tmp_path / "fit").exit_code == 0
     command = ["--input", tmp_path / "table.csv", "--out", tmp_path / "p.csv"]
     assert run_zoo("predict", tmp_path / "fit", *command).exit_code == 0
     assert (tmp_path / "p.csv").read_bytes() == (fitted / "p.csv").read_bytes()
@@ -134,9 +134,9 @@ def test_target_with_a_mean_far_above_its_sd_keeps_its_digits(tmp_path):
     rows = [[*row[:2], row[2] + 1e9] for row in linear_rows(40)]
     table = write_csv(tmp_path / "table.csv", rows)
     run_zoo(
-        "fit", table, "--steps", 400, "--lr", 0.05, "--model", "spike-slab-linear", "--out", tmp_path / "fit"
+        "fit", table, "--steps", 120, "--lr", 0.05, "--model", "spike-slab-linear", "--out", tmp_path / "fit"
     )
-    run_zoo("predict", tmp_path / "fit", "--input", table, "--out", tmp_path / "p.csv")
+    run_zoo("predict", tmp_path / "fit", "--input", table, "--draws", 200, "--out", tmp_path / "p.csv")
     found = read(tmp_path / "p.csv")
     assert np.abs(found["mean"] - np.array(rows)[:, 2]).max() < 2
     assert (found["q5"] < found["q50"]).all()
@@ -146,9 +146,10 @@ def test_target_with_a_mean_far_above_its_sd_keeps_its_digits(tmp_path):
 def test_classes_come_as_label_and_probabilities(task, classes, tmp_path):
     rows = [[a, b, int(y > 0) + int(task == "multiclass" and y > 1.5)] for a, b, y in linear_rows(80)]
     table = write_csv(tmp_path / "table.csv", rows)
-    options = ["--task", task, "--widths", 4, "--steps", 300, "--lr", 0.03]
+    options = ["--task", task, "--widths", 4, "--steps", 80, "--lr", 0.05]
     assert run_zoo("fit", table, *options, "--out", tmp_path / "fit").exit_code == 0
-    assert run_zoo("predict", tmp_path / "fit", "--input", table, "--out", tmp_path / "p.csv").exit_code == 0
+    command = ["--input", table, "--draws", 200, "--out", tmp_path / "p.csv"]
+    assert run_zoo("predict", tmp_path / "fit", *command).exit_code == 0
     found = read(tmp_path / "p.csv")
     assert list(found) == ["label", *(f"prob_{k}" for k in range(classes))]
     probabilities = np.stack([found[f"prob_{k}"] for k in range(classes)], 1)
@@ -157,13 +158,21 @@ def test_classes_come_as_label_and_probabilities(task, classes, tmp_path):
     assert (found["label"] == np.array(rows)[:, 2]).mean() > 0.8
 
 
-@pytest.mark.parametrize("header", ['"a, the $first$ (€)","b ""q"" [bold]","price [$]"', "x_{,$\\,{[/]}"])
+@pytest.mark.parametrize(
+    "header",
+    [
+        '"a, the $first$ (€)","b ""q"" [bold]","price [$]"',
+        pytest.param("x_{,$\\,{[/]}", marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.slow
 def test_odd_names_of_columns(header, tmp_path, monkeypatch):
-    monkeypatch.setitem(BUDGETS, "quick", TINY)
+    make_tiny(monkeypatch, pictures=True)
     table = write_csv(tmp_path / "odd [name] $_$.csv", linear_rows(20), header)
     out = tmp_path / "fit"
     assert run_zoo("fit", table, "--steps", 3, "--widths", 2, "--out", out).exit_code == 0
-    assert run_zoo("predict", out, "--input", table, "--out", tmp_path / "p.csv").exit_code == 0
+    command = ["--input", table, "--draws", 50, "--out", tmp_path / "p.csv"]
+    assert run_zoo("predict", out, *command).exit_code == 0
     assert len(read(tmp_path / "p.csv")["mean"]) == 20
     result = run_zoo(
         "compare",

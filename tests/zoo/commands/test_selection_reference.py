@@ -16,7 +16,7 @@ from guides.posterior.draws import Posterior
 from guides.truth.gates import Gates
 from guides.truth.polya_gamma import inclusion, spike_slab_logistic_gibbs
 from guides.truth.spike_slab_logistic import enumerate_spike_slab_logistic
-from tests.zoo.cli_helpers import ALWAYS, DISTANCES, TINY, files, run_zoo, table_of, write_csv
+from tests.zoo.cli_helpers import ALWAYS, DISTANCES, TINY, files, make_tiny, run_zoo, table_of, write_csv
 from zoo.budgets import BUDGETS
 from zoo.commands.compare import run
 from zoo.commands.comparison import plan
@@ -24,18 +24,27 @@ from zoo.commands.grading import grade
 from zoo.commands.reference import reference_posterior
 from zoo.errors import UserError
 from zoo.fitting.problem import prepare
-from zoo.registry.queries import GUIDES, ModelOptions, check_fit_options
+from zoo.registry.queries import GUIDES, check_fit_options
 
-GUIDES_GRADED = ["spike-slab", "mnf", "concrete", "mvn", "varbvs"]
-BUDGET = replace(TINY, steps=600, draws=200, warmup=100)
+#: Guides that are graded, and steps of those that take any: a few guides fast, all of them slowly.
+GRADED = [
+    (["spike-slab", "varbvs"], 300),
+    pytest.param((["spike-slab", "mnf", "concrete", "mvn", "varbvs"], 600), marks=pytest.mark.slow),
+]
+BUDGET = replace(TINY, draws=100, warmup=100)
 
 
-def make_plan(problem, guides, reference, **options):
+@pytest.fixture(autouse=True)
+def _tiny(monkeypatch):
+    make_tiny(monkeypatch)
+
+
+def make_plan(problem, guides, reference, steps=TINY.steps, **options):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(BUDGETS, "quick", BUDGET)
+        patch.setitem(BUDGETS, "quick", replace(BUDGET, steps=steps))
         return plan(
             "t", problem, model="spike-slab-logistic", guides=guides, reference=reference, budget="quick",
-            seed=0, options=ModelOptions(**options),
+            seed=0, options=options,
         )  # fmt: skip
 
 
@@ -55,12 +64,13 @@ def problem(tmp_path_factory):
     return prepare(load_csv(path, protocol="whole", task="binary"))
 
 
-@pytest.fixture(scope="module")
-def graded(problem, tmp_path_factory):
-    comparison = make_plan(problem, GUIDES_GRADED, None)
+@pytest.fixture(scope="module", params=GRADED, ids=["few", "all"])
+def graded(request, problem, tmp_path_factory):
+    guides, steps = request.param
+    comparison = make_plan(problem, guides, None, steps)
     out = tmp_path_factory.mktemp("graded") / "out"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("zoo.fitting.svi.ELBO_DRAWS", 200)
+        make_tiny(patch, elbo_draws=200, pictures=True)
         return comparison, {row.method: row for row in run(comparison, out)}, out
 
 
@@ -71,39 +81,39 @@ def arrays(problem):
 def test_every_guide_has_its_inclusion_error(graded):
     comparison, rows, out = graded
     assert comparison.reference == "exact"
-    assert list(rows) == ["exact", *GUIDES_GRADED]
+    assert list(rows) == ["exact", *comparison.guides]
     assert {row.status for row in rows.values()} == {"ok"}
-    draws = {f"{name}.nc" for name in ("reference", *GUIDES_GRADED)}
+    draws = {f"{name}.nc" for name in ("reference", *comparison.guides)}
     assert files(out) == {*ALWAYS, *draws, "scatter.png", "inclusion.csv", "inclusion.png"}
     for name, row in table_of(out).items():
         assert all(row[f] for f in ("elbo", "density_mean", "density_half")), name
         assert bool(row["pareto_k"]) == bool(row["ref_pip_rmse"]) == bool(row["ref_w1"]) == (name != "exact")
-    assert all(rows[name].ref_pip_rmse < 0.35 for name in GUIDES_GRADED)
+    assert all(rows[name].ref_pip_rmse < 0.35 for name in comparison.guides)
     assert rows["varbvs"].ref_pip_rmse < 0.1
 
 
 def test_inclusion_csv_holds_the_exact_probabilities(graded, problem):
-    with (graded[2] / "inclusion.csv").open() as file:
+    comparison, rows, out = graded
+    with (out / "inclusion.csv").open() as file:
         lines = list(csv.DictReader(file))
     assert [(line["method"], line["name"]) for line in lines] == [
-        (name, f"c{i}") for name in ("exact", *GUIDES_GRADED) for i in range(5)
+        (name, f"c{i}") for name in ("exact", *comparison.guides) for i in range(5)
     ]
     found = [float(line["probability"]) for line in lines[:5]]
     exact = enumerate_spike_slab_logistic(*arrays(problem), inclusion_prob=0.25)
     assert found == pytest.approx(exact.inclusion.tolist(), rel=1e-9)
-    rows = graded[1]
-    for i, name in enumerate(GUIDES_GRADED, start=1):
+    for i, name in enumerate(comparison.guides, start=1):
         theirs = np.array([float(line["probability"]) for line in lines[5 * i : 5 * i + 5]])
         error = math.sqrt(np.mean((theirs - exact.inclusion) ** 2))
         assert rows[name].ref_pip_rmse == pytest.approx(error, rel=1e-5)
 
 
 def test_no_elbo_exceeds_the_evidence(graded, problem):
-    _, rows, _ = graded
+    comparison, rows, _ = graded
     evidence = rows["exact"].estimate("elbo")
     check = enumerate_spike_slab_logistic(*arrays(problem), inclusion_prob=0.25).importance(20_000, seed=0)
     assert (evidence.value, evidence.se) == pytest.approx((check.log_evidence, check.log_evidence_se))
-    for name in GUIDES_GRADED:
+    for name in comparison.guides:
         bound = rows[name].estimate("elbo")
         slack = 4 * math.hypot(bound.se or 0, evidence.se)
         assert evidence.value - 10 < bound.value < evidence.value + slack, name
@@ -131,7 +141,7 @@ def test_count_is_read_again_and_not_that_of_another_question(graded, tmp_path, 
     assert torch.equal(again.inclusion["w"], first.inclusion["w"])
     assert all(torch.equal(again.posterior.sites[n], v) for n, v in first.posterior.sites.items())
     reference_posterior(replace(comparison, seed=1), tmp_path)
-    reference_posterior(replace(comparison, options=ModelOptions(inclusion=0.6)), tmp_path)
+    reference_posterior(replace(comparison, options={"inclusion": 0.6}), tmp_path)
     assert [kwargs["inclusion_prob"] for kwargs in counted] == [0.25, 0.6]
     content = (tmp_path / "reference.nc").read_bytes()
     (tmp_path / "reference.nc").write_bytes(content[: len(content) // 2])
@@ -179,22 +189,22 @@ def test_inclusion_that_rounds_above_one_is_one(graded, problem, tmp_path, monke
 # ------------------------------------------------------------------------------------------------- Gibbs
 
 
+@pytest.mark.slow
 def test_gibbs_agrees_with_the_count_and_carries_its_errors(problem, tmp_path):
     comparison = make_plan(problem, [], "gibbs", inclusion=0.4)
-    comparison = replace(comparison, budget=replace(comparison.budget, draws=600))
     truth = reference_posterior(comparison, tmp_path)
     assert truth.method == "gibbs"
     exact = enumerate_spike_slab_logistic(*arrays(problem), inclusion_prob=0.4)
     found, mcse = truth.inclusion["w"].numpy(), truth.inclusion_mcse["w"].numpy()
     assert (mcse[1:] > 0).all()
     assert (abs(found - exact.inclusion) < 5 * mcse + 0.01).all()
-    again = spike_slab_logistic_gibbs(*arrays(problem), 0.4, warmup=100, draws=2400, chains=4, seed=0)
+    again = spike_slab_logistic_gibbs(*arrays(problem), 0.4, warmup=100, draws=400, chains=4, seed=0)
     probabilities, errors = inclusion(again)
     np.testing.assert_allclose(found, probabilities)
     np.testing.assert_allclose(mcse, errors)
     # the function is that of some of the draws
     draws = truth.posterior.sites["w"]
-    assert draws.shape == (4, 600, 5)
+    assert draws.shape == (4, 100, 5)
     np.testing.assert_array_equal(draws.numpy(), again.draws["w"][:, ::4].astype(np.float32))
     assert truth.status == ("ok" if again.passed else f"failed: {again.reason}")
 
@@ -219,7 +229,9 @@ def test_gibbs_that_fails_its_gates_is_shown_and_never_used(tmp_path, monkeypatc
     assert "gibbs failed: " in result.stderr
 
 
+@pytest.mark.slow
 def test_many_columns_are_graded_by_gibbs(tmp_path, monkeypatch):
+    make_tiny(monkeypatch, pictures=True)
     monkeypatch.setitem(BUDGETS, "quick", replace(TINY, warmup=10, draws=30))
     gibbs = spike_slab_logistic_gibbs
     easy = Gates(max_rhat=99, min_ess_bulk=0)
@@ -255,7 +267,7 @@ def test_nuts_runs_by_itself_for_small_models_only(problem):
     def planned(widths, reference):
         return plan(
             "t", problem, model="bnn", guides=["mean-field"], reference=reference, budget="quick", seed=0,
-            options=ModelOptions(widths=widths),
+            options={"widths": widths},
         )  # fmt: skip
 
     small, large = planned((50,), None), planned((400,), None)  # 5 inputs: 351 and 2801 numbers
@@ -281,6 +293,7 @@ def test_remark_is_printed(tmp_path, monkeypatch):
 # --------------------------------------------------------------------------------------------------- images
 
 
+@pytest.mark.slow
 def test_images_are_seen_by_lenet(tmp_path, monkeypatch):
     monkeypatch.setitem(BUDGETS, "quick", replace(TINY, steps=2))
     monkeypatch.setattr("zoo.fitting.svi.ELBO_WORK", 1)

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from zoo.evaluation import plots
 from zoo.evaluation.estimates import Estimate
-from zoo.evaluation.scoreboard import Row
+from zoo.evaluation.scoreboard import LEGEND, Row
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -41,26 +41,6 @@ def texts(figure: Figure) -> str:
     return "\n".join(t.get_text() for t in figure.findobj(matplotlib.text.Text))
 
 
-@pytest.mark.parametrize(
-    ("seconds", "expected"),
-    [((5.4, 8.0, 55.6), {"5", "10", "20", "50"}), ((0.05, 0.06, 256.0), {"0.1", "1", "10", "100"})],
-)
-def test_ticks_of_a_logarithmic_axis_are_few_and_do_not_overlap(seconds, expected, drawn, tmp_path):
-    rows = [Row.from_figures(f"m{i}", "bnn", {"fit_seconds": s}) for i, s in enumerate(seconds)]
-    plots.plot_scoreboard(rows, tmp_path / "s.png")
-    axis, figure = drawn[0].axes[0], drawn[0]
-    low, high = axis.get_xlim()
-    labels = [
-        label
-        for place, label in zip(axis.get_xticks(), axis.get_xticklabels(), strict=True)
-        if low <= place <= high
-    ]
-    assert {label.get_text() for label in labels} >= expected
-    assert not [label for label in axis.get_xticklabels(minor=True) if label.get_text()]
-    boxes = [label.get_window_extent(figure.canvas.get_renderer()) for label in labels]
-    assert all(left.x1 < right.x0 for left, right in zip(boxes, boxes[1:], strict=False))
-
-
 def test_scoreboard_has_a_panel_per_figure_and_every_method(drawn, tmp_path):
     figures = {"rmse": Estimate(3.0, 0.2), "ref_w1": Estimate(0.4, 0.01, 0.07), "fit_seconds": 3.0}
     rows = [
@@ -76,13 +56,36 @@ def test_scoreboard_has_a_panel_per_figure_and_every_method(drawn, tmp_path):
         "RMSE",
         "W1",
         "Pareto k",
-        "seconds",
     ]
     for word in ("boston", "nuts", "mean-field", "flow  failed", "∞"):
         assert word in texts(figure)
     with pytest.raises(ValueError, match="no row"):
         plots.plot_scoreboard(rows[3:], tmp_path / "b.png")
     assert not (tmp_path / "b.png").exists()
+
+
+def test_sizes_densities_and_seconds_are_numbers_to_read_and_have_no_panel(drawn, tmp_path):
+    numbers = {"num_parameters": 1502, "fit_seconds": 3.0, "density_mean": 0.4, "density_half": 0.2}
+    only_numbers = Row.from_figures("map", "bnn", numbers)
+    assert plots.compared([only_numbers]) == []
+    with pytest.raises(ValueError, match="no row"):
+        plots.plot_scoreboard([only_numbers], tmp_path / "s.png")
+    rows = [only_numbers, Row.from_figures("pbp", "bnn", {**numbers, "elbo": -3.0})]
+    plots.plot_scoreboard(rows, tmp_path / "s.png")
+    assert [axis.get_title() for axis in drawn[0].axes] == ["ELBO"]
+
+
+@pytest.mark.parametrize(
+    ("count", "shape"), [(1, (1, 1)), (4, (1, 4)), (5, (2, 3)), (9, (3, 3)), (12, (3, 4))]
+)
+def test_panels_fill_their_rows(count, shape, monkeypatch, tmp_path):
+    figures = []
+    monkeypatch.setattr(plots, "write_figure", lambda figure, *args, **options: figures.append(figure))
+    names = [name for name in LEGEND if name not in plots.READ][:count]
+    plots.plot_scoreboard([Row.from_figures("pbp", "bnn", dict.fromkeys(names, 0.5))], tmp_path / "s.png")
+    axes = figures[0].axes
+    assert axes[0].get_gridspec().get_geometry() == shape
+    assert [axis.get_title() for axis in axes if axis.get_visible()] == [LEGEND[n].heading for n in names]
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 5])

@@ -1,6 +1,7 @@
 """A method that is no variational inference: what it cannot answer stays empty, what it knows better is used.
 
-The methods here are made up, so that every number they say can be told from every other.
+The methods here are made up, so that every number they say can be told from every other.  Figures are drawn
+only where a test looks at them.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ import torch
 from pyro import poutine
 from torch.distributions import Normal
 
+import zoo.commands.compare
 from guides.posterior.draws import Posterior
 from tests.zoo.cli_helpers import (
     ALWAYS,
@@ -33,9 +35,12 @@ from tests.zoo.cli_helpers import (
 from zoo.budgets import BUDGETS
 from zoo.errors import DivergenceError, UserError
 from zoo.files.sealed import read_seal, seal_of, write_seal
-from zoo.fitting.methods import Fitted, unfinished
+from zoo.fitting.methods import UNWATCHED, Fitted, unfinished
 from zoo.fitting.problem import load_problem
-from zoo.registry.queries import GUIDES, GuideEntry
+from zoo.models.entries import Card
+from zoo.registry.queries import GUIDES, GuideEntry, with_companions
+
+DRAWS = 20
 
 
 @dataclass(frozen=True)
@@ -60,10 +65,10 @@ class DrawsOnly:
     def settings(self, rows: int, seed: int, **wishes: object) -> Seeded:
         return Seeded(seed)
 
-    def fit(self, model, x, y, settings, *, path=None, about=None, progress=None, label="fit") -> Fitted:
+    def fit(self, model, data, settings, *, place=None, watch=UNWATCHED) -> Fitted:
         return Fitted(
             model,
-            lambda n, seed: prior_draws(model, x, n, seed),
+            lambda n, seed: prior_draws(model, data[0], n, seed),
             num_parameters=0,
             seconds=0.5,
             summary="drew the prior",
@@ -87,11 +92,11 @@ class Level:
 class ClosedForm(DrawsOnly):
     """A level that grows with the seed; kept in a file with a seal."""
 
-    def fit(self, model, x, y, settings, *, path=None, about=None, progress=None, label="fit") -> Fitted:
+    def fit(self, model, data, settings, *, place=None, watch=UNWATCHED) -> Fitted:
         guess = Level(0.125 * settings.seed)
-        if path is not None:
-            guess.save(path)
-            write_seal(path, json.loads(json.dumps(about)))
+        if place is not None:
+            guess.save(place.path)
+            write_seal(place.path, place.about)
         return self._fitted(model, guess)
 
     def about(self, path: Path) -> dict:
@@ -114,18 +119,39 @@ class ClosedForm(DrawsOnly):
         )
 
 
-@pytest.fixture(autouse=True)
-def _registered(monkeypatch):
-    monkeypatch.setitem(BUDGETS, "quick", TINY)
-    monkeypatch.setitem(GUIDES, "draws", GuideEntry("draws", "the prior", DrawsOnly(), note="a sampler"))
-    beside = ("level-too",)
-    monkeypatch.setitem(GUIDES, "level", GuideEntry("level", "a level", ClosedForm(), beside=beside))
-    monkeypatch.setitem(GUIDES, "level-too", GuideEntry("level-too", "a level", ClosedForm()))
+def entry(name: str, method: DrawsOnly, **more: object) -> GuideEntry:
+    card = Card(law="", assumes="", cost="", fails="")
+    return GuideEntry(name, "made up", method, paper="sspbp", model="pbp-bnn", code="", card=card, **more)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _registered():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(BUDGETS, "quick", replace(TINY, draws=DRAWS))
+        patch.setitem(GUIDES, "draws", entry("draws", DrawsOnly(), note="a sampler"))
+        beside = ("level-too",)
+        patch.setitem(GUIDES, "level", entry("level", ClosedForm(), beside=beside))
+        patch.setitem(GUIDES, "level-too", entry("level-too", ClosedForm()))
+        yield
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory) -> Path:
+    return write_csv(tmp_path_factory.mktemp("table") / "table.csv", linear_rows(40))
 
 
 @pytest.fixture
-def table(tmp_path) -> Path:
-    return write_csv(tmp_path / "table.csv", linear_rows(40))
+def undrawn(monkeypatch) -> None:
+    monkeypatch.setattr(zoo.commands.compare, "write_plots", lambda *args: None)
+
+
+@pytest.fixture(scope="module")
+def compared(table, tmp_path_factory):
+    """The folder of a comparison, to be copied, and what was printed."""
+    out = tmp_path_factory.mktemp("compared") / "out"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(zoo.commands.compare, "write_plots", lambda *args: None)
+        return out, compare(table, out, "level").stdout
 
 
 def compare(table: Path, out: Path, guides: str, *options: object):
@@ -148,10 +174,10 @@ def test_what_a_sampler_cannot_say_is_empty(table, tmp_path):
     assert files(tmp_path / "out") == {*ALWAYS, "draws.nc"}
     posterior = Posterior.load(tmp_path / "out" / "draws.nc", None)
     assert posterior.info["settings"] == {"seed": 3}
-    assert len(posterior) == TINY.draws
+    assert len(posterior) == DRAWS
 
 
-def test_closed_form_makes_the_figures_on_test_rows(table, tmp_path):
+def test_closed_form_makes_the_figures_on_test_rows(table, tmp_path, undrawn):
     """Not the draws: those of the prior are anywhere, the level is 0.375 sd above the mean."""
     assert compare(table, tmp_path / "out", "level-too").exit_code == 0
     row = table_of(tmp_path / "out")["level-too"]
@@ -163,7 +189,7 @@ def test_closed_form_makes_the_figures_on_test_rows(table, tmp_path):
     assert float(row["log_likelihood"]) == pytest.approx(log_density, rel=1e-6)
     assert row["num_parameters"] == "1"
     assert (row["elbo"], row["pareto_k"]) == ("", "")
-    assert files(tmp_path / "out") == {*ALWAYS, "level-too.nc", "level-too.safetensors"}
+    assert files(tmp_path / "out") == {*ALWAYS, "level-too.nc", "level-too.safetensors"} - {"scoreboard.png"}
 
 
 def test_bands_are_those_of_the_closed_form(tmp_path, monkeypatch):
@@ -174,7 +200,7 @@ def test_bands_are_those_of_the_closed_form(tmp_path, monkeypatch):
     monkeypatch.setattr(ClosedForm, "_fitted", lambda self, model, guess: Fitted(
         model, lambda n, seed: prior_draws(model, torch.zeros(1, 1), n, seed), 1, 0.5, "", closed_form=guess
     ))  # fmt: skip
-    monkeypatch.setitem(GUIDES, "level", GuideEntry("level", "a level", method))
+    monkeypatch.setitem(GUIDES, "level", entry("level", method))
     assert compare(table, tmp_path / "out", "level").exit_code == 0
     mean, lower, upper = seen["level"]
     scale = load_problem(str(table)).scale
@@ -183,16 +209,17 @@ def test_bands_are_those_of_the_closed_form(tmp_path, monkeypatch):
     assert upper - lower == pytest.approx(np.full(200, ninety), rel=1e-6)
 
 
-def test_guide_brings_its_companion_along(table, tmp_path):
-    assert compare(table, tmp_path / "a", "level,draws").exit_code == 0
-    assert list(table_of(tmp_path / "a")) == ["level", "level-too", "draws"]
-    assert compare(table, tmp_path / "b", "level-too,draws").exit_code == 0
-    assert list(table_of(tmp_path / "b")) == ["level-too", "draws"]
-    assert compare(table, tmp_path / "c", "level-too,level").exit_code == 0
-    assert list(table_of(tmp_path / "c")) == ["level-too", "level"]
+def test_guide_brings_its_companion_along(compared):
+    assert list(table_of(compared[0])) == ["level", "level-too"]
+    for asked, rows in {
+        ("level", "draws"): ["level", "level-too", "draws"],
+        ("level-too", "draws"): ["level-too", "draws"],
+        ("level-too", "level"): ["level-too", "level"],
+    }.items():
+        assert list(with_companions(asked)) == rows
 
 
-def test_method_that_diverges_is_a_failed_row(table, tmp_path, monkeypatch):
+def test_method_that_diverges_is_a_failed_row(table, tmp_path, monkeypatch, undrawn):
     def diverge(self, *args, **kwargs):
         raise DivergenceError("site 'w1' is not finite after 3 passes")
 
@@ -217,19 +244,28 @@ def test_option_of_zoo_fit_that_changes_nothing_is_refused(table, tmp_path):
 # ----------------------------------------------------------------------------------------- nothing twice
 
 
-def test_second_comparison_reads_the_closed_form_back(table, tmp_path, monkeypatch):
-    first = compare(table, tmp_path / "out", "level")
-    before = (tmp_path / "out" / "scoreboard.csv").read_bytes()
+def test_second_comparison_reads_the_closed_form_back(table, compared, monkeypatch, undrawn):
+    out, printed = compared
+    before = (out / "scoreboard.csv").read_bytes()
     monkeypatch.setattr(ClosedForm, "fit", lambda *a, **k: pytest.fail("fitted again"))
-    second = compare(table, tmp_path / "out", "level")
-    assert (second.exit_code, second.stdout) == (0, first.stdout)
-    assert (tmp_path / "out" / "scoreboard.csv").read_bytes() == before
+    second = compare(table, out, "level")
+    assert (second.exit_code, second.stdout) == (0, printed)
+    assert (out / "scoreboard.csv").read_bytes() == before
 
 
-@pytest.mark.parametrize("damage", ["state lost", "state truncated", "state altered", "draws lost", "draws"])
-def test_damaged_result_is_fitted_again_and_the_others_kept(damage, table, tmp_path, monkeypatch):
-    out = tmp_path / "out"
-    compare(table, out, "level")
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "state lost",
+        "state altered",
+        "draws",
+        *(pytest.param(damage, marks=pytest.mark.slow) for damage in ("state truncated", "draws lost")),
+    ],
+)
+def test_damaged_result_is_fitted_again_and_the_others_kept(
+    damage, table, compared, tmp_path, monkeypatch, undrawn
+):
+    out = shutil.copytree(compared[0], tmp_path / "out")
     before = table_of(out)
     state, draws = out / "level.safetensors", out / "level.nc"
     times = {name: (out / name).stat().st_mtime_ns for name in ("level-too.nc", "level-too.safetensors")}
@@ -243,7 +279,7 @@ def test_damaged_result_is_fitted_again_and_the_others_kept(damage, table, tmp_p
     fitted = []
     fit = ClosedForm.fit
     monkeypatch.setattr(
-        ClosedForm, "fit", lambda self, *a, **k: (fitted.append(k["label"]), fit(self, *a, **k))[1]
+        ClosedForm, "fit", lambda self, *a, **k: (fitted.append(k["watch"].label), fit(self, *a, **k))[1]
     )
     assert compare(table, out, "level").exit_code == 0
     assert fitted == ["level"]
@@ -251,15 +287,14 @@ def test_damaged_result_is_fitted_again_and_the_others_kept(damage, table, tmp_p
     assert all((out / name).stat().st_mtime_ns == time for name, time in times.items())
 
 
-def test_state_of_another_result_is_not_taken(table, tmp_path, monkeypatch):
+def test_state_of_another_result_is_not_taken(table, compared, tmp_path, undrawn):
     """A kill between the two files leaves the state of one fit beside the draws of another."""
-    compare(table, tmp_path / "out", "level-too")
-    compare(table, tmp_path / "other", "level-too", "--seed", 4)
-    shutil.copy(tmp_path / "other" / "level-too.safetensors", tmp_path / "out" / "level-too.safetensors")
-    before = table_of(tmp_path / "out")
-    assert compare(table, tmp_path / "out", "level-too").exit_code == 0
-    assert table_of(tmp_path / "out") == before
-    assert json.loads((tmp_path / "out" / "level-too.safetensors").read_text()) == {"level": 0.375}
+    out = shutil.copytree(compared[0], tmp_path / "out")
+    Level(0.5).save(out / "level-too.safetensors")  # as a fit with seed 4 would
+    before = table_of(out)
+    assert compare(table, out, "level").exit_code == 0
+    assert table_of(out) == before
+    assert json.loads((out / "level-too.safetensors").read_text()) == {"level": 0.375}
 
 
 # ------------------------------------------------------------------------------------ fit and predict

@@ -9,13 +9,16 @@ import pytest
 import torch
 from torch.distributions import Normal
 
+from guides.posterior import log_joint
 from guides.truth.spike_slab_linear import enumerate_spike_slab
 from guides.truth.spike_slab_logistic import enumerate_spike_slab_logistic
 from guides.variational.varbvs import VARBVS
 from zoo.errors import DivergenceError
-from zoo.fitting.svi import log_joint
+from zoo.fitting.methods import Place
 from zoo.fitting.variable_selection import SelectionLaw, VarbvsSettings, VariationalSelection
 from zoo.models.latent_binary import SpikeSlabLinear, SpikeSlabLogistic
+
+DRAWS = 600
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +34,9 @@ def table() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return tuple(torch.as_tensor(v, dtype=torch.float32) for v in (x, numbers, labels))
 
 
-def fit(model, x, y, seed: int = 0, path=None):
+def fit(model, x, y, seed: int = 0, place=None):
     method = VariationalSelection()
-    return method.fit(model, x, y, method.settings(len(x), seed, steps=3), path=path)
+    return method.fit(model, (x, y), method.settings(len(x), seed, steps=3), place=place)
 
 
 def test_logistic_bound_is_below_the_evidence_and_close(table):
@@ -53,14 +56,14 @@ def test_density_is_that_of_the_draws(table):
     x, _, labels = table
     model = SpikeSlabLogistic(5)
     fitted = fit(model, x, labels)
-    draws, log_q = fitted.draws_with_log_prob(2000, 1)
+    draws, log_q = fitted.draws_with_log_prob(DRAWS, 1)
     ratios = log_joint(model, draws, x, labels).double() - log_q
-    error = ratios.std().item() / math.sqrt(2000)
+    error = ratios.std().item() / math.sqrt(DRAWS)
     exact = enumerate_spike_slab_logistic(x.double().numpy(), labels.double().numpy(), 0.25)
     assert fitted.elbo()[0] - 4 * error < ratios.mean() < exact.log_evidence + 4 * error
     # importance weights give the evidence
     weights = (ratios - exact.log_evidence).exp()
-    assert abs(weights.mean().item() - 1) < 5 * weights.std().item() / math.sqrt(2000) + 0.02
+    assert abs(weights.mean().item() - 1) < 5 * weights.std().item() / math.sqrt(DRAWS) + 0.02
 
 
 def test_draws_have_the_laws_of_the_fit(table):
@@ -99,7 +102,7 @@ def test_linear_has_the_models_prior_and_no_bound(table):
 def test_fit_on_disk_is_the_fit(table, tmp_path):
     x, _, labels = table
     model, path = SpikeSlabLogistic(5), tmp_path / "fit.safetensors"
-    fitted = fit(model, x, labels, path=path)
+    fitted = fit(model, x, labels, place=Place(path))
     loaded = VariationalSelection().load(path, model)
     for (draws, log_q), (again, log_q_again) in [
         (fitted.draws_with_log_prob(9, 4), loaded.draws_with_log_prob(9, 4))

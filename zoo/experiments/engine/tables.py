@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence, Set
-from dataclasses import astuple, dataclass, fields, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from pathlib import Path
 
+import pandas as pd
 from rich.markup import escape
 from rich.table import Table
 
-from guides.posterior.files import write_atomically
 from zoo.evaluation.estimates import Estimate
 from zoo.evaluation.scoreboard import format_figure
 from zoo.experiments.engine.declaration import AXES, Combination, Experiment, Record
 from zoo.experiments.engine.records import RESULT
-from zoo.experiments.engine.request import Request
+from zoo.experiments.engine.request import WORDS, Request
 from zoo.files.output import read_config
+from zoo.files.tables import markdown_table, write_csv, write_text
 
 RESULT_COLUMNS = (
     "experiment", "dataset", "method", "setting", "trial", "seed", "metric", "value", "seconds", "status",
@@ -85,21 +84,10 @@ LINE_COLUMNS = tuple(f.name for f in fields(Line))
 def write_tables(request: Request, folder: Path, records: Sequence[Record]) -> list[Line]:
     """Writes the three files, each whole or not at all, from all results of the folder."""
     lines = table_lines(request, records)
-    _write(folder / "results.csv", _csv(RESULT_COLUMNS, _result_rows(records)))
-    _write(folder / "table.md", markdown(request, folder, records, lines))
-    _write(folder / "table.csv", _csv(LINE_COLUMNS, map(astuple, lines)))
+    write_csv(pd.DataFrame(_result_rows(records), columns=RESULT_COLUMNS), folder / "results.csv")
+    write_text(folder / "table.md", markdown(request, folder, records, lines))
+    write_csv(pd.DataFrame(lines, columns=LINE_COLUMNS), folder / "table.csv")
     return lines
-
-
-def _write(path: Path, content: str) -> None:
-    write_atomically(path, lambda target: Path(target).write_text(content, encoding="utf-8", newline=""))
-
-
-def _csv(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Floats as their shortest text that reads back as the same number; None is empty."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([header, *rows])
-    return text.getvalue()
 
 
 def _result_rows(records: Sequence[Record]) -> Iterable[Sequence[object]]:
@@ -276,57 +264,60 @@ def _failures(folder: Path, records: Sequence[Record]) -> Iterable[str]:
 
 
 def _tables(experiment: Experiment, lines: Sequence[Line]) -> Iterable[str]:
-    """A table a metric, or where these are many a table a data set."""
+    """A table a metric, or where these are many a table a data set; a column a method and setting in both,
+    and in a cell ours, with the published number in brackets.
+    """
     if len(experiment.metrics) > MOST_METRICS:
-        return (_dataset_table(experiment, dataset, lines) for dataset in experiment.datasets)
+        return (_dataset_table(experiment, name, lines) for name in experiment.datasets)
     return (_metric_table(experiment, metric, lines) for metric in experiment.metrics)
 
 
 def _dataset_table(experiment: Experiment, dataset: str, lines: Sequence[Line]) -> str:
-    """A data set with a row a metric and a column a method and setting: ours, the published in brackets."""
-    cells = {(line.metric, (line.method, line.setting)): line for line in lines if line.dataset == dataset}
-    columns = _columns(experiment, {place for _, place in cells})
-    if not columns:
+    lines = [line for line in lines if line.dataset == dataset]
+    if not lines:
         return ""
-    rows = []
-    for metric, words in experiment.metrics.items():
-        row = [cells.get((metric, column)) for column in columns]
-        if any(row):
-            rows.append([metric, *("" if line is None else line.both for line in row), words])
-    brackets = "published in brackets\n\n" if any(line.theirs for line in cells.values()) else ""
-    headings = ["metric", *_column_names(experiment, columns), "what it is"]
-    return f"## {dataset}\n\n{brackets}" + _markdown_table(headings, rows, "l" + "r" * len(columns) + "l")
-
-
-def _columns(experiment: Experiment, places: Set[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Methods and settings that have results, in the order of the grid."""
-    return [place for place in product(experiment.methods, experiment.settings) if place in places]
-
-
-def _column_names(experiment: Experiment, columns: Sequence[tuple[str, str]]) -> list[str]:
-    return [" ".join(place if len(experiment.settings) > 1 else place[:1]) for place in columns]
+    table = _cross_table(experiment, lines, "metric", experiment.metrics)
+    table["what it is"] = [experiment.metrics[metric] for metric in table.index]
+    brackets = "published in brackets\n\n" if _has_published(lines) else ""
+    return f"## {dataset}\n\n{brackets}" + markdown_table(table, "l" + "r" * (table.shape[1] - 2) + "l")
 
 
 def _metric_table(experiment: Experiment, metric: str, lines: Sequence[Line]) -> str:
-    """A metric with a row a data set and a column a method and setting: ours, the published in brackets."""
-    cells = {(line.dataset, (line.method, line.setting)): line for line in lines if line.metric == metric}
-    columns = _columns(experiment, {place for _, place in cells})
-    if len(columns) < 2:
+    lines = [line for line in lines if line.metric == metric]
+    if len({(line.method, line.setting) for line in lines}) < 2:
         return ""
-    rows = []
-    for dataset in experiment.datasets:
-        row = [cells.get((dataset, column)) for column in columns]
-        if any(row):
-            rows.append([dataset, *("" if line is None else line.both for line in row)])
-    names = _column_names(experiment, columns)
-    brackets = "; published in brackets" if any(line.theirs for line in cells.values()) else ""
+    table = _cross_table(experiment, lines, "dataset", experiment.datasets)
+    brackets = "; published in brackets" if _has_published(lines) else ""
     title = f"## {metric}\n\n{experiment.metrics[metric]}{brackets}\n\n"
-    return title + _markdown_table(["data set", *names], rows, "l" + "r" * len(names))
+    return title + markdown_table(table, "l" + "r" * (table.shape[1] - 1))
+
+
+def _has_published(lines: Sequence[Line]) -> bool:
+    return any(line.theirs for line in lines)
+
+
+def _cross_table(
+    experiment: Experiment, lines: Sequence[Line], axis: str, order: Iterable[str]
+) -> pd.DataFrame:
+    """A row a name of the axis, a column a method and setting, both in the order of the grid and where there
+    is a result; the names are the index and stand in the first column.
+
+    :param axis: dataset or metric
+    :param order: all names of the axis
+    """
+    columns = [axis, "method", "setting", "both"]
+    found = pd.DataFrame([[getattr(line, name) for name in columns] for line in lines], columns=columns)
+    cells = found.pivot(index=axis, columns=["method", "setting"], values="both")
+    places = [place for place in product(experiment.methods, experiment.settings) if place in cells.columns]
+    table = cells.reindex(index=[name for name in order if name in cells.index], columns=places).fillna("")
+    table.columns = [" ".join(place if len(experiment.settings) > 1 else place[:1]) for place in places]
+    table.insert(0, WORDS.get(axis, axis), table.index, allow_duplicates=True)  # a method may have this name
+    return table
 
 
 def _whole_table(lines: Sequence[Line]) -> str:
-    rows = [[*line.cells, line.note] for line in lines]
-    return "## All numbers\n\n" + _markdown_table([*HEADINGS, "note"], rows, "llllrrrl")
+    table = pd.DataFrame([(*line.cells, line.note) for line in lines], columns=[*HEADINGS, "note"])
+    return "## All numbers\n\n" + markdown_table(table, "llllrrrl")
 
 
 def _extremes(experiment: Experiment, records: Sequence[Record]) -> str:
@@ -345,8 +336,8 @@ def _extremes(experiment: Experiment, records: Sequence[Record]) -> str:
                 )
     if not rows:
         return ""
-    headings = (*HEADINGS[:4], "smallest", "median", "largest", "n")
-    return "## Over the trials\n\n" + _markdown_table(headings, rows, "llllrrrr")
+    table = pd.DataFrame(rows, columns=[*HEADINGS[:4], "smallest", "median", "largest", "n"])
+    return "## Over the trials\n\n" + markdown_table(table, "llllrrrr")
 
 
 def rich_table(lines: Sequence[Line]) -> Table:
@@ -357,13 +348,3 @@ def rich_table(lines: Sequence[Line]) -> Table:
     for line in lines:
         table.add_row(*map(escape, line.cells))
     return table
-
-
-def _markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]], sides: str) -> str:
-    """:param sides: l or r for every column"""
-
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |"
-
-    ruler = "|" + "".join("---|" if side == "l" else "---:|" for side in sides)
-    return "\n".join([line(headings), ruler, *map(line, rows)])

@@ -20,6 +20,7 @@ from data_loaders.errors import short_reason
 from zoo.errors import DivergenceError, UserError
 from zoo.experiments.engine.declaration import Cell, CellFunction, Record
 from zoo.experiments.engine.records import publish, read_record, workplace
+from zoo.fitting.threads import one_torch_thread
 
 
 class CallEndedError(DivergenceError):
@@ -63,18 +64,15 @@ def one_thread() -> Iterator[None]:
     """One thread a cell, here and in the processes that start within, so that they do not wait for each other
     and give the same numbers whatever their number; ``OMP_NUM_THREADS`` says otherwise.
     """
-    import torch
-
     if "OMP_NUM_THREADS" in os.environ:
         yield
         return
-    threads, flags = torch.get_num_threads(), os.environ.get("XLA_FLAGS")
-    torch.set_num_threads(1)
+    flags = os.environ.get("XLA_FLAGS")
     os.environ["XLA_FLAGS"] = f"{flags or ''} --xla_cpu_multi_thread_eigen=false".strip()
     try:
-        yield
+        with one_torch_thread():
+            yield
     finally:
-        torch.set_num_threads(threads)
         del os.environ["XLA_FLAGS"]
         if flags is not None:
             os.environ["XLA_FLAGS"] = flags

@@ -180,10 +180,10 @@ def fit(
         history = kept_networks.find(path, guide) if each_epoch is None else None
         if history is None:
             call = None if each_epoch is None else lambda epoch: each_epoch(fitted, epoch)
-            history = train(guide.model, guide, data.x, data.y, training, each_epoch=call)
+            history = train(guide.model, guide, (data.x, data.y), training, each_epoch=call)
             kept_networks.keep(path, guide, history)
         else:
-            set_up(guide, data.x, data.y, training)
+            set_up(guide, (data.x, data.y), training)
         histories.append(history)
     for history in histories:
         fitted.history.seconds.extend(history.seconds)

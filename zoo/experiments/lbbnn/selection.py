@@ -109,7 +109,7 @@ def fit_inclusion(cell: Cell, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray,
     guide = GUIDES[cell.method](model)
     settings = FitSettings(steps=cell.options["steps"], lr=0.02, batch_size=400, seed=cell.seed)
     inputs, labels = (torch.as_tensor(part, dtype=torch.float32) for part in (x, y))
-    elbo = Fit(guide, model, inputs, labels, settings).run().elbo()[0]
+    elbo = Fit(guide, model, (inputs, labels), settings).run().elbo()[0]
     return guide.inclusion_probabilities()["w"].double().numpy(), elbo
 
 

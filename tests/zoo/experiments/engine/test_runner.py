@@ -244,6 +244,7 @@ def test_full_disk_is_a_user_error_and_keeps_what_is_finished(monkeypatch, tmp_p
 # ------------------------------------------------------------------------------------------- side by side
 
 
+@pytest.mark.slow
 def test_side_by_side_is_one_after_another(monkeypatch, tmp_path):
     """Even when a cell uses the global generators; and a process has one thread."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
@@ -271,6 +272,7 @@ def test_order_of_the_cells_does_not_matter(tmp_path):
     assert without_seconds(tmp_path / "parts") == without_seconds(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_process_that_is_killed_ends_the_call_and_loses_nothing_else(tmp_path):
     with pytest.raises(CallEndedError, match="a process was killed.*fewer --jobs"):
         reproduce(plan("toy/dies"), tmp_path, jobs=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
 import os
@@ -26,6 +27,7 @@ from zoo.experiments.lbbnn.declared import EXPERIMENTS
 from zoo.experiments.lbbnn.networks import Fitted, fit
 from zoo.fitting.epochs import History
 
+SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
 NEEDS_MIRROR = pytest.mark.skipif("ZOO_DATA" not in os.environ, reason="ZOO_DATA is not set: no real files")
 OPTIONS = {"epochs": 1, "members": 4, "widths": "12-10", "rows": 200, "device": "cpu", "steps": 4}
 BY_NAME = {experiment.name: experiment for experiment in EXPERIMENTS}
@@ -260,7 +262,21 @@ def no_gates(monkeypatch):
     monkeypatch.setattr(selection, "spike_slab_logistic_gibbs", sample)
 
 
+@pytest.fixture
+def first_rows(monkeypatch):
+    """Takes so many rows of the simulation, and few draws for evidence lower bounds."""
+
+    def take(rows: int) -> None:
+        data = selection.load(selection.DATA)
+        first = replace(data, x_train=data.x_train[:rows], y_train=data.y_train[:rows])
+        monkeypatch.setattr(selection, "load", lambda name: first)
+        monkeypatch.setattr("zoo.fitting.svi.ELBO_DRAWS", 30)
+
+    return take
+
+
 @NEEDS_MIRROR
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_gates")
 def test_exact_inclusions_are_those_of_the_sampler():
     found = selection.sampled_inclusion(*selection.design(), draws=250, seed=0)
@@ -268,8 +284,10 @@ def test_exact_inclusions_are_those_of_the_sampler():
 
 
 @NEEDS_MIRROR
+@pytest.mark.parametrize("rows", [300, SLOW(2000)])
 @pytest.mark.parametrize("method", declared.SELECTORS)
-def test_selection_cells(cell, method):
+def test_selection_cells(cell, first_rows, method, rows):
+    first_rows(rows)
     place = cell(method, dataset="mjmcmc_sim_logistic", steps=30)
     figures = selection.simulation(place)
     assert_declared("simulation", figures)
@@ -288,7 +306,9 @@ def test_enumeration_agrees_with_the_exact_inclusions_and_the_stated_evidence(ce
 
 @NEEDS_MIRROR
 @pytest.mark.usefixtures("no_gates")
-def test_correlation_cell_of_the_reference(cell):
+@pytest.mark.parametrize("rows", [300, SLOW(2000)])
+def test_correlation_cell_of_the_reference(cell, first_rows, rows):
+    first_rows(rows)
     place = cell("exact", "0.4", dataset="mjmcmc_sim_logistic", draws=40, noise=0.1)
     figures = selection.correlations(place)
     assert_declared("correlations", figures)
@@ -329,8 +349,9 @@ def test_priors_that_do_not_differ_are_run_once():
     assert len([c for c in combinations if c[:2] == ("mnist", "lrt")]) == 3
 
 
-def test_pictures_are_drawn_from_what_the_cells_left(cell, tmp_path):
-    records = []
+@pytest.mark.slow
+def test_pictures_are_drawn_from_what_the_cells_left(cell, tmp_path, monkeypatch):
+    monkeypatch.setattr(images, "SHOWN", 1)  # a picture more costs more than its network
     for name, function, methods in (
         ("entropy", images.entropies, ("lrt", "mnf-early")),
         ("training", images.training_curve, ("lrt", "mlp")),

@@ -157,7 +157,7 @@ def test_every_row_is_seen_once_an_epoch_at_the_right_scale(digits):
         return {}
 
     training = Training(2, batch_size=20)
-    history = train(model, AutoMeanField(model), x, digits.y, training, each_epoch=forget_the_set_up)
+    history = train(model, AutoMeanField(model), (x, digits.y), training, each_epoch=forget_the_set_up)
     assert set(sizes) == {200}
     runs = torch.cat(seen).flatten().tolist()
     assert len(history.losses) == len(history.seconds) == 2
@@ -167,24 +167,24 @@ def test_every_row_is_seen_once_an_epoch_at_the_right_scale(digits):
 
 
 def test_training_learns_and_its_seed_decides(digits):
-    def fitted(seed):
+    def fitted(seed, epochs):
         torch.manual_seed(0)
         guide = AutoSpikeSlab(NETWORK, init_scale=0.05)
-        return guide, train(
-            NETWORK, guide, digits.x, digits.y, Training(30, lr=0.01, batch_size=50, seed=seed)
-        )
+        training = Training(epochs, lr=0.01, batch_size=50, seed=seed)
+        return guide, train(NETWORK, guide, (digits.x, digits.y), training)
 
-    guide, history = fitted(1)
+    _, history = fitted(1, epochs=30)
     assert history.losses[-1] < 0.8 * history.losses[0]
-    again, same = fitted(1)
+    (guide, history), (again, same), (_, other) = fitted(1, 4), fitted(1, 4), fitted(2, 4)
     assert same.losses == history.losses
     assert torch.equal(guide.loc, again.loc)
-    assert fitted(2)[1].losses != history.losses
+    assert other.losses != history.losses
 
 
 def test_learning_rate_falls_along_a_cosine():
-    training = Training(3, lr=0.4)
-    assert [training.learning_rate(share) for share in (0, 0.5, 1)] == pytest.approx([0.4, 0.2, 0.0])
+    schedule = Training(3, lr=0.4, batch_size=20).schedule(50)  # two steps an epoch
+    assert schedule.steps == 6
+    assert [schedule.learning_rate(step) for step in (0, 3, 6)] == pytest.approx([0.4, 0.2, 0.0])
 
 
 def test_temperature_is_annealed_over_the_epochs(digits):
@@ -194,15 +194,15 @@ def test_temperature_is_annealed_over_the_epochs(digits):
         temperatures.append(guide.temperature)
         return {}
 
-    train(NETWORK, guide, digits.x, digits.y, Training(3), each_epoch=note)
+    train(NETWORK, guide, (digits.x, digits.y), Training(3), each_epoch=note)
     assert temperatures[1:] == pytest.approx([1.0, 10**-0.5, 0.1])
 
 
 def test_what_diverges_is_told(digits):
     x = digits.x.clone()
     x[150] = math.nan
-    with pytest.raises(DivergenceError, match="epoch 1, step .*lower the learning rate"):
-        train(NETWORK, AutoMNF(NETWORK), x, digits.y, Training(1))
+    with pytest.raises(DivergenceError, match="step [01]: the loss is nan, site .* is not finite; "):
+        train(NETWORK, AutoMNF(NETWORK), (x, digits.y), Training(1))
     with pytest.raises(ValueError, match="must be positive"):
         Training(0)
 
@@ -210,9 +210,29 @@ def test_what_diverges_is_told(digits):
 # --------------------------------------------------------------------------------------------- the fits
 
 
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory):
+    """A folder of kept networks, and those that were fitted for it."""
+    return tmp_path_factory.mktemp("networks"), {}
+
+
+@pytest.fixture
+def fitted_once(shelf, monkeypatch):
+    """``method -> Fitted``, with the default options: fitted and kept by the first test that asks."""
+    folder, known = shelf
+    monkeypatch.setenv(kept_networks.VARIABLE, str(folder))
+
+    def of(method: str = "lrt"):
+        if method not in known:
+            known[method] = fit(cell(method))
+        return known[method]
+
+    return of
+
+
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_fits_and_draws(method):
-    fitted = fit(cell(method))
+def test_every_method_fits_and_draws(method, fitted_once):
+    fitted = fitted_once(method)
     draws = fitted.draws(4)
     expected = {"deep-ensemble": networks.ENSEMBLE}.get(method, 4)
     assert draws["w1"].shape == (expected, 12, 64)
@@ -234,9 +254,9 @@ def test_same_fit_in_every_experiment_and_another_in_every_trial():
 
 
 def test_early_network_is_the_same_one_stopped_early():
-    late, early = fit(cell("mnf", epochs=10)), fit(cell("mnf-early", epochs=10))
+    late, early = fit(cell("mnf", epochs=5)), fit(cell("mnf-early", epochs=5))
     assert late.seed == early.seed
-    assert (len(late.history.seconds), len(early.history.seconds)) == (30, 3)
+    assert (len(late.history.seconds), len(early.history.seconds)) == (15, 2)
 
 
 @pytest.mark.parametrize(
@@ -256,8 +276,8 @@ def test_learning_rates(method, epochs, rows, rate):
     assert (training.epochs, training.seed) == (2 if method == "mnf-early" else epochs, 7)
 
 
-def test_members_of_a_deep_ensemble_differ():
-    fitted = fit(cell("deep-ensemble"))
+def test_members_of_a_deep_ensemble_differ(fitted_once):
+    fitted = fitted_once("deep-ensemble")
     assert len({guide.loc.sum().item() for guide in fitted.guides}) == networks.ENSEMBLE
 
 
@@ -313,9 +333,15 @@ def no_training(*args, **kwargs):
     raise AssertionError("this network was there")
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_kept_network_is_the_one_that_was_fitted(method, kept_folder, monkeypatch):
-    fitted = fit(cell(method))
+KEPT = [
+    name if name in ("lrt", "mnf", "deep-ensemble") else pytest.param(name, marks=pytest.mark.slow)
+    for name in METHODS
+]
+
+
+@pytest.mark.parametrize("method", KEPT)
+def test_a_kept_network_is_the_one_that_was_fitted(method, fitted_once, monkeypatch):
+    fitted = fitted_once(method)
     monkeypatch.setattr(networks, "train", no_training)
     found = fit(cell(method, experiment="y"))
     assert len(found.guides) == len(fitted.guides)
@@ -346,22 +372,22 @@ def test_a_network_looked_at_in_every_epoch_is_the_same_one(kept_folder, monkeyp
     "change",
     [
         {"trial": 1},
-        {"method": "mnf"},
+        {"method": "lrt-thesis"},
         {"setting": "pi0.25-sd1"},
         {"epochs": 2},
         {"rows": 190},
         {"widths": "12-11"},
     ],
 )
-def test_what_was_made_otherwise_is_not_found(change, kept_folder, monkeypatch):
-    fit(cell())
+def test_what_was_made_otherwise_is_not_found(change, fitted_once, monkeypatch):
+    fitted_once()
     monkeypatch.setattr(networks, "train", no_training)
     with pytest.raises(AssertionError, match="was there"):
         fit(cell(**change))
 
 
-def test_other_code_makes_other_networks(kept_folder, monkeypatch):
-    fit(cell())
+def test_other_code_makes_other_networks(fitted_once, monkeypatch):
+    fitted_once()
     monkeypatch.setattr(kept_networks, "_source", lambda: "other")
     monkeypatch.setattr(networks, "train", no_training)
     with pytest.raises(AssertionError, match="was there"):
@@ -392,8 +418,8 @@ def test_nothing_is_kept_unless_a_folder_is_named(monkeypatch):
     assert kept_networks.find(None, None) is None
 
 
-def test_other_images_make_other_networks(kept_folder, monkeypatch):
-    fit(cell())
+def test_other_images_make_other_networks(fitted_once, monkeypatch):
+    fitted_once()
     data = images("digits", 200)
     monkeypatch.setattr(networks, "images", lambda *args: data._replace(y=data.y.flip(0)))
     monkeypatch.setattr(networks, "train", no_training)
@@ -412,4 +438,4 @@ def test_a_folder_that_cannot_be_is_refused_before_training(tmp_path, monkeypatc
 
 def test_training_needs_rows(digits):
     with pytest.raises(ValueError, match="no rows to train on"):
-        train(NETWORK, AutoSpikeSlab(NETWORK), digits.x[:0], digits.y[:0], Training(1))
+        train(NETWORK, AutoSpikeSlab(NETWORK), (digits.x[:0], digits.y[:0]), Training(1))

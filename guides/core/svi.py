@@ -1,0 +1,150 @@
+"""Stochastic variational inference: the one loop that everything here is fitted by, and its minibatches.
+
+A fit is three things: Pyro's ``SVI`` (model, guide, optimiser, loss), an iterator of minibatches, each of
+them a tuple of the model's arguments, and a :class:`Schedule`::
+
+    svi = SVI(model, guide, guide.optimizer(), guide.elbo())
+    schedule = Schedule(2000, lambda step: half_cosine(0.01, step, 2000))
+    losses = [loss for loss, seconds in svi_steps(svi, random_rows((x, y), 500), schedule)]
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pyro
+import torch
+from pyro.infer import SVI
+from pyro.poutine.guide import GuideMessenger
+from torch import Tensor
+
+#: What to do when no step has been taken yet.
+START = "the start itself overflows: look for outliers, or a fixed noise that is too small"
+
+
+class DivergenceError(RuntimeError):
+    """A fit met a number that is not finite; the message names the step, the site if known, and a remedy."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What changes from step to step, by the number of the step: 0, 1 ... ``steps - 1``.
+
+    :ivar steps: of the whole fit
+    :ivar learning_rate: of a step
+    :ivar progress: from 0 at the first step to 1 at the last, for guides that have a schedule of their own
+        (a method ``anneal(progress)``); None leaves them as they are
+    """
+
+    steps: int
+    learning_rate: Callable[[int], float]
+    progress: Callable[[int], float] | None = None
+
+
+def half_cosine(lr: float, done: float, total: float = 1.0) -> float:
+    """A learning rate that falls from ``lr`` to zero, when so much of the total is done."""
+    return lr * 0.5 * (1 + math.cos(math.pi * done / total))
+
+
+class Step(NamedTuple):
+    """:ivar loss: minus the ELBO estimate, nats; :ivar seconds: that the step took, its minibatch included"""
+
+    loss: float
+    seconds: float
+
+
+def svi_steps(svi: SVI, batches: Iterator[tuple], schedule: Schedule, *, done: int = 0) -> Iterator[Step]:
+    """Takes one step of the fit for every item that is asked of it.
+
+    It asks for a minibatch when it takes the step and not before, so that between two items the random
+    state, the guide and the optimiser are all there is to a fit.
+
+    :param svi: its optimiser has a ``set_lr``, as :class:`guides.core.optim.FusedAdam`
+    :param batches: tuples of the model's arguments
+    :param done: steps that were taken earlier
+    :raises DivergenceError: at the first loss that is not finite, or when the last step breaks a parameter
+    """
+    anneal = getattr(svi.guide, "anneal", None) if schedule.progress else None
+    for step in range(done, schedule.steps):
+        svi.optim.set_lr(schedule.learning_rate(step))
+        if anneal is not None:
+            anneal(schedule.progress(step))
+        start = time.perf_counter()
+        loss = svi.step(*next(batches))
+        seconds = time.perf_counter() - start
+        _check(svi, schedule, step, loss)
+        yield Step(loss, seconds)
+
+
+@contextmanager
+def unwatched() -> Iterator[None]:
+    """Without Pyro's validation: a fifth faster, and a number that is not finite reaches the loss, where the
+    step is known, instead of an error inside a distribution.
+    """
+    with pyro.validation_enabled(False), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Encountered (NaN|\\+/-inf)", category=UserWarning)
+        yield
+
+
+def _check(svi: SVI, schedule: Schedule, step: int, loss: float) -> None:
+    if not math.isfinite(loss):
+        remedy = START if step == 0 else _lower(schedule)
+        raise DivergenceError(f"step {step}: the loss is {loss}{_site(svi)}; {remedy}")
+    # The last step is followed by no loss that could show what it did.
+    if step == schedule.steps - 1 and not all(p.isfinite().all() for p in svi.guide.parameters()):
+        raise DivergenceError(f"step {step}: it leaves a parameter that is not finite; {_lower(schedule)}")
+
+
+def _site(svi: SVI) -> str:
+    """The first site, in the model's order, whose part in the loss is not finite."""
+    if not isinstance(svi.guide, GuideMessenger):
+        return ""  # it keeps no trace of the run that gave this loss, and its parameters have moved since
+    with torch.no_grad():
+        trace, _ = svi.guide.get_traces()
+        trace.compute_log_prob()
+    parts = {name: node["log_prob_sum"] for name, node in trace.nodes.items() if "log_prob_sum" in node}
+    bad = [name for name, part in parts.items() if not part.isfinite()]
+    return f", site {bad[0]!r} is not finite" if bad else ", though no single site is"
+
+
+def _lower(schedule: Schedule) -> str:
+    return f"lower the learning rate (now {schedule.learning_rate(0):g})"
+
+
+# ------------------------------------------------------------------------------------------------ minibatches
+
+
+def random_rows(data: Sequence[Tensor], size: int | None) -> Iterator[tuple]:
+    """Rows drawn with replacement by torch's global generator, for ever.
+
+    :param data: tensors ``[N, ...]`` whose rows belong together
+    :param size: rows of a minibatch ``(*rows, N)``; None, or ``N`` and more, gives ``data`` itself, without N
+    """
+    rows = len(data[0])
+    while True:
+        if size is None or size >= rows:
+            yield tuple(data)
+        else:
+            keep = torch.randint(rows, (size,))
+            yield (*(part[keep] for part in data), rows)
+
+
+def shuffled_epochs(data: Sequence[Tensor], size: int, seed: int) -> Iterator[tuple]:
+    """Passes over all rows, each in a new random order, for ever: minibatches ``(*rows, N)``.
+
+    :param data: tensors ``[N, ...]`` whose rows belong together
+    :param size: rows of a minibatch, at most ``N``; a smaller one at the end of a pass is left out
+    :param seed: of the orders, which take nothing from torch's global generator
+    """
+    rows, generator = len(data[0]), torch.Generator().manual_seed(seed)
+    size = min(size, rows)
+    while True:
+        order = torch.randperm(rows, generator=generator).to(data[0].device)
+        for keep in order[: rows // size * size].split(size):
+            yield (*(part[keep] for part in data), rows)

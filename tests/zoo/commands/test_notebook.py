@@ -1,0 +1,167 @@
+"""``zoo.compare``: the command's work and the command's refusals, and a data frame."""
+
+from __future__ import annotations
+
+import csv
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import zoo
+import zoo.commands.compare
+from tests.zoo.cli_helpers import COLUMNS, files, fresh_process, linear_rows, make_tiny, run_zoo, write_csv
+from zoo.errors import UserError
+from zoo.fitting.svi import Fit
+
+LINEAR = {"model": "spike-slab-linear", "guides": "spike-slab"}
+
+
+@pytest.fixture(autouse=True)
+def _tiny(monkeypatch):
+    make_tiny(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """The same question to the command and to the function, which keeps nothing."""
+    folder = tmp_path_factory.mktemp("notebook")
+    table = write_csv(folder / "table.csv", linear_rows(40))
+    with pytest.MonkeyPatch.context() as patch:
+        make_tiny(patch)
+        options = ["--model", LINEAR["model"], "--guides", LINEAR["guides"], "--out", folder / "out"]
+        assert run_zoo("compare", table, *options).exit_code == 0
+        (folder / "temporary").mkdir()
+        patch.setattr(tempfile, "tempdir", str(folder / "temporary"))
+        return folder, zoo.compare(table, **LINEAR)
+
+
+def test_frame_holds_what_the_command_writes(compared):
+    folder, board = compared
+    assert list(board.index) == ["exact", "spike-slab"]
+    written = pd.read_csv(folder / "out" / "scoreboard.csv", index_col="method")
+    assert list(board.columns[: len(COLUMNS) - 1]) == COLUMNS[1:]
+    for column in set(COLUMNS[1:]) - {"fit_seconds"}:
+        theirs = written[column].fillna("") if column == "note" else written[column]
+        pd.testing.assert_series_equal(board[column], theirs.astype(board[column].dtype), rtol=1e-14)
+    assert board.loc["spike-slab", "ref_w1"] > 0
+    assert np.isnan(board.loc["exact", "ref_w1"])
+    assert board["num_parameters"].dtype == "Int64"
+
+
+def test_every_standard_error_is_in_the_frame(compared):
+    folder, board = compared
+    with (folder / "out" / "standard_errors.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    expected = {}
+    for line in lines:
+        for column, ending in (("standard_error", "se"), ("noise_floor", "floor")):
+            if line[column]:
+                expected[line["method"], f"{line['figure']}_{ending}"] = float(line[column])
+    extra = board[board.columns[len(COLUMNS) - 1 :]]
+    assert {
+        (m, c): extra.loc[m, c] for m in extra.index for c in extra if pd.notna(extra.loc[m, c])
+    } == expected
+    assert {"ref_w1_se", "ref_w1_floor", "elbo_se", "coverage_90_se"} <= set(extra.columns)
+
+
+def test_nothing_is_kept_unless_asked(compared):
+    assert files(compared[0] / "temporary") == set()
+
+
+def test_a_folder_is_resumed_and_is_that_of_the_command(compared, monkeypatch):
+    folder, _ = compared
+    monkeypatch.setattr(Fit, "run", lambda *a, **k: pytest.fail("a guide was fitted again"))
+    before = (folder / "out" / "scoreboard.csv").read_bytes()
+    board = zoo.compare(folder / "table.csv", **LINEAR, out=folder / "out")
+    assert (folder / "out" / "scoreboard.csv").read_bytes() == before
+    assert f",{float(board.loc['spike-slab', 'fit_seconds'])!r}\n".encode() in before
+    with pytest.raises(UserError, match="belongs to another run .seed differ"):
+        zoo.compare(folder / "table.csv", **LINEAR, out=folder / "out", seed=1)
+
+
+def test_work_has_one_thread_and_the_caller_keeps_its_own(compared, monkeypatch):
+    """As in the command: the same numbers, on however many cores."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    grade, seen = zoo.commands.compare.grade, []
+    monkeypatch.setattr(
+        zoo.commands.compare, "grade", lambda *args: (seen.append(torch.get_num_threads()), grade(*args))[1]
+    )
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        zoo.compare(compared[0] / "table.csv", **LINEAR, out=compared[0] / "out")
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"guides": ["mean-feld"]},
+        {"guides": ["mean-field", "mean-field"]},
+        {"guides": [], "reference": "none"},
+        {"model": "bn"},
+        {"budget": "ful"},
+        {"reference": "exact"},
+        {"seed": -1},
+        {"split": 99},
+        {"target": "z"},
+        {"task": "counting"},
+        {"noise": -1.0},
+        {"widths": [0]},
+        {"activation": "rel"},
+        {"inclusion": 1.5, "guides": ["spike-slab"]},
+        {"model": "spike-slab-linear", "widths": [3]},
+    ],
+)
+def test_refusals_are_those_of_the_command(wrong, compared, tmp_path):
+    table = compared[0] / "table.csv"
+    with pytest.raises(ValueError) as refused:  # noqa: PT011  (compared below)
+        zoo.compare(table, **wrong, out=tmp_path / "out")
+    words = []
+    for name, value in wrong.items():
+        words += [f"--{name}", ",".join(map(str, value)) if isinstance(value, list) else value]
+    result = run_zoo("compare", table, *words, "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert result.stderr == f"zoo: {refused.value}\n"
+    assert files(tmp_path) == set()
+
+
+def test_unknown_data_names_the_nearest():
+    with pytest.raises(UserError, match="unknown data set 'diabetis'; nearest: diabetes"):
+        zoo.compare("diabetis")
+
+
+def test_remark_and_oddities_come_with_the_frame(compared, monkeypatch):
+    monkeypatch.setattr("zoo.commands.comparison.MOST_LATENT", 5)
+    board = zoo.compare(compared[0] / "table.csv", guides="map", widths=2)
+    assert list(board.index) == ["map"]
+    assert "no reference: NUTS over" in board.attrs["notes"][-1]
+
+
+def test_import_is_cheap():
+    """Nothing slow is imported, pandas included."""
+    code = """
+import sys
+import zoo
+assert callable(zoo.compare)
+sys.exit(", ".join({"torch", "jax", "pyro", "numpy", "pandas", "guides", "typer"} & set(sys.modules)) or 0)
+"""
+    result = fresh_process(code)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_example_of_the_docstring_names_what_there_is():
+    from zoo.registry.queries import GUIDES, MODELS
+
+    example = [line for line in zoo.compare.__doc__.splitlines() if ">>>" in line]
+    assert len(example) <= 3
+    assert "pbp-bnn" in MODELS
+    assert {"mean-field", "pbp"} <= set(GUIDES)
+    assert Path(zoo.__file__).name == "__init__.py"

@@ -1,0 +1,95 @@
+"""What a model is fitted to: rows and their target, and what comes without one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+
+from data_loaders import Standardizer, load
+from zoo.fitting.problem import Problem, prepare
+from zoo.models.entries import DataShape
+
+
+@pytest.fixture(scope="module")
+def problem() -> Problem:
+    return prepare(load("diabetes"))
+
+
+def test_rows_and_target_are_the_arguments_of_a_model(problem):
+    (x, y), (x_test, y_test) = problem.train, problem.test
+    assert x is problem.x
+    assert y is problem.y
+    assert x_test is problem.x_test
+    assert problem.evaluation_points is x_test
+    assert y_test is problem.y_test
+    assert problem.size == len(x) == len(y) == 398
+    assert problem.shape == DataShape("regression", 10, 0)
+    assert prepare(load("digits")).shape == DataShape("multiclass", 64, 10)
+
+
+def test_a_set_that_is_used_whole_is_evaluated_where_it_was_fitted():
+    whole = prepare(load("diabetes", protocol="whole"))
+    assert whole.evaluation_points is whole.x
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_data_have_the_precision_of_the_model(dtype):
+    data = load("diabetes")
+    problem = prepare(data, dtype)
+    assert {tensor.dtype for tensor in (*problem.train, *problem.test)} == {dtype}
+    assert problem.inputs(data.x_test).dtype == dtype
+    expected = Standardizer.of(data).transform_x(data.x_test)
+    torch.testing.assert_close(problem.x_test, torch.as_tensor(expected, dtype=dtype))
+    labels = prepare(load("digits"), dtype)
+    assert (labels.x.dtype, labels.y.dtype) == (dtype, torch.int64)
+
+
+def test_fingerprint_is_that_of_all_numbers_in_their_places(problem):
+    """The value is pinned: folders that hold it are found again."""
+    assert problem.fingerprint() == prepare(load("diabetes")).fingerprint() == "a494408ed72fe567"
+    changed = [
+        replace(problem, train=(problem.x, problem.y + 1e-6)),
+        replace(problem, train=(problem.x.clone().index_fill_(0, torch.tensor([3]), 0.0), problem.y)),
+        replace(problem, test=(problem.x_test[:-1], problem.y_test[:-1])),
+        replace(problem, train=problem.test, test=problem.train),
+    ]
+    assert len({problem.fingerprint(), *(other.fingerprint() for other in changed)}) == 5
+
+
+@dataclass
+class Cloud:
+    """The record of a data set without a target: no more is asked of it."""
+
+    name: str = "cloud"
+    task: str = "density"
+    num_features: int = 2
+    num_classes: int = 0
+
+
+def density(x: np.ndarray) -> Problem:
+    scale = Standardizer.fit(x[:40])
+    train, test = (torch.as_tensor(scale.transform_x(part)) for part in (x[:40], x[40:]))
+    return Problem(Cloud(), scale, (train,), (test,))
+
+
+def test_rows_without_a_target_are_a_problem_too():
+    x = np.random.default_rng(0).normal(3.0, 2.0, (50, 2))
+    problem = density(x)
+    assert (problem.task, problem.size) == ("density", 40)
+    assert problem.shape == DataShape("density", 2)
+    assert problem.evaluation_points is problem.test[0]
+    torch.testing.assert_close(problem.x.mean(0), torch.zeros(2, dtype=torch.float64), atol=1e-12, rtol=0)
+    assert problem.fingerprint() == density(x.copy()).fingerprint()
+    x[7, 1] += 1e-9
+    assert problem.fingerprint() != density(x).fingerprint()
+
+
+def test_lists_have_a_fingerprint_too():
+    graphs = [torch.tensor([[0, 1], [1, 2]]), torch.tensor([[0, 1]])]
+    problem = Problem(Cloud(task="graphs"), None, (graphs,), ([],))
+    assert problem.size == 2
+    found = {problem.fingerprint(), replace(problem, train=(graphs[::-1],)).fingerprint()}
+    assert len(found | {replace(problem, train=(graphs[:1],)).fingerprint()}) == 3

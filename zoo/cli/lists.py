@@ -1,0 +1,102 @@
+"""The lists: one line an entry, one screen a list.  Imports nothing slow by itself."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+
+from zoo.papers import PAPERS, Paper, find_paper
+
+#: Columns of a line where the output is no terminal.
+WIDTH = 100
+
+
+def width() -> int:
+    """Columns of a line: those of the terminal, never fewer than 80 nor more than :data:`WIDTH`."""
+    columns = shutil.get_terminal_size((WIDTH, 24)).columns if sys.stdout.isatty() else WIDTH
+    return max(80, min(columns, WIDTH))
+
+
+def print_lines(title: str, rows: Iterable[Sequence[object]]) -> None:
+    """A title, and rows in columns of equal width; the last column is cut at the width of a line."""
+    rows = [[str(cell) for cell in row] for row in rows]
+    sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    print(title)
+    for row in rows:
+        *cells, last = row
+        start = "".join(f"{cell:{size}}  " for cell, size in zip(cells, sizes, strict=False))
+        print(f"  {start}{shortened(last, width() - 2 - len(start))}".rstrip())
+
+
+def shortened(text: str, size: int) -> str:
+    """A text on one line of at most ``size`` characters, cut between two words."""
+    if len(text) <= size:
+        return text
+    return text[: size - len(" ...") + 1].rsplit(" ", 1)[0].rstrip(",;:(") + " ..."
+
+
+def list_models_and_guides(key: str | None = None) -> None:
+    """Papers, models and guides; with a key those of one family, and its experiments.
+
+    :raises UserError: for a key that there is not
+    """
+    papers = list(PAPERS.values()) if key is None else [find_paper(key)]
+    from zoo.registry.queries import GUIDES, MODELS, kinds_of_weights
+
+    keys = {paper.key for paper in papers}
+    print_lines("Papers", [(paper.key, paper.title) for paper in papers])
+    print_lines(
+        "Models: truth to grade against, what it is",
+        [
+            (m.name, m.paper, ", ".join(m.references) or "-", m.summary)
+            for m in MODELS.values()
+            if m.paper in keys
+        ],
+    )
+    print_lines(
+        "Guides: weights that it is for, what it is",
+        [(g.name, g.paper, kinds_of_weights(g), g.summary) for g in GUIDES.values() if g.paper in keys],
+    )
+    if key is not None:
+        _list_experiments(papers[0])
+    print("zoo show NAME tells everything about one of them; zoo list --paper KEY, about one family")
+
+
+def _list_experiments(paper: Paper) -> None:
+    from zoo.experiments.engine.catalogue import experiments
+
+    found = [e for e in experiments().values() if e.name.startswith(f"{paper.key}/")]
+    print_lines("Experiments (zoo reproduce NAME)", [(e.name, e.summary) for e in found])
+    print(textwrap.fill(paper.citation, width()))
+
+
+def list_experiments() -> None:
+    """All experiments."""
+    from zoo.experiments.engine.catalogue import experiments
+
+    print_lines(
+        "Experiments: cost of the full budget, what it is",
+        [(e.name, _short(e.full.cost), e.summary) for e in experiments().values()],
+    )
+    print("zoo show NAME tells everything about one of them: where published, its axes, budgets, numbers")
+
+
+def _short(cost: str) -> str:
+    """``1.5 hours on 2 cores`` -> ``1.5 hours``"""
+    return cost.split(" on ")[0].split(" (")[0].split(",")[0]
+
+
+def list_data() -> None:
+    """All data sets."""
+    from data_loaders import describe, list_datasets
+
+    heading = ("name", "task", "rows", "columns", "splits", "from")
+    rows = []
+    for d in map(describe, list_datasets()):
+        source = "at hand" if d.file is None else "download" if d.downloadable else "ZOO_DATA"
+        rows.append((d.name, d.task, d.rows, d.features, d.splits, source))
+    print_lines("Data sets", [heading, *rows])
+    print("at hand: needs no network; ZOO_DATA: a folder that this variable names must hold the file")
+    print("zoo show NAME tells everything about one of them")

@@ -1,0 +1,221 @@
+"""``zoo show NAME``: everything about one model, guide, data set, experiment or paper, in plain text.
+
+A card is a list of ``(heading, text)`` and begins with the kind and the name; each function that makes one
+imports what it needs, so that zoo data show and zoo reproduce --list do not wait for torch.
+"""
+
+from __future__ import annotations
+
+import difflib
+import textwrap
+from collections.abc import Callable, Iterable
+
+from zoo.cli.lists import width
+from zoo.errors import UserError
+from zoo.papers import PAPERS
+
+Text = list[tuple[str, str]]
+#: Columns of the headings.
+MARGIN = 12
+#: Data sets that experiments call by another name.
+IN_EXPERIMENTS = {"fashion_mnist": "fmnist"}
+
+
+def show(name: str) -> None:
+    """Prints the card of a name; two where it is that of a data set and a guide (``concrete``), or of a
+    guide and a paper (``sspbp``).
+
+    :raises UserError: naming the nearest of all five kinds
+    """
+    cards, known = [], []
+    for names, tell in (
+        (_data_sets, tell_data_set),
+        (_experiments, tell_experiment),
+        (_models, tell_model),
+        (_guides, tell_guide),
+        (lambda: PAPERS, tell_paper),
+    ):
+        found = list(names())
+        known += found
+        if name in found:
+            cards.append(tell(name))
+    if not cards:
+        close = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
+        hint = (
+            f"nearest: {', '.join(close)}"
+            if close
+            else "zoo list, zoo data list, zoo reproduce --list name all"
+        )
+        raise UserError(f"unknown name {name!r}; {hint}")
+    for i, card in enumerate(cards):
+        if i:
+            print()
+        print_card(card)
+
+
+def print_card(card: Text) -> None:
+    """A heading in the margin, its text beside it, every line of it wrapped on its own."""
+    for heading, text in card:
+        for i, line in enumerate(text.splitlines()):
+            wrapped = textwrap.wrap(
+                line, width() - MARGIN, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False
+            )
+            for j, part in enumerate(wrapped):
+                print(f"{heading if i == j == 0 else '':{MARGIN}}{part}")
+
+
+def _data_sets() -> Iterable[str]:
+    from data_loaders import list_datasets
+
+    return list_datasets()
+
+
+def _experiments() -> Iterable[str]:
+    from zoo.experiments.engine.catalogue import experiments
+
+    return experiments()
+
+
+def _models() -> Iterable[str]:
+    from zoo.registry.queries import MODELS
+
+    return MODELS
+
+
+def _guides() -> Iterable[str]:
+    from zoo.registry.queries import GUIDES
+
+    return GUIDES
+
+
+def tell_paper(name: str) -> Text:
+    """A family, and what came with it."""
+    from zoo.experiments.engine.catalogue import experiments
+    from zoo.registry.queries import GUIDES, MODELS
+
+    def of_paper(entries: dict) -> str:
+        return ", ".join(entry.name for entry in entries.values() if entry.paper == name)
+
+    return [
+        ("paper", f"{name}, {PAPERS[name].title}"),
+        ("texts", PAPERS[name].citation),
+        ("models", of_paper(MODELS)),
+        ("guides", of_paper(GUIDES)),
+        ("experiments", ", ".join(found for found in experiments() if found.startswith(f"{name}/"))),
+        ("use", f"zoo list --paper {name}"),
+    ]
+
+
+def tell_data_set(name: str) -> Text:
+    """:raises DataError: naming the nearest data sets"""
+    from data_loaders import describe
+
+    d, experimental = describe(name), IN_EXPERIMENTS.get(name, name)
+    source = "" if d.file is None or d.downloadable else " (read from the folder that ZOO_DATA names)"
+    return [
+        ("data set", d.name),
+        ("is", f"{d.task}, {d.rows} rows, {d.features} features, target {d.target}"),
+        ("splits", f"{d.splits} ({', '.join(d.protocols)})"),
+        ("source", d.source + source),
+        ("licence", d.licence),
+        ("note", "\n".join(d.oddities) or "nothing odd is known"),
+        ("published", _published(lambda experiment: experimental in experiment.datasets)),
+        ("use", f"zoo compare {name} --out out/{name}"),
+    ]
+
+
+def tell_experiment(name: str) -> Text:
+    """:raises UserError: naming the nearest experiments"""
+    from zoo.experiments.engine.catalogue import find_experiment
+    from zoo.experiments.engine.declaration import AXES
+    from zoo.experiments.engine.request import WORDS
+
+    experiment = find_experiment(name)
+    card = [("experiment", name), ("is", experiment.summary), ("published", str(experiment.source))]
+    for axis in AXES:
+        names = experiment.axis(axis)
+        if tuple(names) != ("default",):
+            card.append((f"{WORDS[axis]}s", ", ".join(names)))
+    card.append(("measures", "\n".join(f"{metric}: {what}" for metric, what in experiment.metrics.items())))
+    for budget, effort in experiment.efforts.items():
+        trials = "1 trial" if effort.trials == 1 else f"{effort.trials} trials"
+        options = "".join(f", {option}={value}" for option, value in effort.options.items())
+        card.append((budget, f"{effort.cost} ({trials}{options})"))
+    notes = list(dict.fromkeys(experiment.notes.values()))
+    card.append(("note", "\n".join(notes)))
+    card.append(("numbers", f"{len(experiment.published)} published, errors: {experiment.published_error}"))
+    card.append(("use", f"zoo reproduce {name} --out out/{name}"))
+    return card
+
+
+def tell_model(name: str) -> Text:
+    """:raises UserError: naming the nearest models"""
+    from zoo.registry.queries import GUIDES, find_model, flag, limits
+
+    model = find_model(name)
+    traits = model.traits()
+    applied = {guide.name: limits(guide, model) for guide in GUIDES.values()}
+    guides = [f"{g} ({remark})" if remark else g for g, remark in applied.items() if remark is not None]
+    options = ", ".join(f"{flag(option)} {_plain(value)}" for option, value in model.options.items())
+    return [
+        ("model", name),
+        ("is", model.summary),
+        ("paper", _cited(model.paper, model.citation)),
+        ("law", model.card.law),
+        ("data", f"{traits.inputs}; {', '.join(model.tasks)}"),
+        ("options", options or "none"),
+        ("truth", ", ".join(model.references) or "none"),
+        ("assumes", model.card.assumes),
+        ("cost", model.card.cost),
+        ("fails", model.card.fails),
+        ("guides", ", ".join(guides)),
+        ("published", ", ".join(model.experiments) or "none"),
+        ("use", f"zoo compare DATA --model {name} --out FOLDER\n{_creation(name, model.tasks)}"),
+    ]
+
+
+def tell_guide(name: str) -> Text:
+    """:raises UserError: naming the nearest guides"""
+    from zoo.registry.queries import MODELS, find_guide, where
+
+    guide = find_guide(name)
+    called = {name, name.removesuffix("-1-epoch"), *guide.called}
+    return [
+        ("guide", name),
+        ("is", guide.summary),
+        ("paper", _cited(guide.paper, guide.citation)),
+        ("came with", guide.model),
+        ("law", guide.card.law),
+        ("assumes", guide.card.assumes),
+        ("cost", guide.card.cost),
+        ("fails", guide.card.fails),
+        ("note", guide.note),
+        ("models", ", ".join(filter(None, (where(guide, model) for model in MODELS.values())))),
+        ("options", ", ".join(f"--{option}" for option in guide.method.takes) or "none"),
+        ("published", _published(lambda e: e.name.startswith(f"{guide.paper}/") and called & set(e.methods))),
+        ("use", f"zoo compare DATA --model {guide.model} --guides {name} --out FOLDER\n{guide.code}"),
+    ]
+
+
+def _cited(paper: str, citation: str) -> str:
+    """A citation of its own beside the family that it came with, or the family's."""
+    return f"{citation} (here with {paper})" if citation else f"{paper}: {PAPERS[paper].citation}"
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return "(not set)" if value is None else str(value)
+
+
+def _creation(name: str, tasks: tuple[str, ...]) -> str:
+    if tasks == ("multiclass",):
+        return f'zoo.models.create("{name}", in_features=784, num_classes=10)'
+    return f'zoo.models.create("{name}", in_features=13)'
+
+
+def _published(concerns: Callable) -> str:
+    """The experiments that concern something."""
+    from zoo.experiments.engine.catalogue import experiments
+
+    return ", ".join(e.name for e in experiments().values() if concerns(e)) or "none"

@@ -1,0 +1,56 @@
+"""All models by name.  A new family adds a module of entries and its name here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from zoo.errors import UserError, unknown
+from zoo.models import entries_lbbnn, entries_sspbp
+from zoo.models.entries import DataShape, ModelEntry
+from zoo.papers import find_paper
+
+MODELS: dict[str, ModelEntry] = {
+    entry.name: entry for module in (entries_lbbnn, entries_sspbp) for entry in module.ENTRIES
+}
+
+
+def find_model(name: str) -> ModelEntry:
+    """:raises UserError: naming the nearest models"""
+    if name not in MODELS:
+        raise unknown("model", name, MODELS)
+    return MODELS[name]
+
+
+def names(paper: str | None = None) -> list[str]:
+    """The names of all models, or of those that came with a family of papers.
+
+    :raises UserError: for a family that there is not
+    """
+    if paper is not None:
+        find_paper(paper)
+    return [entry.name for entry in MODELS.values() if paper in (None, entry.paper)]
+
+
+def create(
+    name: str, in_features: int, *, task: str | None = None, num_classes: int = 0, **options: Any
+) -> Callable:
+    """A Pyro model by its name: ``create("spike-slab-bnn", in_features=13, inclusion=0.1)``.
+
+    :param in_features: columns of ``x: [N, in]``
+    :param task: ``regression``, ``binary`` or ``multiclass``; the model's first by default
+    :param num_classes: of ``multiclass``
+    :param options: the model's own: ``zoo show NAME`` names them
+    :raises UserError: for a name, task or option that there is not
+    """
+    entry = find_model(name)
+    task = entry.tasks[0] if task is None else task
+    if task not in entry.tasks:
+        raise UserError(f"model {name!r} is for {', '.join(entry.tasks)}, not for {task}")
+    if task == "multiclass" and num_classes < 2:
+        raise UserError(f"model {name!r} needs num_classes, 2 or more, not {num_classes}")
+    for option in options:
+        if option not in entry.options:
+            takes = ", ".join(entry.options) or "none"
+            raise UserError(f"model {name!r} has no option {option!r}; it takes: {takes}")
+    return entry.build(DataShape(task, in_features, num_classes), options)

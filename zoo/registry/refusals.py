@@ -1,0 +1,26 @@
+"""Why a guide cannot fit a model, from the model's traits; empty when it can."""
+
+from __future__ import annotations
+
+from zoo.models.traits import Traits
+
+
+def refuses_spikes(traits: Traits) -> str:
+    """Of a guide for Gaussian weights."""
+    if traits.weights == "spike-slab":
+        return "it is for Gaussian weights, and these have a spike and slab"
+    return ""
+
+
+def refuses_unknown_scales(traits: Traits) -> str:
+    """Of a guide that takes the place of Gaussian weights of known sd."""
+    if traits.weights == "hierarchical":
+        return "it is for weights whose prior sd is known, and here it is inferred"
+    return refuses_spikes(traits) or ("" if traits.weights == "gaussian" else "it is for Gaussian weights")
+
+
+def refuses_networks(traits: Traits) -> str:
+    """Of variable selection."""
+    if traits.selects:
+        return ""
+    return "it is for linear and logistic regression (spike-slab-linear, spike-slab-logistic)"
