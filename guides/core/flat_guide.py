@@ -30,6 +30,7 @@ from guides.core.distributions import base_prior
 from guides.core.flat_parameters import FlatParameters
 from guides.core.laws import REMEDY, ClosedFormPrior, GaussianLaw, SiteLaw, SpikeSlabLaw, TransformedLaw, Uses
 from guides.core.optim import FusedAdam
+from guides.core.purpose import Purpose, draws_in_parallel, purpose_of_run
 from guides.core.random_tensors import PathwiseGradientError
 from guides.core.row_mixing import NOTHING, RowProbe, Watched, mixed_site
 from guides.core.sites import (
@@ -84,6 +85,7 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         self._watched: Watched | None = None
         self._prefix: str | None = None
         # Of the run in progress, or the last one:
+        self._purpose = Purpose.EXPECTATIONS
         self._tensors: dict[str, tuple[Tensor, ...]] = {}
         self._uses: dict[str, Uses] = {}
 
@@ -252,6 +254,7 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         if not self._is_set_up:
             self.setup(*args, **kwargs)
         self._uses = {}
+        self._purpose = Purpose.EXPECTATIONS if self._recording else purpose_of_run()
         with self:
             # Inside the messenger, or Trace_ELBO sees no parameter.
             self._tensors = self._views(**{name: self._param(name) for name in self._parameters})
@@ -263,12 +266,26 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         return {name: node["value"] for name, node in self.trace.nodes.items() if name in self.sites}
 
     def _hide_other_sites(self) -> None:
-        """A guide's trace shows its own latent sites only, though running the model also met the others."""
-        for name, node in self.trace.nodes.items():
-            if node["type"] == "sample" and name not in self.sites and not site_is_subsample(node):
-                for handler in _PYRO_STACK:
-                    if isinstance(handler, TraceMessenger) and name in handler.trace:
-                        handler.trace.remove_node(name)
+        """A guide's trace shows its own latent sites only, though running the model also met the others.
+
+        Of the others' plates ``Predictive(parallel=True)`` is told the dimensions: it puts its draws left of
+        them, and this guide runs the whole model there.
+        """
+        outer = [handler.trace for handler in _PYRO_STACK if isinstance(handler, TraceMessenger)]
+        if not outer:
+            return
+        nodes = self.trace.nodes
+        parallel = self._purpose is Purpose.DRAWS and draws_in_parallel()
+        frames = {frame.name: frame for node in nodes.values() for frame in node.get("cond_indep_stack", ())}
+        for name, node in nodes.items():
+            if node["type"] != "sample" or name in self.sites:
+                continue
+            for trace in outer:
+                if not site_is_subsample(node) and name in trace:
+                    trace.remove_node(name)
+                elif parallel and name in trace and name in frames:
+                    stack = trace.nodes[name]["cond_indep_stack"]
+                    trace.nodes[name]["cond_indep_stack"] = (*stack, frames[name])
 
     def _announce_modules(self) -> None:
         """A ``pyro.param`` statement for every parameter of a submodule: SVI trains what it has seen."""
@@ -293,7 +310,7 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
     def _pyro_post_sample(self, msg: dict) -> None:
         prior, law = msg["infer"].get("prior"), msg["fn"]
         if prior is not None and isinstance(law, SiteLaw):
-            if law.exact:
+            if law.exact and self._purpose is Purpose.EXPECTATIONS:
                 msg["infer"]["prior"] = ClosedFormPrior(prior, law)
             elif prior.batch_shape != law.batch_shape:  # plates outside the guide
                 msg["infer"]["prior"] = prior.expand(law.batch_shape)
@@ -311,11 +328,12 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         if site.is_transformed:
             if self._recording and self._support_has_moved(site, prior):
                 self._moving_supports.add(name)
-            exact = site.family == "lognormal"
+            exact = site.family == "lognormal" and self._purpose is Purpose.EXPECTATIONS
             return TransformedLaw(name, batch, prior.event_shape, *tensors, prior=prior, exact=exact)
         uses = self._uses.get(name)
         if uses is None:
-            uses = self._uses[name] = Uses(self._recording, torch.is_grad_enabled(), self._probe)
+            uses = Uses(self._recording, torch.is_grad_enabled(), self._probe, self._purpose)
+            self._uses[name] = uses
         by_moments = self._recording or site.by_moments and uses.wants_grad
         return self._law(site)(name, batch, event, *tensors, prior=prior, by_moments=by_moments, uses=uses)
 
@@ -370,9 +388,7 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
     def elbo(self, num_particles: int = 1, **kwargs) -> TraceMeanField_ELBO:
         """The loss we recommend: closed-form KL, Monte Carlo likelihood.  Works before the first call.
 
-        ``Trace_ELBO`` and ``TraceGraph_ELBO`` have the same expectation.  Objectives that weigh draws by
-        their density (``RenyiELBO``, importance sampling) do not fit a guide that scores expectations: use
-        :meth:`draws` and :meth:`log_prob` there.
+        ``Trace_ELBO`` and ``TraceGraph_ELBO`` have the same expectation.
         """
         return TraceMeanField_ELBO(num_particles=num_particles, **kwargs)
 

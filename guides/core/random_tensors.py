@@ -67,6 +67,8 @@ class Law(Protocol):
         """Sees every output that was drawn from the moments, ``[*batch, ...]``, and may change it."""
 
     def draw(self, operation: str) -> Tensor: ...
+    @property
+    def scores_draws(self) -> bool: ...
     def expected_log_prob(self, prior: Any) -> Tensor: ...
 
 
@@ -142,8 +144,10 @@ class RandomTensor(torch.Tensor):
         return draw if self._view is None else self._view(draw)
 
     def expected_log_prob(self, prior: Any) -> Tensor:
-        """``E[log prior(w)]``, elementwise ``[*leading, *site]``: how a prior scores a random tensor."""
-        if self._view is not None:
+        """How a prior scores a random tensor, elementwise ``[*leading, *site]``: by ``E[log prior(w)]``, or
+        where draws are scored by ``log prior`` of the draw.
+        """
+        if self._view is not None or self.law.scores_draws:
             return prior.log_prob(self.numbers("log_prob"))
         return self.law.expected_log_prob(prior)
 
