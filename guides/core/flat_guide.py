@@ -89,6 +89,12 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         self._tensors: dict[str, tuple[Tensor, ...]] = {}
         self._uses: dict[str, Uses] = {}
 
+    def __prepare_scriptable__(self) -> None:
+        raise NotImplementedError(
+            f"TorchScript cannot export {type(self).__name__}, which runs a Pyro model in Python; export a "
+            "network with the numbers of guide.draws(...) or guide.median()"
+        )
+
     def __getstate__(self) -> dict:
         # A copy is between runs; without a trace of its own it could not be copied again.
         for parameter in self.parameters():
@@ -251,6 +257,11 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
 
         :returns: the latent sites' values, by name: random tensors while gradients are wanted
         """
+        if torch.jit.is_tracing():
+            raise NotImplementedError(
+                f"{type(self).__name__} cannot be compiled by torch.jit (JitTrace_ELBO and its like): its "
+                "gradients are written by hand; train with Trace_ELBO or guide.elbo()"
+            )
         if not self._is_set_up:
             self.setup(*args, **kwargs)
         self._uses = {}
@@ -298,14 +309,37 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
 
     def _pyro_sample(self, msg: dict) -> None:
         site = self.sites.get(msg["name"])
+        if site_is_subsample(msg):
+            self._share_minibatch(msg)
         if site is None or msg["is_observed"]:
             return  # data, plates, and what the guide was told to leave alone
         prior = msg["fn"]
         law = self.get_posterior(msg["name"], prior, msg["cond_indep_stack"])
         if law.batch_shape != prior.batch_shape:
+            self._require_same_plates(site, prior, msg["cond_indep_stack"])
             law = law.expand(prior.batch_shape)
         msg["infer"]["prior"] = prior
         msg["fn"] = law
+
+    def _require_same_plates(self, site: Site, prior: dist.TorchDistribution, frames) -> None:
+        """:raises ValueError: when a plate around the site has another size than in the set-up run"""
+        for frame in frames:
+            kept = site.batch_shape[frame.dim] if -frame.dim <= len(site.batch_shape) else None
+            size = frame.full_size or frame.size
+            if kept not in (None, 1, size) and prior.batch_shape[frame.dim] == frame.size:
+                raise ValueError(
+                    f"site {site.name!r}: the guide was fitted with {kept} of plate {frame.name!r}, this "
+                    f"call has {size}; give the model the number that it was fitted with (a plate of groups "
+                    "keeps its groups when the rows are new), or fit again"
+                )
+
+    def _share_minibatch(self, msg: dict) -> None:
+        """Takes the rows that another part of an ``AutoGuideList`` has chosen in this plate."""
+        for handler in reversed(_PYRO_STACK[: _PYRO_STACK.index(self)]):
+            if isinstance(handler, TraceMessenger) and msg["name"] in handler.trace:
+                msg["value"] = handler.trace.nodes[msg["name"]]["value"]
+                msg["done"] = msg["stop"] = True  # it is in the list's trace already
+                return
 
     def _pyro_post_sample(self, msg: dict) -> None:
         prior, law = msg["infer"].get("prior"), msg["fn"]

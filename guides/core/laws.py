@@ -141,6 +141,8 @@ class RandomTensorLaw(SiteLaw):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """``E_q[log q]``, or where draws are scored ``log q(value)``; ``[*batch]``."""
+        if self.uses.purpose is Purpose.STRUCTURE:
+            return torch.zeros(self.batch_shape)
         if not self.uses.scores_draws:
             return self.minus_entropy
         drawn = value.numbers("log_prob") if isinstance(value, RandomTensor) else value
@@ -160,6 +162,10 @@ class RandomTensorLaw(SiteLaw):
     @property
     def scores_draws(self) -> bool:
         return self.uses.scores_draws
+
+    @property
+    def asks_no_gradient(self) -> bool:
+        return self.uses.asks_no_gradient
 
     def expected_log_prob(self, prior: TorchDistribution) -> Tensor:
         """``E_q[log p]`` of every element, ``[*leading, *site]``, for a prior that is elementwise."""
@@ -376,10 +382,10 @@ class Uses:
         probe: RowProbe | None = None,
         purpose: Purpose = Purpose.EXPECTATIONS,
     ):
-        self.recording = recording
+        self.recording, self.purpose = recording, purpose
         self.scores_draws = purpose is not Purpose.EXPECTATIONS
         self.wants_grad = wants_grad and not self.scores_draws
-        self.asks_no_gradient = purpose is Purpose.DRAWS
+        self.asks_no_gradient = purpose in (Purpose.DRAWS, Purpose.STRUCTURE)
         self.probe = probe
         self.is_over = False
         self.is_weight = False

@@ -25,26 +25,33 @@ class Purpose(Enum):
     """:cvar EXPECTATIONS: an ELBO, or a call without a trace around it
     :cvar DRAWS: draws and their densities, no gradient
     :cvar WEIGHED_DRAWS: draws and their densities, differentiated
+    :cvar STRUCTURE: which site depends on which (``pyro.render_model``), whatever the numbers
     """
 
     EXPECTATIONS = "expectations"
     DRAWS = "draws"
     WEIGHED_DRAWS = "weighed draws"
+    STRUCTURE = "structure"
 
 
 # Losses that are linear in log q and log p: expectations of the parts are expectations of the whole.
 _LINEAR = (Trace_ELBO, TraceGraph_ELBO, TraceEnum_ELBO)
 _NOT_LINEAR = (TraceTailAdaptive_ELBO,)
 # Consumers that never ask for a gradient, though Pyro leaves gradients enabled in them.
-_DRAWING = frozenset({"pyro.infer.predictive", "pyro.infer.importance"})
+_OF_MODULE = {
+    "pyro.infer.predictive": Purpose.DRAWS,
+    "pyro.infer.importance": Purpose.DRAWS,
+    "pyro.infer.inspect": Purpose.STRUCTURE,
+}
 
 
 def purpose_of_run() -> Purpose:
     """Found from whoever called the guide: the nearest loss or sampler of Pyro, else a trace, else nobody."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if frame.f_globals.get("__name__") in _DRAWING:
-            return Purpose.DRAWS
+        purpose = _OF_MODULE.get(frame.f_globals.get("__name__", ""))
+        if purpose is not None:
+            return purpose
         if frame.f_code.co_varnames[:1] == ("self",) and isinstance(loss := frame.f_locals.get("self"), ELBO):
             linear = isinstance(loss, _LINEAR) and not isinstance(loss, _NOT_LINEAR)
             return Purpose.EXPECTATIONS if linear else _of_draws()

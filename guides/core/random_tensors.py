@@ -69,6 +69,8 @@ class Law(Protocol):
     def draw(self, operation: str) -> Tensor: ...
     @property
     def scores_draws(self) -> bool: ...
+    @property
+    def asks_no_gradient(self) -> bool: ...
     def expected_log_prob(self, prior: Any) -> Tensor: ...
 
 
@@ -176,7 +178,7 @@ class RandomTensor(torch.Tensor):
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         # A net below Python's own dispatch: autograd cannot follow a draw that is made here.
         law = next(_random_tensors((args, kwargs or {}))).law
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and not law.asks_no_gradient:
             raise PathwiseGradientError(
                 f"site {law}: {func} cannot take a random tensor; draw it first with `+w`"
             )
@@ -363,6 +365,11 @@ def _transpose(func, input):
     return input.derive(lambda tensor: tensor.mT) if len(input.own_shape) == 2 else _move(func, input)
 
 
+def _without_gradient(func, tensor):
+    """``w.data``, ``w.detach()``: Pyro looks at the shape of the former, which needs no draw."""
+    return tensor.derive(Tensor.detach)
+
+
 def _getitem(func, tensor, index):
     parts = index if isinstance(index, tuple) else (index,)
     if any(not (part is None or part is Ellipsis or isinstance(part, (int, slice))) for part in parts):
@@ -424,6 +431,7 @@ _HANDLERS: dict[str, Callable] = {
     **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _convolution),
     **dict.fromkeys(_MOVES, _move),
     **dict.fromkeys(("T", "t"), _transpose),
+    **dict.fromkeys(("data", "detach"), _without_gradient),
     "getitem": _getitem,
     **dict.fromkeys(("mul", "multiply", "rmul"), _multiply),
     **dict.fromkeys(("div", "divide", "true_divide", "truediv"), _divide),
