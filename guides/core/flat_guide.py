@@ -16,10 +16,11 @@ from pyro import poutine
 from pyro.distributions.score_parts import ScoreParts
 from pyro.distributions.util import scale_and_mask
 from pyro.infer import TraceMeanField_ELBO
+from pyro.infer.autoguide import AutoGuide
 from pyro.infer.autoguide.initialization import InitMessenger
 from pyro.poutine.block_messenger import BlockMessenger
 from pyro.poutine.guide import GuideMessenger
-from pyro.poutine.runtime import _PYRO_STACK, effectful
+from pyro.poutine.runtime import _PYRO_STACK
 from pyro.poutine.trace_messenger import TraceMessenger
 from pyro.poutine.util import prune_subsample_sites, site_is_subsample
 from torch import Tensor, nn
@@ -29,8 +30,9 @@ from guides.core.distributions import base_prior
 from guides.core.flat_parameters import FlatParameters
 from guides.core.laws import REMEDY, ClosedFormPrior, GaussianLaw, SiteLaw, SpikeSlabLaw, TransformedLaw, Uses
 from guides.core.optim import FusedAdam
+from guides.core.purpose import Purpose, draws_in_parallel, purpose_of_run
 from guides.core.random_tensors import PathwiseGradientError
-from guides.core.row_mixing import RowProbe, mixed_site
+from guides.core.row_mixing import NOTHING, RowProbe, Watched, mixed_site
 from guides.core.sites import (
     Site,
     UnsupportedSiteError,
@@ -40,10 +42,25 @@ from guides.core.sites import (
     repeat_to_full,
     site_family,
 )
+from guides.core.store_names import put_into_store
 
 
-class FlatGuide(GuideMessenger, FlatParameters):
-    """Base of the mean-field guides; ``AutoMeanField`` explains the arguments."""
+class _MessengerAndModule(type(GuideMessenger), type(AutoGuide)):
+    """Of a class that is both."""
+
+
+class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerAndModule):
+    """Base of the mean-field guides; ``AutoMeanField`` explains the arguments.
+
+    An ``AutoGuide`` where Pyro expects one (``AutoGuideList``), whose attributes are those of an ordinary
+    torch module: a ``PyroModule`` would make a ``pyro.param`` statement of every look at a parameter.
+    """
+
+    __setattr__, __getattr__, __delattr__ = (
+        nn.Module.__setattr__,
+        nn.Module.__getattr__,
+        nn.Module.__delattr__,
+    )
 
     #: whether sites with a spike-and-slab prior get a spike-and-slab law; if not, a Gaussian
     spike_slab_sites = False
@@ -57,6 +74,7 @@ class FlatGuide(GuideMessenger, FlatParameters):
     ):
         if not init_scale > 0:
             raise ValueError(f"init_scale must be positive, got {init_scale}")
+        AutoGuide.__init__(self, model)
         FlatParameters.__init__(self)
         GuideMessenger.__init__(self, model)
         self.init_loc_fn = init_loc_fn
@@ -64,13 +82,25 @@ class FlatGuide(GuideMessenger, FlatParameters):
         self._is_set_up = False
         self._recording = False
         self._probe: RowProbe | None = None
+        self._watched: Watched | None = None
+        self._prefix: str | None = None
         # Of the run in progress, or the last one:
+        self._purpose = Purpose.EXPECTATIONS
         self._tensors: dict[str, tuple[Tensor, ...]] = {}
         self._uses: dict[str, Uses] = {}
 
+    def __prepare_scriptable__(self) -> None:
+        raise NotImplementedError(
+            f"TorchScript cannot export {type(self).__name__}, which runs a Pyro model in Python; export a "
+            "network with the numbers of guide.draws(...) or guide.median()"
+        )
+
     def __getstate__(self) -> dict:
         # A copy is between runs; without a trace of its own it could not be copied again.
-        return {**GuideMessenger.__getstate__(self), "trace": None, "_tensors": {}, "_uses": {}}
+        for parameter in self.parameters():
+            parameter.__dict__.pop("unconstrained", None)  # Pyro's weak reference cannot be pickled
+        own = {"trace": None, "_tensors": {}, "_uses": {}, "_prefix": None, "master": None}
+        return {**GuideMessenger.__getstate__(self), **own}
 
     # ------------------------------------------------------------------------------------------------------
     # Set-up
@@ -174,6 +204,12 @@ class FlatGuide(GuideMessenger, FlatParameters):
                     f"site {name!r} (spike and slab) enters {uses[name].describe()}: its inclusion has no "
                     f"pathwise gradient there; {REMEDY}"
                 )
+            if self._needs_moments(site) and mixed.get(name) == NOTHING:
+                raise PathwiseGradientError(
+                    f"site {name!r} (spike and slab): the model shows {NOTHING} that depends on its layer, "
+                    "so rows of its output may meet; call the guide with the model's data, let the model "
+                    "return its prediction, or give the site relaxed indicators (AutoConcrete)"
+                )
             if self._needs_moments(site) and mixed.get(name):
                 raise PathwiseGradientError(
                     f"site {name!r} (spike and slab): rows of its layer's output meet in one term of "
@@ -188,20 +224,19 @@ class FlatGuide(GuideMessenger, FlatParameters):
         def run(probe: RowProbe) -> dict[str, Tensor]:
             with torch.random.fork_rng(devices=[]), pyro.validation_enabled(False):
                 torch.manual_seed(0)  # the runs differ in what the probe moves and in nothing else
-                self._run_recorded(probe, *args, **kwargs)
-            nodes = self.trace.nodes.items()
-            seen = {n: v for n, v in nodes if v["type"] == "sample" and v["is_observed"]}
-            return {name: base_prior(node["fn"]).log_prob(node["value"]) for name, node in seen.items()}
+                return self._run_recorded(probe, *args, **kwargs)
 
         return mixed_site(run, names) if names else None
 
-    def _run_recorded(self, probe: RowProbe | None, *args, **kwargs) -> None:
-        self._recording, self._probe = True, probe
+    def _run_recorded(self, probe: RowProbe | None, *args, **kwargs) -> dict[str, Tensor]:
+        """One run that counts the uses of every site; gives the terms that its data are scored by."""
+        self._recording, self._probe, self._watched = True, probe, Watched(self.model)
         try:
             with torch.no_grad(), poutine.block():
                 self(*args, **kwargs)
+            return self._watched.terms
         finally:
-            self._recording, self._probe = False, None
+            self._recording, self._probe, self._watched = False, None, None
 
     def _allows_moments(self, site: Site) -> bool:
         return True
@@ -222,60 +257,94 @@ class FlatGuide(GuideMessenger, FlatParameters):
 
         :returns: the latent sites' values, by name: random tensors while gradients are wanted
         """
+        if torch.jit.is_tracing():
+            raise NotImplementedError(
+                f"{type(self).__name__} cannot be compiled by torch.jit (JitTrace_ELBO and its like): its "
+                "gradients are written by hand; train with Trace_ELBO or guide.elbo()"
+            )
         if not self._is_set_up:
             self.setup(*args, **kwargs)
         self._uses = {}
+        self._purpose = Purpose.EXPECTATIONS if self._recording else purpose_of_run()
         with self:
             # Inside the messenger, or Trace_ELBO sees no parameter.
             self._tensors = self._views(**{name: self._param(name) for name in self._parameters})
             self._announce_modules()
-            self.model(*args, **kwargs)
+            (self._watched or self.model)(*args, **kwargs)
         for uses in self._uses.values():
             uses.is_over = True
         self._hide_other_sites()
         return {name: node["value"] for name, node in self.trace.nodes.items() if name in self.sites}
 
     def _hide_other_sites(self) -> None:
-        """A guide's trace shows its own latent sites only, though running the model also met the others."""
-        for name, node in self.trace.nodes.items():
-            if node["type"] == "sample" and name not in self.sites and not site_is_subsample(node):
-                for handler in _PYRO_STACK:
-                    if isinstance(handler, TraceMessenger) and name in handler.trace:
-                        handler.trace.remove_node(name)
+        """A guide's trace shows its own latent sites only, though running the model also met the others.
+
+        Of the others' plates ``Predictive(parallel=True)`` is told the dimensions: it puts its draws left of
+        them, and this guide runs the whole model there.
+        """
+        outer = [handler.trace for handler in _PYRO_STACK if isinstance(handler, TraceMessenger)]
+        if not outer:
+            return
+        nodes = self.trace.nodes
+        parallel = self._purpose is Purpose.DRAWS and draws_in_parallel()
+        frames = {frame.name: frame for node in nodes.values() for frame in node.get("cond_indep_stack", ())}
+        for name, node in nodes.items():
+            if node["type"] != "sample" or name in self.sites:
+                continue
+            for trace in outer:
+                if not site_is_subsample(node) and name in trace:
+                    trace.remove_node(name)
+                elif parallel and name in trace and name in frames:
+                    stack = trace.nodes[name]["cond_indep_stack"]
+                    trace.nodes[name]["cond_indep_stack"] = (*stack, frames[name])
 
     def _announce_modules(self) -> None:
         """A ``pyro.param`` statement for every parameter of a submodule: SVI trains what it has seen."""
 
-    def _param(self, name: str, announce: bool = False) -> Tensor:
-        """A ``pyro.param`` statement for a parameter of this module, past the global store.
-
-        :param announce: the value is not used, the parameter itself is
-        """
-        parameter = self.get_parameter(name)
-
-        def value(parameter: Tensor, **_) -> Tensor:
-            value = parameter.detach() if announce else parameter.view_as(parameter)
-            value.unconstrained = lambda: parameter  # SVI asks each value for what to optimise
-            return value
-
-        statement = effectful(value, type="param")
-        return statement(parameter, name=f"{type(self).__name__}_{id(self):x}.{name}", event_dim=None)
+    def _param(self, name: str) -> Tensor:
+        """A ``pyro.param`` statement for a parameter of this module."""
+        if pyro.get_param_store().param_name(self.get_parameter(name)) is None:
+            self._prefix = put_into_store(self, self._prefix)
+        return pyro.param(f"{self._prefix}.{name}")
 
     def _pyro_sample(self, msg: dict) -> None:
         site = self.sites.get(msg["name"])
+        if site_is_subsample(msg):
+            self._share_minibatch(msg)
         if site is None or msg["is_observed"]:
             return  # data, plates, and what the guide was told to leave alone
         prior = msg["fn"]
         law = self.get_posterior(msg["name"], prior, msg["cond_indep_stack"])
         if law.batch_shape != prior.batch_shape:
+            self._require_same_plates(site, prior, msg["cond_indep_stack"])
             law = law.expand(prior.batch_shape)
         msg["infer"]["prior"] = prior
         msg["fn"] = law
 
+    def _require_same_plates(self, site: Site, prior: dist.TorchDistribution, frames) -> None:
+        """:raises ValueError: when a plate around the site has another size than in the set-up run"""
+        for frame in frames:
+            kept = site.batch_shape[frame.dim] if -frame.dim <= len(site.batch_shape) else None
+            size = frame.full_size or frame.size
+            if kept not in (None, 1, size) and prior.batch_shape[frame.dim] == frame.size:
+                raise ValueError(
+                    f"site {site.name!r}: the guide was fitted with {kept} of plate {frame.name!r}, this "
+                    f"call has {size}; give the model the number that it was fitted with (a plate of groups "
+                    "keeps its groups when the rows are new), or fit again"
+                )
+
+    def _share_minibatch(self, msg: dict) -> None:
+        """Takes the rows that another part of an ``AutoGuideList`` has chosen in this plate."""
+        for handler in reversed(_PYRO_STACK[: _PYRO_STACK.index(self)]):
+            if isinstance(handler, TraceMessenger) and msg["name"] in handler.trace:
+                msg["value"] = handler.trace.nodes[msg["name"]]["value"]
+                msg["done"] = msg["stop"] = True  # it is in the list's trace already
+                return
+
     def _pyro_post_sample(self, msg: dict) -> None:
         prior, law = msg["infer"].get("prior"), msg["fn"]
         if prior is not None and isinstance(law, SiteLaw):
-            if law.exact:
+            if law.exact and self._purpose is Purpose.EXPECTATIONS:
                 msg["infer"]["prior"] = ClosedFormPrior(prior, law)
             elif prior.batch_shape != law.batch_shape:  # plates outside the guide
                 msg["infer"]["prior"] = prior.expand(law.batch_shape)
@@ -293,11 +362,12 @@ class FlatGuide(GuideMessenger, FlatParameters):
         if site.is_transformed:
             if self._recording and self._support_has_moved(site, prior):
                 self._moving_supports.add(name)
-            exact = site.family == "lognormal"
+            exact = site.family == "lognormal" and self._purpose is Purpose.EXPECTATIONS
             return TransformedLaw(name, batch, prior.event_shape, *tensors, prior=prior, exact=exact)
         uses = self._uses.get(name)
         if uses is None:
-            uses = self._uses[name] = Uses(self._recording, torch.is_grad_enabled(), self._probe)
+            uses = Uses(self._recording, torch.is_grad_enabled(), self._probe, self._purpose)
+            self._uses[name] = uses
         by_moments = self._recording or site.by_moments and uses.wants_grad
         return self._law(site)(name, batch, event, *tensors, prior=prior, by_moments=by_moments, uses=uses)
 
@@ -352,9 +422,7 @@ class FlatGuide(GuideMessenger, FlatParameters):
     def elbo(self, num_particles: int = 1, **kwargs) -> TraceMeanField_ELBO:
         """The loss we recommend: closed-form KL, Monte Carlo likelihood.  Works before the first call.
 
-        ``Trace_ELBO`` and ``TraceGraph_ELBO`` have the same expectation.  Objectives that weigh draws by
-        their density (``RenyiELBO``, importance sampling) do not fit a guide that scores expectations: use
-        :meth:`draws` and :meth:`log_prob` there.
+        ``Trace_ELBO`` and ``TraceGraph_ELBO`` have the same expectation.
         """
         return TraceMeanField_ELBO(num_particles=num_particles, **kwargs)
 

@@ -1,8 +1,8 @@
 """A fitted mean-field law over named sites: its parameters, and what one may ask of it.
 
 All parameters live in flat vectors (one optimiser step for the whole guide), as ordinary ``nn.Parameter``:
-Pyro's global parameter store is never used, so several fits of one model live side by side and ``state_dict``
-holds exactly one of them, together with the layout of its sites.
+All parameters live in flat vectors (one optimiser step for the whole guide), as ordinary ``nn.Parameter``s:
+names that belong to one guide alone (:mod:`guides.core.store_names`).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class FlatParameters(nn.Module):
     loc: nn.Parameter
     log_scale: nn.Parameter
 
-    def __init__(self):
-        nn.Module.__init__(self)
+    def __init__(self) -> None:
+        """Of a module that is initialised already."""
         self.sites: dict[str, Site] = {}
         self.observed: list[str] = []
         self._transforms: dict[str, Transform] = {}

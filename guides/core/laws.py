@@ -2,8 +2,9 @@
 
 Scoring is in closed form wherever there is one.  In the traces that an ELBO gets, the model's site scores
 minus the KL divergence and the guide's site scores zero, so that Pyro's ``Trace_ELBO`` and
-``TraceMeanField_ELBO`` both see the exact KL and no weight is drawn to be scored.  Elsewhere (a guide inside
-Pyro's ``AutoGuideList``) a law scores its own value with ``E_q[log q]``, minus the entropy.
+``TraceMeanField_ELBO`` both see the exact KL and no weight is drawn to be scored.  Of a guide inside Pyro's
+``AutoGuideList`` a law scores its own value with ``E_q[log q]``, minus the entropy.  Outside of an ELBO
+(:mod:`guides.core.purpose`) values are draws, scored with ``log q``.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from torch.nn.functional import logsigmoid
 from guides.core import moments
 from guides.core.distributions import SpikeSlab, base_prior
 from guides.core.fused import GaussianSite, SpikeSlabSite
+from guides.core.purpose import Purpose
 from guides.core.random_tensors import PathwiseGradientError, RandomTensor
 from guides.core.row_mixing import RowProbe
 
@@ -138,12 +140,32 @@ class RandomTensorLaw(SiteLaw):
         return self.leading + self.log_scale.shape
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """``E_q[log q]``, ``[*batch]``."""
-        return self.minus_entropy
+        """``E_q[log q]``, or where draws are scored ``log q(value)``; ``[*batch]``."""
+        if self.uses.purpose is Purpose.STRUCTURE:
+            return torch.zeros(self.batch_shape)
+        if not self.uses.scores_draws:
+            return self.minus_entropy
+        drawn = value.numbers("log_prob") if isinstance(value, RandomTensor) else value
+        return self._sum_events(self._log_density(drawn))
+
+    def _log_density(self, value: Tensor) -> Tensor:
+        """Elementwise ``[*leading, *site]``."""
+        raise NotImplementedError(
+            f"site {self.name!r}: a {type(self).__name__} has no density in closed form, so its draws cannot "
+            "be weighed (WeighedPredictive, Importance, RenyiELBO); use Trace_ELBO or Predictive"
+        )
 
     @cached_property
     def minus_entropy(self) -> Tensor:
         return -self._sum_events(self._entropy())
+
+    @property
+    def scores_draws(self) -> bool:
+        return self.uses.scores_draws
+
+    @property
+    def asks_no_gradient(self) -> bool:
+        return self.uses.asks_no_gradient
 
     def expected_log_prob(self, prior: TorchDistribution) -> Tensor:
         """``E_q[log p]`` of every element, ``[*leading, *site]``, for a prior that is elementwise."""
@@ -196,6 +218,9 @@ class GaussianLaw(RandomTensorLaw):
     def _entropy(self) -> Tensor:
         return moments.normal_entropy(self.log_scale)
 
+    def _log_density(self, value: Tensor) -> Tensor:
+        return dist.Normal(self.loc, self.log_scale.exp(), validate_args=False).log_prob(value)
+
     def _normal_cross_entropy(self, prior) -> Tensor:
         return moments.normal_cross_entropy(self.loc, self.variance, prior.loc, prior.scale)
 
@@ -225,13 +250,20 @@ class SpikeSlabLaw(RandomTensorLaw):
         return mean, moments.spike_slab_variance(probs, self.loc, slab_variance), None
 
     def _draw(self, operation: str) -> Tensor:
-        if torch.is_grad_enabled() and not self.uses.is_over:
+        self._refuse_gradient(operation)
+        slab = super()._draw(operation)
+        return torch.where(torch.rand_like(slab) < torch.sigmoid(self.logits), slab, torch.zeros_like(slab))
+
+    def _refuse_gradient(self, operation: str) -> None:
+        if self.uses.wants_grad_of_draws and not self.uses.is_over:
             raise PathwiseGradientError(
                 f"site {self.name!r}: `{operation}` draws spike-and-slab weights, and their inclusion has no "
                 f"pathwise gradient; {REMEDY}"
             )
-        slab = super()._draw(operation)
-        return torch.where(torch.rand_like(slab) < torch.sigmoid(self.logits), slab, torch.zeros_like(slab))
+
+    def _log_density(self, value: Tensor) -> Tensor:
+        slab = self.loc, self.log_scale.exp()
+        return SpikeSlab(None, *slab, logits=self.logits, validate_args=False).log_prob(value)
 
     def _entropy(self) -> Tensor:
         return moments.spike_slab_entropy(self.logits, self.log_scale)
@@ -336,15 +368,24 @@ class Uses:
     in each: the set-up run records the uses (``recording``), later runs are checked against them.
 
     :param wants_grad: whether the execution began with gradients enabled
+    :param purpose: what the execution is for
     :param probe: changes the outputs of layers, to see what depends on them
     :ivar is_over: the run has ended; looking at a value disturbs nothing any more
     :ivar is_weight: the recording run has seen the site multiply a layer's input
     :ivar axis: the site's axis that runs over those inputs, or over a convolution's filters
     """
 
-    def __init__(self, recording: bool = False, wants_grad: bool = False, probe: RowProbe | None = None):
-        self.recording = recording
-        self.wants_grad = wants_grad
+    def __init__(
+        self,
+        recording: bool = False,
+        wants_grad: bool = False,
+        probe: RowProbe | None = None,
+        purpose: Purpose = Purpose.EXPECTATIONS,
+    ):
+        self.recording, self.purpose = recording, purpose
+        self.scores_draws = purpose is not Purpose.EXPECTATIONS
+        self.wants_grad = wants_grad and not self.scores_draws
+        self.asks_no_gradient = purpose in (Purpose.DRAWS, Purpose.STRUCTURE)
         self.probe = probe
         self.is_over = False
         self.is_weight = False
@@ -381,6 +422,10 @@ class Uses:
                 f"site {law.name!r} is used more often in this run than when the guide was set up: its noise "
                 "would not be shared; set the guide up with a call that uses every branch of the model"
             )
+
+    @property
+    def wants_grad_of_draws(self) -> bool:
+        return torch.is_grad_enabled() and not self.asks_no_gradient
 
     @property
     def used_once(self) -> bool:

@@ -67,6 +67,10 @@ class Law(Protocol):
         """Sees every output that was drawn from the moments, ``[*batch, ...]``, and may change it."""
 
     def draw(self, operation: str) -> Tensor: ...
+    @property
+    def scores_draws(self) -> bool: ...
+    @property
+    def asks_no_gradient(self) -> bool: ...
     def expected_log_prob(self, prior: Any) -> Tensor: ...
 
 
@@ -96,18 +100,34 @@ class RandomTensor(torch.Tensor):
         return self.shape[len(self.law.leading) :]
 
     def derive(self, view: Callable[[Tensor], Tensor], factor: Tensor | float | None = None) -> RandomTensor:
-        """The random tensor ``view(self)``, for a map that scales elements by ``factor`` or moves them."""
+        """The random tensor ``view(self)``, for a map of ``[*leading, *site]`` that scales elements by
+        ``factor`` or moves them inside each particle.
+        """
         parent = self._view
         chained = view if parent is None else lambda draw: view(parent(draw))
-        moved = self._over_particles(view) if self.law.by_particle else view
-        variance = moved(self.variance_) if factor is None else self.variance_ * factor**2
-        return RandomTensor(self.law, moved(self.mean_), variance, chained)
+        variance = self._viewed(view, self.variance_) if factor is None else self.variance_ * factor**2
+        return RandomTensor(self.law, self._viewed(view, self.mean_), variance, chained)
 
-    def _over_particles(self, view: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        """A view is written for the site's own dimensions."""
-        for _ in self.law.leading:
-            view = torch.vmap(view)
-        return view
+    def _viewed(self, view: Callable[[Tensor], Tensor], moment: Tensor) -> Tensor:
+        """A view of ``mean_`` or ``variance_``: it sees the particles, the moments may not have them."""
+        leading = self.law.leading
+        if self.law.by_particle or not leading:
+            return view(moment)
+        return view(moment.expand(leading + moment.shape))[(0,) * len(leading)]
+
+    def keeps_particles_apart(self, view: Callable[[Tensor], Tensor]) -> bool:
+        """Whether a view does the same inside every particle, and leaves the particles where they are."""
+        leading, own = self.law.leading, self.own_shape
+        if not leading:
+            return True
+        places = torch.arange(own.numel()).reshape(own).expand(self.shape)
+        particles = torch.arange(leading.numel()).reshape(leading + (1,) * len(own)).expand(self.shape)
+        places, particles = view(places), view(particles)
+        if places.shape[: len(leading)] != leading:
+            return False
+        inner = (1,) * (places.dim() - len(leading))
+        stays = particles == torch.arange(leading.numel()).reshape(leading + inner)
+        return bool(stays.all() and (places == places[(0,) * len(leading)]).all())
 
     def runs_along(self, axis: int) -> int | None:
         """The site's axis along which this view's ``axis`` runs; None if the view mixes the site's axes."""
@@ -123,13 +143,13 @@ class RandomTensor(torch.Tensor):
     def numbers(self, operation: str) -> Tensor:
         """A draw ``[*leading, *site]``, the same for every view of the site in this execution."""
         draw = self.law.draw(operation)
-        if self._view is None:
-            return draw
-        return self._over_particles(self._view)(draw)
+        return draw if self._view is None else self._view(draw)
 
     def expected_log_prob(self, prior: Any) -> Tensor:
-        """``E[log prior(w)]``, elementwise ``[*leading, *site]``: how a prior scores a random tensor."""
-        if self._view is not None:
+        """How a prior scores a random tensor, elementwise ``[*leading, *site]``: by ``E[log prior(w)]``, or
+        where draws are scored by ``log prior`` of the draw.
+        """
+        if self._view is not None or self.law.scores_draws:
             return prior.log_prob(self.numbers("log_prob"))
         return self.law.expected_log_prob(prior)
 
@@ -158,7 +178,7 @@ class RandomTensor(torch.Tensor):
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         # A net below Python's own dispatch: autograd cannot follow a draw that is made here.
         law = next(_random_tensors((args, kwargs or {}))).law
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and not law.asks_no_gradient:
             raise PathwiseGradientError(
                 f"site {law}: {func} cannot take a random tensor; draw it first with `+w`"
             )
@@ -333,14 +353,28 @@ def _convolution(func, input, weight, bias=None, *args, **kwargs):
 def _move(func, input, *args, **kwargs):
     if not isinstance(input, RandomTensor):
         return NotImplemented
-    return input.derive(lambda t: func(t, *args, **kwargs))
+
+    def view(tensor: Tensor) -> Tensor:
+        return func(tensor, *args, **kwargs)
+
+    return input.derive(view) if input.keeps_particles_apart(view) else NotImplemented
+
+
+def _transpose(func, input):
+    """``w.T``, ``w.t()``: of the matrix, whatever plates lie around it."""
+    return input.derive(lambda tensor: tensor.mT) if len(input.own_shape) == 2 else _move(func, input)
+
+
+def _without_gradient(func, tensor):
+    """``w.data``, ``w.detach()``: Pyro looks at the shape of the former, which needs no draw."""
+    return tensor.derive(Tensor.detach)
 
 
 def _getitem(func, tensor, index):
     parts = index if isinstance(index, tuple) else (index,)
     if any(not (part is None or part is Ellipsis or isinstance(part, (int, slice))) for part in parts):
         return NotImplemented  # an index tensor may repeat elements, which would no longer be independent
-    return tensor.derive(lambda t: t[index])
+    return _move(func, tensor, index)
 
 
 def _keeps_shape(tensor: RandomTensor, other: Any) -> bool:
@@ -386,7 +420,7 @@ _METADATA = frozenset([
     "retains_grad", "itemsize", "nbytes", "ndimension", "is_mkldnn", "is_sparse_csr",
 ])
 _MOVES = (
-    "T", "mT", "t", "transpose", "permute", "swapaxes", "movedim", "reshape", "view", "flatten", "unflatten",
+    "mT", "transpose", "permute", "swapaxes", "movedim", "reshape", "view", "flatten", "unflatten",
     "squeeze", "unsqueeze", "contiguous", "clone", "float", "double", "to",
 )
 # fmt: on
@@ -396,6 +430,8 @@ _HANDLERS: dict[str, Callable] = {
     "rmatmul": _rmatmul,
     **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _convolution),
     **dict.fromkeys(_MOVES, _move),
+    **dict.fromkeys(("T", "t"), _transpose),
+    **dict.fromkeys(("data", "detach"), _without_gradient),
     "getitem": _getitem,
     **dict.fromkeys(("mul", "multiply", "rmul"), _multiply),
     **dict.fromkeys(("div", "divide", "true_divide", "truediv"), _divide),

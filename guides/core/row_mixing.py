@@ -5,14 +5,25 @@ when each of its terms sees one row, and is wrong when a term sees several: a ch
 difference of two rows, a mean over a set, a batch normalisation, correlated residuals.  No such model looks
 different from outside, so the question is answered by experiment: change the layer's output in one half of
 the rows, then in the other, with the same random numbers; a term that changes both times sees both halves.
+
+The terms are those of the model's observed sites, also of those that ``poutine.block`` hides from the guide
+(a guide in Pyro's ``AutoGuideList``).  Of a model without data (a bare network, whose likelihood is
+elsewhere) they are the elements of its return value; where that says nothing either, rows are taken to meet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
+from typing import Any
 
 import torch
+from pyro import poutine
+from pyro.poutine.messenger import Messenger
 from torch import Tensor
+
+from guides.core.distributions import base_prior
+from guides.core.random_tensors import RandomTensor
 
 # Rows are told apart by the bits of their numbers: 8 bits are exact up to 256 rows; of more rows, random
 # halves, a given pair goes unseen with probability 2^-8.
@@ -49,20 +60,84 @@ class RowProbe:
         return output + step * moved.to(output.device).reshape(shape)
 
 
+#: The name of the terms of a model that observes nothing.
+RETURN_VALUE = "the return value"
+#: The answer where nothing shows what becomes of a layer's rows.
+NOTHING = "no data and no return value"
+
+
+class _Observer(Messenger):
+    """Notes the observed sites of a run: name -> (law, value)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sites: dict[str, tuple] = {}
+
+    def _pyro_post_sample(self, msg: dict) -> None:
+        if msg["is_observed"] and not poutine.util.site_is_subsample(msg):
+            self.sites[msg["name"]] = msg["fn"], msg["value"]
+
+
+class Watched:
+    """A model whose observed sites can be looked at, also those that a handler around it hides.
+
+    :ivar terms: after a call: log density of every observed site, elementwise; without any, what was returned
+    """
+
+    def __init__(self, model: Callable):
+        self._observer = _Observer()
+        self._model = _inside(model, self._observer)
+        self.terms: dict[str, Tensor] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self._observer.sites = {}
+        value = self._model(*args, **kwargs)
+        seen = self._observer.sites.items()
+        self.terms = {name: base_prior(law).log_prob(data) for name, (law, data) in seen}
+        if not self.terms:
+            self.terms = {f"{RETURN_VALUE} {i}": tensor for i, tensor in enumerate(_tensors(value))}
+        return value
+
+
+def _inside(model: Callable, handler: Messenger) -> Callable:
+    """The model with a handler put inside all those that wrap it."""
+    wrapped = getattr(model, "func", None)  # what Pyro's handlers make of a function
+    if isinstance(wrapped, partial) and len(wrapped.args) == 2 and isinstance(wrapped.args[0], Messenger):
+        outer, inner = wrapped.args
+        return outer(_inside(inner, handler))
+    return handler(model)
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """The floating tensors in what a model returned."""
+    if isinstance(value, Tensor):
+        if value.is_floating_point() and not isinstance(value, RandomTensor):  # a weight has no rows
+            yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _tensors(item)
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))
+
+
 def mixed_site(run: Callable[[RowProbe], dict[str, Tensor]], sites: Collection[str]) -> str | None:
     """The observed site of which a term sees several rows of a layer of ``sites``, or None.
 
-    :param run: runs the model under a probe, with the same random numbers each time, and gives the log
-        density of every observed site, elementwise
+    :param run: runs the model under a probe, with the same random numbers each time, and gives the terms of
+        every observed site, elementwise, as :attr:`Watched.terms`
+    :returns: :data:`NOTHING` when no term at all depends on several rows that could be told apart
     """
     counter = RowProbe(sites)
     before = run(counter)
+    reacts = not all(name.startswith(RETURN_VALUE) for name in before)
     for split in range(min(MOST_SPLITS, max(counter.rows - 1, 0).bit_length())):
         halves = [run(RowProbe(sites, split, side)) for side in (False, True)]
         for name, value in before.items():
-            if (_changed(value, halves[0][name]) & _changed(value, halves[1][name])).any():
+            changed = [_changed(value, half[name]) for half in halves]
+            if (changed[0] & changed[1]).any():
                 return name
-    return None
+            reacts = reacts or (changed[0] | changed[1]).any()
+    return None if reacts or counter.rows < 2 else NOTHING
 
 
 def _half(count: int, split: int) -> Tensor:

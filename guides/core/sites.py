@@ -11,6 +11,7 @@ from pyro import distributions as dist
 from pyro.infer.autoguide.initialization import init_to_median
 from pyro.ops.tensor_utils import periodic_repeat
 from torch import Tensor
+from torch.distributions import biject_to
 
 from guides.core.distributions import SpikeSlab, base_prior
 from guides.core.fused import pieces
@@ -98,7 +99,10 @@ class Site:
 
 
 def site_family(name: str, prior: dist.TorchDistribution) -> str:
-    """Which family a prior asks for; :raises UnsupportedSiteError: for a discrete site."""
+    """Which family a prior asks for.
+
+    :raises UnsupportedSiteError: for a discrete site, or one whose support has no map to it
+    """
     base = base_prior(prior)
     if isinstance(base, SpikeSlab):
         return "spike_slab"
@@ -108,9 +112,18 @@ def site_family(name: str, prior: dist.TorchDistribution) -> str:
         return "lognormal"
     if prior.support.is_discrete:
         raise UnsupportedSiteError(
-            f"site {name!r} is discrete ({type(base).__name__}): marginalise it in the model, or hide it "
-            "with poutine.block and give it a guide of its own"
+            f"site {name!r} is discrete ({type(base).__name__}): marginalise it in the model, or enumerate "
+            f"it (pyro.infer.config_enumerate): put this guide, of poutine.block(model, hide=[{name!r}]), "
+            "into Pyro's AutoGuideList and train with TraceEnum_ELBO"
         )
+    try:
+        biject_to(prior.support)
+    except NotImplementedError:
+        raise UnsupportedSiteError(
+            f"site {name!r}: no map leads from unconstrained numbers to the support of "
+            f"{type(base).__name__}; hide the site with poutine.block and give it a guide of its own in "
+            "Pyro's AutoGuideList"
+        ) from None
     return "transformed"
 
 

@@ -21,7 +21,7 @@ from torch.nn.functional import softplus
 from guides.core.distributions import SpikeSlab
 from guides.core.flat_parameters import elementwise_law
 from guides.core.fused import chunks, cost_of_on, spike_slab_prior_gradient
-from guides.core.laws import SiteLaw, SpikeSlabLaw
+from guides.core.laws import RandomTensorLaw, SiteLaw, SpikeSlabLaw
 from guides.core.sites import Site, initial_value
 from guides.variational.hyper_priors import (
     published_log_inclusion,
@@ -122,6 +122,8 @@ class ConcreteLaw(SpikeSlabLaw):
         return super().kl if fused is None else fused
 
     def _draw(self, operation: str) -> Tensor:
+        if self.uses.scores_draws:
+            self._refuse_gradient(operation)
         prior = self._shared_prior(SpikeSlab, "logits", "loc", "scale")
         relaxed = torch.is_grad_enabled() and self.uses.wants_grad and not self.uses.is_over
         if relaxed and self.gates_are_hidden and prior is not None and not self.leading:
@@ -153,6 +155,8 @@ class PublishedConcreteLaw(ConcreteLaw):
         super().__init__(*args, **kwargs)
         self.hyper = hyper
 
+    _log_density = RandomTensorLaw._log_density
+
     @property
     def kl(self) -> Tensor:
         """``log q - log p`` as published, ``[*batch]``; no divergence."""
@@ -179,17 +183,19 @@ class AutoConcrete(AutoSpikeSlab):
     (:func:`relaxed_moments`).  To first order in the temperature ``T`` it thus understates the variance that
     an undecided indicator causes, and costs a Gaussian likelihood of precision ``tau`` too little by
     ``T tau/2 x^2 alpha (1 - alpha) (mu^2 + sigma^2)``.  ``svi.evaluate_loss`` draws real indicators: a bound.
-    The gradient's variance grows as ``1 / T``.  The temperature starts high and :meth:`anneal` lowers it::
+    The gradient's variance grows as ``1 / T``.  The temperature starts high and falls with the training runs
+    of the model (a particle is one), to its last value in ``anneal_runs`` of them.  Who knows how long the
+    training will last says so by :meth:`anneal` instead, and from then on nothing else changes it::
 
-        for epoch in range(epochs):
-            guide.anneal(epoch / (epochs - 1))
-            for x, y in batches:
-                svi.step(x, y)
+        for step, (x, y) in enumerate(batches):
+            guide.anneal(step / steps)
+            svi.step(x, y)
 
     The published programs hold it at 0.001, where one weight in 300 has a gradient in a step.
 
     :param model: a Pyro model
     :param temperature: ``(first, last)`` of the schedule, or one number for no schedule
+    :param anneal_runs: training runs of the model until the last temperature is reached
     :param objective: ``"elbo"``, or ``"published"``: log densities at the drawn weights as the programs of
         Hubin and Storvik have them, errors included (:mod:`guides.variational.hyper_priors`), with their
         Beta and Gamma hyper-parameters learnt by site in place of the model's prior.  That loss has no
@@ -207,6 +213,7 @@ class AutoConcrete(AutoSpikeSlab):
         model: Callable,
         *,
         temperature: tuple[float, float] | float = (1.0, 0.1),
+        anneal_runs: int = 1000,
         objective: Literal["elbo", "published"] = "elbo",
         init_loc_fn: Callable[[dict], Tensor] = initial_value,
         init_scale: float = 0.1,
@@ -217,10 +224,19 @@ class AutoConcrete(AutoSpikeSlab):
         if len(schedule) != 2 or not all(0 < number < math.inf for number in schedule):
             raise ValueError(f"temperature must be a positive number, or a pair of them; got {temperature}")
         first, last = schedule
+        if anneal_runs < 1:
+            raise ValueError(f"anneal_runs must be at least 1, got {anneal_runs}")
         if objective not in ("elbo", "published"):
             raise ValueError(f"objective must be 'elbo' or 'published', got {objective!r}")
         self.schedule, self.objective = (float(first), float(last)), objective
         self.temperature = float(first)
+        self.anneal_runs, self._runs = anneal_runs, 0  # None: left to `anneal`
+
+    def __call__(self, *args, **kwargs) -> dict[str, Tensor]:
+        if torch.is_grad_enabled() and self._runs is not None:
+            self._set_temperature(min(1.0, self._runs / self.anneal_runs))
+            self._runs += 1
+        return super().__call__(*args, **kwargs)
 
     def anneal(self, progress: float) -> float:
         """Sets the temperature ``first^(1 - progress) last^progress``; returns it.
@@ -229,6 +245,10 @@ class AutoConcrete(AutoSpikeSlab):
         """
         if not 0 <= progress <= 1:
             raise ValueError(f"progress must lie in [0, 1], got {progress}")
+        self._runs = None
+        return self._set_temperature(progress)
+
+    def _set_temperature(self, progress: float) -> float:
         first, last = self.schedule
         self.temperature = first ** (1 - progress) * last**progress
         return self.temperature
@@ -266,8 +286,8 @@ class AutoConcrete(AutoSpikeSlab):
         return elementwise_law(*self._detached()[name][:3])
 
     def get_extra_state(self) -> dict:
-        return {**super().get_extra_state(), "temperature": self.temperature}
+        return {**super().get_extra_state(), "temperature": self.temperature, "runs": self._runs}
 
     def _take_layout(self, layout: dict) -> None:
         super()._take_layout(layout)
-        self.temperature = layout["temperature"]
+        self.temperature, self._runs = layout["temperature"], layout["runs"]

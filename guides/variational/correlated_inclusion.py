@@ -204,6 +204,8 @@ class CorrelatedSpikeSlabLaw(SpikeSlabLaw):
         on = torch.rand_like(slab) < torch.sigmoid(self.layout.from_groups(logits))
         return torch.where(on, slab, torch.zeros_like(slab))
 
+    _log_density = RandomTensorLaw._log_density  # a mixture over the logits
+
     @cached_property
     def correction(self) -> Tensor:
         """``E[log q(lambda) - log r(lambda | gamma)]`` given the drawn logits, for each element of plates

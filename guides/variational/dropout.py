@@ -14,17 +14,20 @@ network do: the same expected loss with a noisier gradient (``num_particles`` av
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection
 from functools import cached_property, partial
 
 import torch
 from pyro import distributions as dist
+from pyro import poutine
 from pyro.distributions.torch_distribution import TorchDistribution
 from torch import Tensor, nn
 from torch.distributions import biject_to
 
+from guides.core.distributions import base_prior
 from guides.core.flat_guide import FlatGuide
-from guides.core.laws import RandomTensorLaw, SiteLaw
+from guides.core.laws import ClosedFormPrior, RandomTensorLaw, SiteLaw
 from guides.core.moments import bernoulli_entropy
 from guides.core.sites import (
     Site,
@@ -193,6 +196,21 @@ class AutoDropout(FlatGuide):
         for site in self.sites.values():
             if self._loses_inputs(site):
                 self._axes[site.name] = input_axis(site, self._uses[site.name].axis)
+        with torch.random.fork_rng(devices=[]), torch.enable_grad(), poutine.block():
+            self(*args, **kwargs)
+        self._warn_of_learned_scales()
+
+    def _warn_of_learned_scales(self) -> None:
+        """Points ``w = 0`` with a prior of scale zero have a density without bound: hierarchies collapse."""
+        for name, site in self.sites.items():
+            prior = self.trace.nodes[name]["infer"]["prior"]
+            prior = base_prior(prior.prior if isinstance(prior, ClosedFormPrior) else prior)
+            if not site.is_transformed and prior.scale.requires_grad:
+                warnings.warn(
+                    f"site {name!r}: the scale of its prior is trained too, and {type(self).__name__} makes "
+                    "points of both: they will shrink to zero together; fix the scale, or use AutoMeanField",
+                    stacklevel=2,
+                )
 
     def _allows_moments(self, site: Site) -> bool:
         return False

@@ -20,7 +20,7 @@ from torch.nn.functional import softplus
 
 from guides.core.distributions import base_prior
 from guides.core.flat_guide import FlatGuide
-from guides.core.laws import GaussianLaw, SiteLaw
+from guides.core.laws import GaussianLaw, RandomTensorLaw, SiteLaw
 from guides.core.sites import (
     Site,
     checked_names,
@@ -142,6 +142,8 @@ class GroupNormalJeffreysLaw(GaussianLaw):
     @property
     def minus_entropy(self) -> Tensor:
         raise NotImplementedError(f"site {self.name!r}: its prior is improper and cannot be scored apart")
+
+    _log_density = RandomTensorLaw._log_density  # a mixture over z
 
     def _draw(self, operation: str) -> Tensor:
         z = self._multiplier(tuple(self.leading)) if self.leading else self.z

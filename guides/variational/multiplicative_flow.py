@@ -86,6 +86,8 @@ class _Multiplied(RandomTensorLaw):
     def _shared_prior(self, family: type, *names: str) -> list[Tensor] | None:
         return None if self.leading else super()._shared_prior(family, *names)  # one KL for each particle
 
+    _log_density = RandomTensorLaw._log_density  # a mixture over z
+
     def _spread_cost(self) -> Tensor:
         """:attr:`cost` in equal parts over the site's plates, ``[*batch]``."""
         own = self.batch_shape[len(self.leading) :]
@@ -229,7 +231,7 @@ class AutoMNF(AutoSpikeSlab):
 
     def _announce_modules(self) -> None:
         for name, _ in self.multipliers.named_parameters():
-            self._param(f"multipliers.{name}", announce=True)
+            self._param(f"multipliers.{name}")
 
     def _law(self, site: Site) -> Callable[..., SiteLaw]:
         if site.multiplied is None or not len(self.multipliers):

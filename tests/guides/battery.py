@@ -169,6 +169,11 @@ class Case:
         return self.name
 
 
+def concrete(model: Callable, **kwargs) -> AutoConcrete:
+    """At one temperature, so that every run has the same law."""
+    return AutoConcrete(model, temperature=1.0, **kwargs)
+
+
 CASES = [
     Case("mean-field", AutoMeanField),
     Case("mean-field-draws", lambda model, **kwargs: AutoMeanField(model, lrt=False, **kwargs)),
@@ -177,7 +182,7 @@ CASES = [
     Case("spike-slab-on-normal", AutoSpikeSlab),
     Case("mnf", AutoMNF, spike_slab, exact_loss_known=False),
     Case("mnf-on-normal", AutoMNF, exact_loss_known=False),
-    Case("concrete", AutoConcrete, spike_slab),
+    Case("concrete", concrete, spike_slab),
     Case("spike-slab-mvn", AutoSpikeSlabMVN, spike_slab, exact_loss_known=False, particles_are_runs=False),
 ]
 ELBOS = [Trace_ELBO, TraceMeanField_ELBO]
@@ -253,12 +258,13 @@ PRODUCTS = ["vector", "matrix", "linear", "linear-vector", "rows", "rows-vector"
 def priors_only(prior: Callable) -> Callable:
     """No data: weights in one layer each, and every site with a closed-form KL."""
 
-    def model() -> None:
+    def model() -> Tensor:
         w = pyro.sample("w", prior([4, 3]))
         b = pyro.sample("b", dist.Normal(torch.arange(4.0), 0.5).to_event(1))
-        F.linear(torch.ones(2, 3), w, b)
+        output = F.linear(torch.ones(2, 3), w, b)
         with pyro.plate("groups", 2):
             pyro.sample("rate", dist.Gamma(torch.tensor([2.0, 3.0]), 1.5))
+        return output
 
     return model
 

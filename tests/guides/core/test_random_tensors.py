@@ -202,16 +202,18 @@ def test_rows_without_variance_are_certain():
 
 # ---------------------------------------------------------------------- views
 
+# Views of a shape that may have particles on its left.
 VIEWS = {
-    "transpose": lambda w: w.T,
+    "transpose": lambda w: w.transpose(-1, -2),
     "mT": lambda w: w.mT,
-    "reshape": lambda w: w.reshape(-1),
-    "flatten": lambda w: torch.flatten(w),
-    "index": lambda w: w[1],
+    "view": lambda w: w.view(w.shape[:-2] + (-1,)),
+    "reshape": lambda w: w.reshape(w.shape[:-1] + (2, 2)),
+    "flatten": lambda w: torch.flatten(w, -2),
+    "index": lambda w: w[..., 1, :],
     "slice": lambda w: w[..., 1:3],
-    "new axis": lambda w: w[:, None],
+    "new axis": lambda w: w[..., None, :],
     "unsqueeze": lambda w: w.unsqueeze(-2).squeeze(-2),
-    "permute": lambda w: w.permute(1, 0),
+    "movedim": lambda w: w.movedim(-1, -2),
     "scale": lambda w: 3 * w,
     "scale by tensor": lambda w: torch.arange(1.0, 5.0) * w,
     "divide": lambda w: w / 2,
@@ -219,7 +221,7 @@ VIEWS = {
     "reverse": lambda w: 2 - w,
     "minus": lambda w: w - torch.ones(3, 4),
     "negate": lambda w: -w,
-    "chain": lambda w: (2 * w.T - 1)[1:].reshape(-1) / 3,
+    "chain": lambda w: (2 * w.T - 1)[..., 1:, :].flatten(-2) / 3,
     "double": lambda w: w.double(),
 }
 
@@ -244,6 +246,26 @@ def test_view_has_its_moments_and_the_same_draw(name, kind):
     assert many.shape == (5, 1, *v.shape)
     numbers = particles.numbers("test")
     torch.testing.assert_close(many.numbers("test")[3, 0], view(numbers[3, 0]))
+
+
+PARTICLES_MIX = {
+    "flatten": lambda w: torch.flatten(w),
+    "reshape": lambda w: w.reshape(12, 5),
+    "first particle": lambda w: w[0],
+    "reversed": lambda w: w.movedim(0, -1),
+    "swapped": lambda w: w.reshape(5, 1, 4, 3).permute(1, 0, 3, 2),
+}
+
+
+@pytest.mark.parametrize("name", PARTICLES_MIX)
+@each_kind
+def test_view_across_particles_is_that_of_the_draws(name, kind):
+    """As of any tensor of that shape: no particle can be told apart any more."""
+    view, particles = PARTICLES_MIX[name], weight(kind, (3, 4), leading=(5, 1))
+    particles.law.uses.is_over = True
+    mixed = view(particles)
+    assert not isinstance(mixed, RandomTensor)
+    torch.testing.assert_close(mixed, view(particles.numbers("test")))
 
 
 @each_kind

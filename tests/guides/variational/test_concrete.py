@@ -7,7 +7,7 @@ import pyro
 import pytest
 import torch
 from pyro import distributions as dist
-from pyro.infer import SVI, Predictive, TraceMeanField_ELBO
+from pyro.infer import SVI, Predictive, Trace_ELBO, TraceMeanField_ELBO
 from pyro.infer.autoguide import init_to_value
 from scipy import stats
 from scipy.special import betaln, logsumexp
@@ -184,7 +184,7 @@ def test_priors_that_differ_by_weight_take_the_plain_path():
         return SpikeSlab(torch.linspace(0.2, 0.4, shape[-1]), 0.0, scale).expand(shape).to_event(len(shape))
 
     x, y = data()
-    guide = AutoConcrete(linear_model(prior))
+    guide = AutoConcrete(linear_model(prior), temperature=0.5)
     guide.setup(x, y)
     law = guide.site_distribution("w")
     errors = ((y - x @ law.mean) ** 2).sum() + (x**2 @ law.variance).sum()
@@ -297,6 +297,30 @@ def test_schedule():
         guide.anneal(1.5)
     with pytest.raises(ValueError, match="objective"):
         AutoConcrete(used_twice, objective="wrong")
+
+
+def test_plain_svi_anneals_by_the_number_of_runs():
+    """Three lines of Pyro are enough; evaluations do not count."""
+    x, y = data()
+    model = network(spike_slab)
+    guide = AutoConcrete(model, anneal_runs=20)
+    svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.01}), Trace_ELBO(num_particles=2))
+    temperatures = []
+    for _ in range(12):
+        svi.step(x, y)
+        temperatures.append(guide.temperature)
+        svi.evaluate_loss(x, y)
+    expected = [0.1 ** min(1.0, (2 * step + 1) / 20) for step in range(12)]  # of the second particle
+    assert temperatures == pytest.approx(expected)
+
+
+def test_who_anneals_by_hand_is_left_alone():
+    x, y = data()
+    model = network(spike_slab)
+    guide = AutoConcrete(model, anneal_runs=20)
+    guide.anneal(0.5)
+    fit(model, guide, x, y, steps=30)
+    assert guide.temperature == pytest.approx(0.1**0.5)
 
 
 def test_saved_fit_keeps_its_temperature(tmp_path):
