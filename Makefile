@@ -29,7 +29,7 @@ test: $(READY) ## fast tests; ZOO_DATA=FOLDER adds those that need downloads
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-slow: $(READY) ## the longer statistical tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m slow
 
 lint: $(READY) ## check style and format
 	$(BIN)/ruff check .

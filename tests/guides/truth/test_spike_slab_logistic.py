@@ -174,13 +174,13 @@ def test_raisin_is_near_its_exact_posterior():
 
 @pytest.mark.slow
 def test_simulation_of_the_thesis():
-    """All 2^20 models."""
+    """Twelve of its columns; all 2^20 models are counted in tests/zoo/experiments/lbbnn/test_declared.py."""
     X, y = real("mjmcmc_sim_logistic")
-    laplace = enumerate_spike_slab_logistic(X, y, 0.25, 1.0, 1.0)
-    np.testing.assert_allclose(laplace.inclusion, SIMULATION, atol=0.008)
-    exact = laplace.importance(60_000, seed=0)
-    np.testing.assert_allclose(exact.inclusion, SIMULATION, atol=0.01)
-    np.testing.assert_allclose(laplace.inclusion, exact.inclusion, atol=0.01)
+    laplace = enumerate_spike_slab_logistic(X[:, :12], y, 0.25, 1.0, 1.0)
+    exact = laplace.importance(20_000, seed=0)
+    assert exact.inclusion_se.max() < 0.005
+    np.testing.assert_allclose(laplace.inclusion, exact.inclusion, atol=0.01 + 4 * exact.inclusion_se.max())
+    assert abs(laplace.log_evidence - exact.log_evidence) < 0.05
 
 
 def test_progress_counts_every_model():
