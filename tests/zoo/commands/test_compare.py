@@ -538,6 +538,7 @@ def test_one_input_gets_bands_even_if_it_is_constant(constant, tmp_path, picture
     assert files(out) == ALWAYS | {"mean-field.nc", "bands.png"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("data", "classes"), [("breast_cancer", 2), SLOW("digits", 10)])
 def test_classes_have_accuracy_and_calibration(data, classes, tmp_path):
     options = ["--reference", "none", "--widths", 3, "--out", tmp_path / "out"]
@@ -556,6 +557,7 @@ def test_model_without_a_second_guide_is_compared_with_the_one_that_applies(tmp_
     assert list(table_of(tmp_path / "out")) == ["mean-field"]
 
 
+@pytest.mark.slow
 def test_known_noise_is_given_in_units_of_the_target(tmp_path):
     rows = [[a, b, 100 * y] for a, b, y in linear_rows(40)]
     table = write_csv(tmp_path / "table.csv", rows)

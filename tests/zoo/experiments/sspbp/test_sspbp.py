@@ -206,6 +206,7 @@ def test_the_same_fit_in_two_tables_is_the_same():
     assert list(find_experiment("sspbp/table-a3").metrics)[0] == "log_likelihood"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [{"trial": 1}, SLOW({"base_seed": 1}), SLOW({"method": "sspbp"})])
 def test_seed_trial_and_method_change_a_fit(change):
     asked = {"method": "pbp", "setting": "2x4"}
