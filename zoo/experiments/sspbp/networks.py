@@ -80,9 +80,8 @@ def without_bias(cell: Cell) -> Mapping[str, float]:
 
 
 def _widths(cell: Cell) -> tuple[int, ...]:
-    """Hidden units of each layer, of a setting that is called layers x units."""
-    layers, units = map(int, cell.setting.split("x"))
-    return (units,) * layers
+    """Hidden units of each layer: ``10x10`` are two layers of ten."""
+    return tuple(map(int, cell.setting.split("x")))
 
 
 def reference_figures(cell: Cell) -> Mapping[str, float]:
@@ -93,9 +92,8 @@ def reference_figures(cell: Cell) -> Mapping[str, float]:
 
 def mean_slabs(cell: Cell) -> Mapping[str, float]:
     """Mean over the test rows of the slab probability of every linear layer."""
-    widths = tuple(map(int, cell.setting.split("x")))
     task = task_80_20(cell.dataset, cell.trial)
-    slabs = fit(cell, task, widths, bias=False).slab_probabilities(task.x_test)
+    slabs = fit(cell, task, _widths(cell), bias=False).slab_probabilities(task.x_test)
     return {f"slab_layer_{layer}": slab.mean().item() for layer, slab in enumerate(slabs, start=1)}
 
 
