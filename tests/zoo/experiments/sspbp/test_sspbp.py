@@ -217,7 +217,7 @@ def test_seed_trial_and_method_change_a_fit(change):
 def test_layers_and_units(monkeypatch):
     asked = []
     monkeypatch.setattr(networks, "fit", lambda *arguments: asked.append(arguments))
-    monkeypatch.setattr(networks, "_figures", lambda *arguments: {})
+    monkeypatch.setattr(networks, "figures", lambda *arguments: {})
     for setting in ("50", "10x10", "100"):
         networks.with_bias(cell_of("sspbp/table-3.3", "pbp", setting))
     assert [widths for *_, widths, _ in asked] == [(50,), (10, 10), (100,)]
