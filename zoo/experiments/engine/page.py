@@ -6,6 +6,8 @@ from the print, and for how many of these we know why.
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -28,6 +30,7 @@ from zoo.files.tables import markdown_table
 DIGITS = 4
 #: A table with more metrics than this has a row a metric.
 MOST_COLUMNS = 6
+_NUMBER = re.compile(r"\d+")
 #: Behind a number of one run, where others have several.
 ONE_RUN = "†"
 #: Of the table for a terminal.
@@ -94,6 +97,8 @@ def _errors(lines: Sequence[Line]) -> str:
         f"mean ± standard error over {over} trials, the sample standard deviation (divisor n - 1) over the "
         "root of n"
     )
+    if any(line.published and line.published.lowest is not None for line in lines):
+        words += "; beside a printed range smallest / median / largest"
     return words + (f"; {ONE_RUN} one run, which has no standard error" if counts[0] == 1 else "")
 
 
@@ -245,11 +250,16 @@ def z_text(line: Line) -> str:
 
 
 def _definitions(experiment: Experiment, title: str, lines: Sequence[Line]) -> str:
-    """What the metrics of a table are."""
+    """What the metrics of a table are; of a series that differ by a number alone, the first."""
     seen = [metric for metric in experiment.metrics if any(line.metric == metric for line in lines)]
     if seen == [title]:
         return experiment.metrics[title]
-    return "\n".join(f"- `{metric}`: {experiment.metrics[metric]}" for metric in seen)
+    parts = []
+    for _, group in itertools.groupby(seen, lambda metric: _NUMBER.sub("", experiment.metrics[metric])):
+        first, *others = group
+        names = f"`{first}` to `{others[-1]}`" if others else f"`{first}`"
+        parts.append(f"- {names}: {experiment.metrics[first]}")
+    return "\n".join(parts)
 
 
 # --------------------------------------------------------------------- what to make of the comparison
@@ -267,7 +277,7 @@ def _verdict(lines: Sequence[Line]) -> str:
         outside = [line for line in ranged if line.outside]
         words.append(_count("Our median is outside the printed range (min / median / max)", ranged, outside))
     if bare:
-        words.append(f"{bare} printed without a standard error of use, so without z.")
+        words.append(f"Without a standard error in print, and so without z: {bare}.")
     return " ".join(words)
 
 

@@ -78,7 +78,7 @@ def _means(
     rng: np.random.RandomState, units: tuple[int, ...], bias: bool
 ) -> Iterator[tuple[str, np.ndarray]]:
     for i, (out, fan_in) in enumerate(zip(units[1:], units[:-1], strict=True), start=1):
-        yield f"w{i}", rng.randn(out, fan_in + bias) / np.sqrt(fan_in + bias)
+        yield f"w{i}", 1.0 / np.sqrt(fan_in + bias) * rng.randn(out, fan_in + bias)  # to the last bit
 
 
 def as_numpy_standardises(x: np.ndarray, y: np.ndarray, x_test: np.ndarray, y_test: np.ndarray) -> Task:

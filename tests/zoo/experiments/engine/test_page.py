@@ -176,6 +176,20 @@ def test_many_metrics_have_a_row_each(tmp_path):
     assert "| error | 2.33 ± 0.88 | 2.33 ± 0.88 |" in text
 
 
+def test_a_series_of_metrics_is_defined_once(tmp_path):
+    metrics = {"error": "an error", "score": "a score", **{f"c{i}": f"column {i} is in" for i in (1, 2, 3)}}
+    lines = section(run(tmp_path, metrics=metrics, published={}, questions={"All": tuple(metrics)}), "All")
+    assert lines[:3] == ["- `error`: an error", "- `score`: a score", ""]
+
+    def all_of_them(cell):
+        return dict.fromkeys(metrics, 1.0)
+
+    text = run(
+        tmp_path / "x", run=all_of_them, metrics=metrics, published={}, questions={"All": tuple(metrics)}
+    )
+    assert section(text, "All")[2] == "- `c1` to `c3`: column 1 is in"
+
+
 def test_one_number_has_its_table_too(tmp_path):
     text = run(tmp_path, methods=("m",), datasets=("a",), settings=("default",), published={})
     assert section(text, "error")[2:] == ["| method | error |", "|---|---:|", "| m | 2.33 ± 0.88 |"]
@@ -209,7 +223,7 @@ def test_verdict_counts_what_is_far_and_names_what_is_not_explained(tmp_path):
     lines = section(run(tmp_path, published=published, explained=explained[:1]), "error")
     assert lines[-1] == (
         "|z| > 2 in 3 of 4: 2 explained below (another task 2); unexplained: a m 5 (z -7.5). "
-        "1 printed without a standard error of use, so without z."
+        "Without a standard error in print, and so without z: 1."
     )
     text = run(tmp_path, published=published, explained=explained)
     assert "|z| > 2 in 3 of 4: 3 explained below (misprint 1, another task 2)." in text
