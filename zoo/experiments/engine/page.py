@@ -143,15 +143,19 @@ def _completeness(request: Request, records: Sequence[Record]) -> Iterable[str]:
 
 
 def _summary(grid: Sequence[Combination], part: Sequence[Combination]) -> str:
-    """Names of combinations; a data set all of whose combinations are meant stands for them."""
+    """Names of combinations; a data set, method or setting all of whose combinations are meant stands for
+    them.
+    """
     if len(part) == len(grid):
         return "every combination"
-    names = []
-    for dataset in dict.fromkeys(combination[0] for combination in part):
-        meant = [combination for combination in part if combination[0] == dataset]
-        whole = len(meant) == sum(combination[0] == dataset for combination in grid)
-        names += [dataset] if whole else [" ".join(combination) for combination in meant]
-    return ", ".join(names)
+    names, left = [], set(part)
+    for axis in range(len(AXES)):
+        for name in dict.fromkeys(combination[axis] for combination in grid):
+            meant = {combination for combination in grid if combination[axis] == name}
+            if meant <= set(part) and meant & left:
+                names.append(name)
+                left -= meant
+    return ", ".join([*names, *(" ".join(combination) for combination in part if combination in left)])
 
 
 def _failures(folder: Path, records: Sequence[Record]) -> Iterable[str]:
@@ -246,7 +250,8 @@ def _plain(value: float) -> str:
 def z_text(line: Line) -> str:
     if line.z is None:
         return ""
-    return f"**{line.z:.1f}**" if line.far else f"{line.z:.1f}"
+    words = f"{round(line.z, 1) + 0.0:.1f}"  # no -0.0
+    return f"**{words}**" if line.far else words
 
 
 def _definitions(experiment: Experiment, title: str, lines: Sequence[Line]) -> str:
@@ -277,7 +282,7 @@ def _verdict(lines: Sequence[Line]) -> str:
         outside = [line for line in ranged if line.outside]
         words.append(_count("Our median is outside the printed range (min / median / max)", ranged, outside))
     if bare:
-        words.append(f"Without a standard error in print, and so without z: {bare}.")
+        words.append(f"No z for {bare}: no standard error in print, or one rounded to zero.")
     return " ".join(words)
 
 
@@ -304,9 +309,12 @@ def _explanations(experiment: Experiment, lines: Sequence[Line]) -> str:
     used = [found for found in experiment.explained if any(line.explanation is found for line in lines)]
     if not used:
         return ""
+    scopes: dict[tuple[str, str], list[str]] = {}
+    for found in used:
+        scopes.setdefault((found.kind, found.why), []).append(_scope(found.place))
     return "\n".join(
         ["## Why ours and the print differ\n"]
-        + [f"- **{found.kind}**, {_scope(found.place)}: {found.why}" for found in used]
+        + [f"- **{kind}**, {'; '.join(places)}: {why}" for (kind, why), places in scopes.items()]
     )
 
 
@@ -333,7 +341,7 @@ def rich_table(lines: Sequence[Line]) -> Table:
         table.add_column(heading, justify="left" if i < 4 else "right", overflow="fold")
     for line in lines:
         found = line.ours
-        z = "" if line.z is None else f"{line.z:.1f}"
+        z = z_text(line).strip("*")
         cells = (*line.place, _mean(found) if found else "", str(found.n if found else 0))
         table.add_row(*map(escape, (*cells, str(line.published or ""), z)))
     return table

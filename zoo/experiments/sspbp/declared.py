@@ -135,14 +135,6 @@ def _network_table(figure: str, bias: bool, settings: Sequence[str], tables: Map
         },
         published_error=errors,
         explained=explanations(PAPER, tables[figure]),
-        notes={
-            (
-                "naval",
-                "*",
-                "*",
-                "*",
-            ): "two columns are constant and count for nothing here: their sd is taken as 1"
-        },
     )
 
 
@@ -246,6 +238,7 @@ EXPERIMENTS = (
         published=published_numbers(read_table(PAPER, "table-3.2"), _of_slabs),
         published_error=source_of(PAPER, "table-3.2")[1],
         explained=explanations(PAPER, "table-3.2"),
+        questions={"By linear layer": tuple(f"slab_layer_{layer}" for layer in range(1, 5))},
     ),
     *sorted((_network_table(figure, *fits) for fits in _FITS for figure in FIGURES), key=lambda e: e.name),
     Experiment(
@@ -280,10 +273,6 @@ EXPERIMENTS = (
         published=published_numbers(read_table(PAPER, "reference-program"), _as_named),
         published_error=source_of(PAPER, "reference-program")[1],
         explained=explanations(PAPER, "reference-program"),
-        notes={
-            ("*", "*", "80-20", "*"): "the program ran on other random splits",
-            ("*", "*", "90-10", "*"): "the same splits, other initial weights and orders",
-        },
         exists=lambda dataset, method, setting: (dataset, setting) != ("energy", "80-20"),
     ),
 )

@@ -113,7 +113,11 @@ def test_command_of_the_page_makes_all_that_is_there(tmp_path):
         ({"trials": 1}, ["**Partial: 8 of 24 cells.**", "- 2 of 3 trials of every combination\n"]),
         (
             {"methods": ["m"], "settings": ["5"]},
-            ["of a m 5x5, a n 5x5, a n 5, b m 5x5, b n 5x5"],
+            ["- all trials of n, 5x5\n"],
+        ),
+        (
+            {"methods": ["m"], "settings": ["5"], "datasets": ["a"]},
+            ["- all trials of b, n, 5x5\n"],
         ),
         ({"trials": 4}, ["Complete: 32 cells"]),
     ],
@@ -147,7 +151,7 @@ def test_a_metric_of_several_data_sets_has_ours_printed_and_z_a_method(tmp_path)
         "| a | 5x5 | 2.33 ± 0.88 | 2.33 ± 0.88 |  |  |",
         "| a | 5 | 2.33 ± 0.88 | 2.33 ± 0.88 | 1.5 ± 0.25 | 0.9 |",
         "| b | 5x5 | 2.33 ± 0.88 | 2.33 ± 0.88 |  |  |",
-        "| b | 5 | 2.33 ± 0.88 | 2.33 ± 0.88 | 2.5 ± 9 | -0.0 |",
+        "| b | 5 | 2.33 ± 0.88 | 2.33 ± 0.88 | 2.5 ± 9 | 0.0 |",
     ]
     assert lines[-1] == "|z| > 2 in 0 of 2."
     assert "printed" not in "".join(section(text, "score"))
@@ -219,17 +223,18 @@ def test_verdict_counts_what_is_far_and_names_what_is_not_explained(tmp_path):
     explained = [
         Explanation(("b", "*", "*", "*"), "another task", "b was turned round"),
         Explanation(("a", "m", "*", "*"), "misprint", "not of the other"),
+        Explanation(("a", "n", "*", "*"), "misprint", "not of the other"),
     ]
     lines = section(run(tmp_path, published=published, explained=explained[:1]), "error")
     assert lines[-1] == (
         "|z| > 2 in 3 of 4: 2 explained below (another task 2); unexplained: a m 5 (z -7.5). "
-        "Without a standard error in print, and so without z: 1."
+        "No z for 1: no standard error in print, or one rounded to zero."
     )
     text = run(tmp_path, published=published, explained=explained)
     assert "|z| > 2 in 3 of 4: 3 explained below (misprint 1, another task 2)." in text
     assert section(text, "Why ours and the print differ")[:2] == [
         "- **another task**, b: b was turned round",
-        "- **misprint**, a m: not of the other",
+        "- **misprint**, a m; a n: not of the other",
     ]
 
 

@@ -96,7 +96,7 @@ def test_convolutional_table(cell):
 def test_variance_table_tells_passes_from_networks(cell, method):
     figures = images.variance_table(cell(method, "thesis"))
     assert_declared("variance", figures)
-    assert_declared("table-2", figures)
+    assert_declared("thesis", figures)
     assert set(figures) == set(BY_NAME["lbbnn/variance"].metrics)
     assert figures["nll"] != figures["nll_lrt"]
 
@@ -323,7 +323,7 @@ def test_correlation_cell_of_the_reference(cell, first_rows, rows):
 
 def test_all_experiments_are_there():
     expected = (
-        "simulation correlations digits mnist fmnist kmnist table-1 table-2 table-3 cnn variance decisions "
+        "simulation correlations digits mnist fmnist kmnist thesis cnn variance decisions "
         "entropy training pictures export cost"
     )
     assert set(BY_NAME) == {f"lbbnn/{name}" for name in expected.split()}
@@ -345,7 +345,7 @@ def test_methods_settings_and_data_exist(experiment):
 
 
 def test_printed_ensemble_stands_beside_passes_of_the_printed_recipe_and_drawn_networks_of_the_right_one():
-    table = BY_NAME["lbbnn/table-1"].published
+    table = BY_NAME["lbbnn/thesis"].published
     ensemble = table["kmnist", "lrt-thesis", "thesis", "accuracy_lrt"]
     assert ensemble == table["kmnist", "lrt", "thesis", "accuracy"]
     assert ("kmnist", "lrt-thesis", "thesis", "accuracy") not in table
