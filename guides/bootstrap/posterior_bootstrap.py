@@ -88,6 +88,7 @@ class PosteriorBootstrap:
         steps: int = 1000,
         lr: float = 0.05,
         jobs: int = 1,
+        on_step: Callable[[], None] = lambda: None,
     ) -> Posterior:
         """Draws the posterior of the data ``args``.
 
@@ -95,6 +96,7 @@ class PosteriorBootstrap:
         :param seed: of weights, pseudo-observations and starts; the caller's generators stay as they are
         :param steps: of Adam, whose rate falls from ``lr`` to zero
         :param jobs: processes, for a model that cannot be run for all draws at once
+        :param on_step: called after every step that all draws take together
         :returns: one chain of ``num_draws`` independent draws; ``info["losses"]`` has each draw's minimum
             (nats a datum), ``info["last_tenth"]`` by how much it still changed in the last tenth of the steps
         :raises UnsupportedSiteError: a discrete site, or one with a row a datum
@@ -113,7 +115,7 @@ class PosteriorBootstrap:
                 num_draws, target.rows, self.num_pseudo, self.concentration, generator
             )
             pseudo = self._pseudo(target, num_draws, generator)
-            minimum, losses, change = _minimise(target, start, weights, pseudo, steps, lr, jobs)
+            minimum, losses, change = _minimise(target, start, weights, pseudo, steps, lr, jobs, on_step)
         info = {
             "method": "posterior-bootstrap", "concentration": self.concentration,
             "num_pseudo": self.num_pseudo, "loss": self.loss if isinstance(self.loss, str) else "of the user",
@@ -276,11 +278,18 @@ def _data_plate(observed: dict[str, dict]):
 
 
 def _minimise(
-    target: _Target, start: Parameters, weights: Tensor, pseudo: Rows, steps: int, lr: float, jobs: int
+    target: _Target,
+    start: Parameters,
+    weights: Tensor,
+    pseudo: Rows,
+    steps: int,
+    lr: float,
+    jobs: int,
+    on_step: Callable[[], None],
 ) -> tuple[Parameters, Tensor, Tensor]:
     """Minima ``{name: [B, ...]}``, their losses ``[B]`` and how much these changed in the last tenth."""
     try:
-        return _adam(vmap(target), start, weights, pseudo, steps, lr)
+        return _adam(vmap(target), start, weights, pseudo, steps, lr, on_step)
     except DivergenceError:
         raise
     except RuntimeError:  # vmap's refusal; an error of the model's own comes again from the loop
@@ -289,30 +298,35 @@ def _minimise(
             for b in range(len(weights))
         ]
         runs = joblib.Parallel(n_jobs=jobs)(
-            joblib.delayed(_adam_alone)(target, *piece, steps, lr) for piece in pieces
+            joblib.delayed(_adam)(_Alone(target), *piece, steps, lr) for piece in pieces
         )
         minima, losses, changes = zip(*runs, strict=True)
         joined = {name: torch.cat([minimum[name] for minimum in minima]) for name in start}
         return joined, torch.cat(losses), torch.cat(changes)
 
 
-def _adam_alone(
-    target: _Target, start: Parameters, weights: Tensor, pseudo: Rows, steps: int, lr: float
-) -> tuple[Parameters, Tensor, Tensor]:
-    def single(parameters: Parameters, weights: Tensor, *pseudo: Tensor) -> Tensor:
-        return target({n: v[0] for n, v in parameters.items()}, weights, *pseudo)[None]
+@dataclass(frozen=True)
+class _Alone:
+    """A target of one draw, where one of several is expected."""
 
-    with pyro.validation_enabled(False):
-        return _adam(single, start, weights, pseudo, steps, lr)
+    target: _Target
+
+    def __call__(self, parameters: Parameters, weights: Tensor, *pseudo: Tensor) -> Tensor:
+        return self.target({n: v[0] for n, v in parameters.items()}, weights, *pseudo)[None]
 
 
 def _adam(
-    losses_of: Callable[..., Tensor], start: Parameters, weights: Tensor, pseudo: Rows, steps: int, lr: float
+    losses_of: Callable[..., Tensor],
+    start: Parameters,
+    weights: Tensor,
+    pseudo: Rows,
+    steps: int,
+    lr: float,
+    on_step: Callable[[], None] = lambda: None,
 ) -> tuple[Parameters, Tensor, Tensor]:
     """Adam works element by element, so that draws that go together go alone."""
     parameters = {name: value.clone().requires_grad_() for name, value in start.items()}
     optimizer = torch.optim.Adam(parameters.values(), lr=lr)
-    before = None
     with pyro.validation_enabled(False):
         for step in range(steps):
             optimizer.param_groups[0]["lr"] = half_cosine(lr, step, steps)
@@ -325,6 +339,7 @@ def _adam(
             optimizer.step()
             if step == int(0.9 * steps):
                 before = losses.detach()
+            on_step()
         with torch.no_grad():
             last = losses_of(parameters, weights, *pseudo)
     return {n: v.detach() for n, v in parameters.items()}, last, before - last
