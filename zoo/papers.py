@@ -45,7 +45,8 @@ PAPERS = {
             "nonparametric posteriors",
             "Lyddon, Walker and Holmes 2018, Nonparametric Learning from Bayesian Models with Randomized "
             "Objective Functions (NeurIPS); Fong, Lyddon and Holmes 2019, Scalable Nonparametric Sampling "
-            "from Multimodal Posteriors with the Posterior Bootstrap (ICML); Ott 2022 (dissertation, chapter 4).",
+            "from Multimodal Posteriors with the Posterior Bootstrap (ICML); Ott 2022 (dissertation, "
+            "chapter 4).",
         ),
     )
 }
