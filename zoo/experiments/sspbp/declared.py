@@ -114,11 +114,11 @@ def _network_table(figure: str, bias: bool, settings: Sequence[str], tables: Map
     def place(row: Row) -> Place:
         return row.dataset, row.method, row.setting, row.metric + suffix
 
-    words = {"rmse": "Test RMSE", "log_likelihood": "Test log likelihood"}
+    words = {"rmse": "RMSE", "log_likelihood": "log likelihood"}
     return Experiment(
         name=f"sspbp/{tables[figure]}",
-        summary=f"{words[figure]} of PBP and SSPBP {'with' if bias else 'without'} biases, hidden units "
-        f"{' and '.join(settings)}, random 80/20 splits; the {words[other].lower()} of the same fits beside "
+        summary=f"Test {words[figure]} of PBP and SSPBP {'with' if bias else 'without'} biases, hidden units "
+        f"{' and '.join(settings)}, random 80/20 splits; the {words[other]} of the same fits beside "
         f"{source_of(PAPER, tables[other])[0].table}.",
         source=source,
         run=Deferred("sspbp.networks", "with_bias" if bias else "without_bias"),
