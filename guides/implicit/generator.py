@@ -21,7 +21,7 @@ class Generator(nn.Module):
     def __init__(
         self,
         features: int,
-        noise_features: int = 100,
+        noise_features: int = 10,
         hidden: Sequence[int] = (50, 50),
         *,
         dtype: torch.dtype = torch.float32,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -25,8 +26,9 @@ from guides.posterior.draws import Posterior
 from guides.posterior.evaluate import mixture
 from guides.posterior.files import read_guide, save_guide
 
-#: Log variance of the noise at the start, of a target of variance 1.
-START_LOG_NOISE = -2.0
+#: Log variance of the noise at the start, of a target of variance 1.  Small: with ``alpha = 1`` the functions
+#: then divide the data among themselves, where much noise lets all of them fit the mean.
+START_LOG_NOISE = -5.0
 #: Rows that the drawn functions are evaluated at, at a time.
 ROWS_AT_ONCE = 500
 #: Distance between inducing inputs that start at the same row.
@@ -45,6 +47,8 @@ class Settings:
     noise_features: int
     jitter: float
     adaptive_contrast: bool
+    symmetrised: bool
+    noise_scale: float | None
 
     def __post_init__(self) -> None:
         check_alpha(self.alpha)
@@ -54,6 +58,8 @@ class Settings:
             noise_features=self.noise_features,
             jitter=self.jitter,
         )
+        if self.noise_scale is not None:
+            check_numbers(noise_scale=self.noise_scale)
         if self.num_functions <= self.num_inducing + 1:
             raise ValueError(
                 f"num_functions={self.num_functions} draws of the prior cannot tell the covariance of "
@@ -90,9 +96,13 @@ class SparseImplicitProcess(nn.Module):
     :param num_functions: draws of the prior behind ``p(f | u)``, more than ``M + 1``; 5 M by default
     :param num_samples: draws of ``q(u)`` in a training step
     :param hidden: units of the generator's and of the classifier's hidden layers
-    :param noise_features: noise dimensions of the generator
+    :param noise_features: noise dimensions of the generator; few learn several modes sooner than the
+        published 100
     :param jitter: variance added to the inducing values
     :param adaptive_contrast: see :class:`DiscriminatorKL`
+    :param symmetrised: False for ``KL(q || p)`` alone: with ``alpha = 0`` and a classifier that is not
+        saturated this is the variational bound, but the prior does not follow the data
+    :param noise_scale: sd of the noise, in the units of ``y``; learned by default
     :param site: the Pyro model's function
     :raises ValueError: for arguments out of range
 
@@ -109,16 +119,18 @@ class SparseImplicitProcess(nn.Module):
         num_functions: int | None = None,
         num_samples: int = 100,
         hidden: Sequence[int] = (50, 50),
-        noise_features: int = 100,
+        noise_features: int = 10,
         jitter: float = 1e-5,
         adaptive_contrast: bool = False,
+        symmetrised: bool = True,
+        noise_scale: float | None = None,
         site: str = "f",
     ):
         super().__init__()
         functions = 5 * num_inducing if num_functions is None else num_functions
         self.settings = Settings(
             num_inducing, alpha, functions, num_samples, tuple(hidden), noise_features, jitter,
-            adaptive_contrast,
+            adaptive_contrast, symmetrised, noise_scale,
         )  # fmt: skip
         self.prior = prior if hasattr(prior, "draw") else FunctionSite(prior, site)
         self.losses: list[float] = []
@@ -134,7 +146,8 @@ class SparseImplicitProcess(nn.Module):
         *,
         steps: int = 5000,
         batch_size: int = 100,
-        lr: float = 1e-3,
+        lr: float = 5e-3,
+        classifier_lr: float = 1e-3,
         warm_up: float = 0.2,
         seed: int = 0,
         on_step: Callable[[int, SparseImplicitProcess], None] | None = None,
@@ -149,6 +162,8 @@ class SparseImplicitProcess(nn.Module):
         :param steps: one of the classifier and one of the rest each, on the same draws
         :param batch_size: rows of a step
         :param lr: first learning rate, falling to zero as half a cosine
+        :param classifier_lr: learning rate of the classifier; above ``lr`` its KL divergence is followed
+            closely, below it stays a loose penalty
         :param warm_up: share of the steps in which the weight of the KL divergence grows from 0 to 1
         :param seed: of everything random; torch's generators stay as they are
         :param on_step: called after every step with its number, from 1, and this object
@@ -156,12 +171,15 @@ class SparseImplicitProcess(nn.Module):
         :raises ValueError: for data of other shapes, not finite or constant, or arguments out of range
         :raises DivergenceError: a RuntimeError, at the first loss that is not finite
         """
-        self._check(x, y, steps=steps, batch_size=batch_size, lr=lr, warm_up=warm_up)
+        options = {"steps": steps, "batch_size": batch_size, "lr": lr, "classifier_lr": classifier_lr}
+        self._check(x, y, warm_up=warm_up, **options)
         begun = time.perf_counter()
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             self._start(x)
-            classifier = DiscriminatorKL(self.settings.hidden, self.settings.adaptive_contrast)
+            classifier = DiscriminatorKL(
+                self.settings.hidden, self.settings.adaptive_contrast, lr=classifier_lr
+            )
             adam = torch.optim.Adam([p for p in self.parameters() if p.requires_grad], lr=lr, fused=True)
             batches = shuffled_epochs((x, y), batch_size, seed)
             for step in range(steps):
@@ -171,7 +189,7 @@ class SparseImplicitProcess(nn.Module):
                 if on_step is not None:
                     on_step(step + 1, self)
             self.facts = {
-                "steps": steps, "batch_size": batch_size, "lr": lr, "warm_up": warm_up, "seed": seed,
+                **options, "warm_up": warm_up, "seed": seed,
                 "rows": len(x), "seconds": time.perf_counter() - begun,
                 "retained_variance": self._retained(x[:ROWS_AT_ONCE]),
             }  # fmt: skip
@@ -213,7 +231,9 @@ class SparseImplicitProcess(nn.Module):
     def _make_parameters(self, inducing: Tensor) -> None:
         kind = {"dtype": inducing.dtype, "device": inducing.device}
         self.inducing = nn.Parameter(inducing)
-        self.log_noise = nn.Parameter(torch.full((), START_LOG_NOISE, **kind))
+        fixed = self.settings.noise_scale
+        log_noise = START_LOG_NOISE if fixed is None else 2 * math.log(fixed)
+        self.log_noise = nn.Parameter(torch.full((), log_noise, **kind), requires_grad=fixed is None)
         generator = Generator(
             len(inducing), self.settings.noise_features, self.settings.hidden, dtype=inducing.dtype
         )
@@ -240,7 +260,8 @@ class SparseImplicitProcess(nn.Module):
         classifier.step(u, drawn)
         conditional = InducingMoments.of(drawn, self.settings.jitter).conditional(values[:, inducing:])
         energy = rows / len(x) * self._energy(conditional, u.double(), y.double())
-        loss = weight * classifier.symmetrised(u, drawn) - energy
+        divergence = classifier.symmetrised(u, drawn) if self.settings.symmetrised else classifier.kl(u)
+        loss = weight * divergence - energy
         self.losses.append(loss.item())
         self.classifier_losses.append(classifier.classifier_loss)
         if not loss.isfinite():
