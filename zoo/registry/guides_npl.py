@@ -21,7 +21,7 @@ def _bootstrap() -> Method:
 ENTRIES = (
     GuideEntry(
         "bootstrap",
-        "posterior bootstrap: 200 modes, each with Dirichlet weights on the rows",
+        "posterior bootstrap: 200 reweighted modes",
         _bootstrap,
         paper="npl",
         model="bnn",
