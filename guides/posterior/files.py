@@ -9,7 +9,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 
 
 def write_atomically(path: str | Path, write) -> None:
@@ -49,13 +49,18 @@ def load_guide(guide: nn.Module, path: str | Path) -> nn.Module:
 
     :raises ValueError: naming a damaged or foreign file, or the class that a file is of
     """
+    layout, state = read_guide(path)
+    guide.load_state_dict({**state, "_extra_state": layout})
+    return guide
+
+
+def read_guide(path: str | Path) -> tuple[dict, dict[str, Tensor]]:
+    """``(layout, state_dict)`` that :func:`save_guide` wrote; :raises ValueError: for a damaged file"""
     from safetensors import safe_open
 
     try:
         with safe_open(str(path), framework="pt") as file:
             layout = json.loads((file.metadata() or {})["layout"])
-        state = load_file(str(path))
+        return layout, load_file(str(path))
     except (SafetensorError, KeyError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} is truncated or no saved guide ({error}): fit again") from error
-    guide.load_state_dict({**state, "_extra_state": layout})
-    return guide

@@ -16,14 +16,17 @@ from zoo.models.catalogue import create, names
 
 if TYPE_CHECKING:
     from zoo.models.bnn import BNN, PBPNetwork
+    from zoo.models.implicit_process import BNNProcess, NeuralSampler
     from zoo.models.latent_binary import SpikeSlabLinear, SpikeSlabLogistic
     from zoo.models.lenet import LeNet
     from zoo.models.weights import GaussianWeights, SpikeSlabWeights
 
 __all__ = [
     "BNN",
+    "BNNProcess",
     "GaussianWeights",
     "LeNet",
+    "NeuralSampler",
     "PBPNetwork",
     "SpikeSlabLinear",
     "SpikeSlabLogistic",
@@ -35,8 +38,10 @@ __all__ = [
 #: Class -> its module.
 _HOMES = {
     "BNN": "bnn",
+    "BNNProcess": "implicit_process",
     "GaussianWeights": "weights",
     "LeNet": "lenet",
+    "NeuralSampler": "implicit_process",
     "PBPNetwork": "bnn",
     "SpikeSlabLinear": "latent_binary",
     "SpikeSlabLogistic": "latent_binary",

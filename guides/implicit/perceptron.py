@@ -1,0 +1,30 @@
+"""The one network that everything here is made of: generators, and classifiers that tell draws apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+#: Slope of the leaky ReLU for negative numbers, that of the published networks.
+SLOPE = 0.2
+
+
+def perceptron(sizes: Sequence[int], *, dtype: torch.dtype = torch.float32) -> nn.Sequential:
+    """Linear layers of these sizes with leaky ReLUs between; weights start at ``N(0, 1 / fan_in)``, biases
+    at 0.
+    """
+    layers: list[nn.Module] = []
+    for inputs, outputs in zip(sizes[:-1], sizes[1:], strict=True):
+        linear = nn.Linear(inputs, outputs, dtype=dtype)
+        nn.init.normal_(linear.weight, std=inputs**-0.5)
+        nn.init.zeros_(linear.bias)
+        layers += [linear, nn.LeakyReLU(SLOPE)]
+    return nn.Sequential(*layers[:-1])
+
+
+def frozen(network: nn.Module, inputs: Tensor) -> Tensor:
+    """The network's outputs, differentiable in its inputs and not in its parameters."""
+    return functional_call(network, {name: p.detach() for name, p in network.named_parameters()}, (inputs,))

@@ -1,0 +1,193 @@
+"""Implicit processes: priors of functions that can be drawn and not scored.
+
+A process is anything with ``draw(n)``, which gives ``n`` functions at once (:class:`ImplicitProcess`).
+:class:`FunctionSite` makes one of any Pyro model that computes a function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+import pyro
+import torch
+from pyro import distributions as dist
+from pyro import poutine
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor, nn
+from torch.func import vmap
+from torch.overrides import TorchFunctionMode
+
+from guides.posterior.evaluate import elementwise
+
+#: ``x: [N, d]`` -> the values ``[n, N]`` of ``n`` functions, differentiable; the same functions every time.
+Functions = Callable[[Tensor], Tensor]
+Draws = dict[str, Tensor]
+Answer = TypeVar("Answer", Tensor, Draws)
+#: By which torch's laws draw.
+IN_PLACE = {torch.Tensor.normal_, torch.Tensor.uniform_, torch.Tensor.exponential_, torch.Tensor.cauchy_}
+
+
+class ImplicitProcess(Protocol):
+    """A law of functions ``f(x) = g(x, z)`` with random ``z``.
+
+    One that is a torch module has its parameters trained with the guide, those that require gradients.
+    """
+
+    def draw(self, n: int) -> Functions:
+        """``n`` independent functions by torch's global random numbers; each keeps its ``z`` for all inputs.
+
+        Differentiable in the process's parameters.
+        """
+        ...
+
+
+class DrawnLaw(dist.TorchDistribution):
+    """A law that can be drawn and has no density.
+
+    :param draw: ``n -> [n, D]``
+    """
+
+    arg_constraints = {}
+    support = dist.constraints.real_vector
+
+    def __init__(self, draw: Callable[[int], Tensor]):
+        self.draw = draw
+        super().__init__(event_shape=draw(1).shape[1:], validate_args=False)
+
+    def sample(self, sample_shape=torch.Size()) -> Tensor:  # noqa: B008 (torch's own signature)
+        shape = torch.Size(sample_shape)
+        with torch.no_grad():
+            return self.draw(shape.numel()).reshape(shape + self.event_shape)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        raise NotImplementedError("an implicit prior can be drawn, and has no density")
+
+
+class FunctionSite(nn.Module):
+    """The functions that a Pyro model computes at a ``pyro.deterministic`` site.
+
+    The latent sites before it are ``z``: their laws may not depend on the inputs, nor their shapes on how
+    many there are.  All draws run side by side (``torch.func.vmap``); a model that vmap refuses, for its
+    Python looks at a latent value, is run draw by draw.
+
+    :param model: called as ``model(x)`` with ``x: [N, d]``
+    :param site: its value is ``[N]``
+
+    Of a model that is a torch module the parameters are trained; ``pyro.param`` statements are refused.
+    """
+
+    def __init__(self, model: Callable, site: str = "f"):
+        super().__init__()
+        self.model, self.site = model, site
+
+    def draw(self, n: int) -> Functions:
+        latent: Draws = {}
+
+        def functions(x: Tensor) -> Tensor:
+            if not latent:
+                latent.update(_over_draws(lambda draw: self._latent_values(x), n, {}))
+            return _over_draws(lambda draw: self._trace(x, draw).nodes[self.site]["value"], n, latent)
+
+        return functions
+
+    def check(self, x: Tensor) -> None:
+        """Looks at one run of the model on ``x: [N, d]``, N at least 2.
+
+        :raises ValueError: the site is missing, is drawn instead of computed or has another shape than
+            ``[N]``; a latent site hangs on the rows; a parameter belongs to no module
+        """
+        with torch.no_grad(), torch.random.fork_rng():
+            trace, short = self._trace(x, {}), self._trace(x[:-1], {})
+        if self.site not in trace or trace.nodes[self.site]["type"] != "sample":
+            raise ValueError(
+                f"the model has no site {self.site!r}; let it say pyro.deterministic({self.site!r}, f) of "
+                "its function's values [N], or pass the name of its own"
+            )
+        node = trace.nodes[self.site]
+        if not isinstance(elementwise(node["fn"]), dist.Delta):
+            raise ValueError(
+                f"site {self.site!r} is drawn; a function must be computed from latent sites before it "
+                "(pyro.deterministic), so that it has one value at every input"
+            )
+        if node["value"].shape != x.shape[:1]:
+            raise ValueError(
+                f"site {self.site!r} has shape {list(node['value'].shape)} for inputs {list(x.shape)}; "
+                f"it must be [{len(x)}]"
+            )
+        if not self._latent(trace):
+            raise ValueError(f"site {self.site!r} comes after no latent site: its function is not random")
+        for name in self._latent(trace):
+            if trace.nodes[name]["value"].shape != short.nodes[name]["value"].shape:
+                raise ValueError(
+                    f"site {name!r} has a value for every row of the inputs; a function's latent sites are "
+                    "shared by all rows"
+                )
+        own = {id(parameter) for parameter in self.parameters()}
+        for name, node in trace.nodes.items():
+            if node["type"] == "param" and id(_unconstrained(node["value"])) not in own:
+                raise ValueError(
+                    f"parameter {name!r} is a pyro.param statement, which the guide cannot train or save; "
+                    "make the model a torch module with a parameter"
+                )
+
+    def _latent(self, trace: poutine.Trace) -> list[str]:
+        """Names of the latent sites before the function's own."""
+        names = []
+        for name, node in trace.nodes.items():
+            if name == self.site:
+                break
+            if node["type"] == "sample" and not (node["is_observed"] or site_is_subsample(node)):
+                names.append(name)
+        return names
+
+    def _latent_values(self, x: Tensor) -> Draws:
+        trace = self._trace(x, {})
+        return {name: trace.nodes[name]["value"] for name in self._latent(trace)}
+
+    def _trace(self, x: Tensor, latent: Draws) -> poutine.Trace:
+        return poutine.trace(poutine.condition(self.model, latent)).get_trace(x)
+
+
+def _unconstrained(value: Tensor) -> Tensor:
+    """The parameter behind what a ``pyro.param`` statement gives."""
+    return value.unconstrained() if hasattr(value, "unconstrained") else value
+
+
+def _over_draws(question: Callable[[Draws], Answer], n: int, draws: Draws) -> Answer:
+    """The answers to a question asked of ``n`` draws, stacked; what is random in it differs."""
+
+    def of_draw(draw: Draws, zero: Tensor) -> Answer:
+        with _RandomInPlace(zero):
+            return question(draw)
+
+    with pyro.validation_enabled(False), poutine.block():
+        try:
+            return vmap(of_draw, randomness="different")(draws, torch.zeros(n))
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:  # an error of the model's own comes again from the loop
+            return _stacked([question({name: v[i] for name, v in draws.items()}) for i in range(n)])
+
+
+def _stacked(answers: list[Answer]) -> Answer:
+    if isinstance(answers[0], Tensor):
+        return torch.stack(answers)
+    return {name: torch.stack([answer[name] for answer in answers]) for name in answers[0]}
+
+
+class _RandomInPlace(TorchFunctionMode):
+    """Lets torch's laws, which fill new tensors with random numbers, do so under vmap: it can only if the
+    tensor is one of each draw.
+
+    :param zero: of a draw
+    """
+
+    def __init__(self, zero: Tensor):
+        super().__init__()
+        self.zero = zero
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function in IN_PLACE:
+            args = (torch.zeros_like(args[0]) + self.zero.to(args[0]), *args[1:])
+        return function(*args, **(kwargs or {}))

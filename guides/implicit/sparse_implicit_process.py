@@ -1,0 +1,416 @@
+"""Sparse implicit processes: a posterior over functions that no family of densities bounds."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pyro
+import torch
+from pyro import distributions as dist
+from torch import Tensor, nn
+from torch.distributions import Distribution, Normal
+
+from guides.core.checks import check_numbers
+from guides.core.svi import DivergenceError, half_cosine, shuffled_epochs
+from guides.implicit.conditional import Conditional, InducingMoments
+from guides.implicit.discriminator import SATURATED, DiscriminatorKL, SaturationWarning
+from guides.implicit.energy import check_alpha, gaussian_log_power, power_mean
+from guides.implicit.generator import Generator
+from guides.implicit.processes import DrawnLaw, Functions, FunctionSite, ImplicitProcess
+from guides.posterior.draws import Posterior
+from guides.posterior.evaluate import mixture
+from guides.posterior.files import read_guide, save_guide
+
+#: Log variance of the noise at the start, of a target of variance 1.  Small: with ``alpha = 1`` the functions
+#: then divide the data among themselves, where much noise lets all of them fit the mean.
+START_LOG_NOISE = -5.0
+#: Rows that the drawn functions are evaluated at, at a time.
+ROWS_AT_ONCE = 500
+#: Distance between inducing inputs that start at the same row.
+SPREAD = 1e-2
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All of :class:`SparseImplicitProcess` but its prior."""
+
+    num_inducing: int
+    alpha: float
+    num_functions: int
+    num_samples: int
+    hidden: tuple[int, ...]
+    noise_features: int
+    jitter: float
+    adaptive_contrast: bool
+    symmetrised: bool
+    noise_scale: float | None
+
+    def __post_init__(self) -> None:
+        check_alpha(self.alpha)
+        check_numbers(
+            num_inducing=self.num_inducing,
+            num_samples=self.num_samples,
+            noise_features=self.noise_features,
+            jitter=self.jitter,
+        )
+        if self.noise_scale is not None:
+            check_numbers(noise_scale=self.noise_scale)
+        if self.num_functions <= self.num_inducing + 1:
+            raise ValueError(
+                f"num_functions={self.num_functions} draws of the prior cannot tell the covariance of "
+                f"{self.num_inducing} inducing values: more than {self.num_inducing + 1} are needed, five "
+                "times as many are good"
+            )
+
+    def facts(self) -> dict:
+        """As JSON gives them back."""
+        return {**asdict(self), "hidden": list(self.hidden)}
+
+
+class SparseImplicitProcess(nn.Module):
+    """Regression with an implicit prior of functions and an implicit posterior at inducing inputs.
+
+    ``q(f, u) = p(f | u) q(u)``: the values ``u`` of the function at ``M`` inducing inputs, which move, come
+    from a :class:`~guides.implicit.generator.Generator`; elsewhere the function follows the Gaussian process
+    with the moments of ``num_functions`` draws from the prior, the same number in training and prediction.
+    Maximised are the alpha energy of the data minus ``(KL(q || p) + KL(p || q)) / 2`` of ``u`` by a
+    classifier (:class:`DiscriminatorKL`), over everything at once: the generator, the inducing inputs, the
+    noise and the parameters of the prior (Rodriguez Santana, Zaldivar and Hernandez-Lobato 2022, "Function-
+    space Inference with Sparse Implicit Processes", ICML).
+
+    **No bound and no NUTS.**  The objective is no lower bound of the evidence; for ``alpha = 1`` it learns
+    the predictive density, also one that the model's Gaussian noise alone could not have: then it does not
+    approximate the posterior that NUTS samples.  The classifier saturates in most fits: its KL divergence is
+    a penalty, not a distance (see :meth:`diagnostics`).
+
+    :param prior: an implicit process, or a Pyro model ``prior(x)`` with a ``pyro.deterministic`` site of its
+        function's values ``[N]`` (see :class:`~guides.implicit.processes.FunctionSite`).  A torch module is
+        trained along, but for parameters without ``requires_grad``
+    :param num_inducing: M
+    :param alpha: 1 for the log of the predictive density, 0 for the expected log likelihood
+    :param num_functions: draws of the prior behind ``p(f | u)``, more than ``M + 1``; 5 M by default
+    :param num_samples: draws of ``q(u)`` in a training step
+    :param hidden: units of the generator's and of the classifier's hidden layers
+    :param noise_features: noise dimensions of the generator; few learn several modes sooner than the
+        published 100
+    :param jitter: variance added to the inducing values
+    :param adaptive_contrast: see :class:`DiscriminatorKL`
+    :param symmetrised: False for ``KL(q || p)`` alone: with ``alpha = 0`` and a classifier that is not
+        saturated this is the variational bound, but the prior does not follow the data
+    :param noise_scale: sd of the noise, in the units of ``y``; learned by default
+    :param site: the Pyro model's function
+    :raises ValueError: for arguments out of range
+
+    :ivar losses: minus the objective at every step, nats, for the whole data
+    :ivar classifier_losses: running means of the classifier's loss, nats; ``log 2`` cannot tell q from p
+    """
+
+    def __init__(
+        self,
+        prior: ImplicitProcess | Callable,
+        num_inducing: int = 50,
+        *,
+        alpha: float = 0.5,
+        num_functions: int | None = None,
+        num_samples: int = 100,
+        hidden: Sequence[int] = (50, 50),
+        noise_features: int = 10,
+        jitter: float = 1e-5,
+        adaptive_contrast: bool = False,
+        symmetrised: bool = True,
+        noise_scale: float | None = None,
+        site: str = "f",
+    ):
+        super().__init__()
+        functions = 5 * num_inducing if num_functions is None else num_functions
+        self.settings = Settings(
+            num_inducing, alpha, functions, num_samples, tuple(hidden), noise_features, jitter,
+            adaptive_contrast, symmetrised, noise_scale,
+        )  # fmt: skip
+        self.prior = prior if hasattr(prior, "draw") else FunctionSite(prior, site)
+        self.losses: list[float] = []
+        self.classifier_losses: list[float] = []
+        self.facts: dict = {}
+
+    # ------------------------------------------------------------------------------------------------ fitting
+
+    def fit(
+        self,
+        x: Tensor,
+        y: Tensor,
+        *,
+        steps: int = 5000,
+        batch_size: int = 100,
+        lr: float = 5e-3,
+        classifier_lr: float = 1e-3,
+        warm_up: float = 0.2,
+        seed: int = 0,
+        on_step: Callable[[int, SparseImplicitProcess], None] | None = None,
+    ) -> SparseImplicitProcess:
+        """Fits to data whose columns and target have means near 0 and sds near 1.
+
+        The prior goes on from the parameters it has; all else starts afresh, the inducing inputs at random
+        rows (where there are fewer rows than inducing inputs, at copies 0.01 apart).
+
+        :param x: ``[N, d]``
+        :param y: ``[N]``
+        :param steps: one of the classifier and one of the rest each, on the same draws
+        :param batch_size: rows of a step
+        :param lr: first learning rate, falling to zero as half a cosine
+        :param classifier_lr: learning rate of the classifier; above ``lr`` its KL divergence is followed
+            closely, below it stays a loose penalty
+        :param warm_up: share of the steps in which the weight of the KL divergence grows from 0 to 1
+        :param seed: of everything random; torch's generators stay as they are
+        :param on_step: called after every step with its number, from 1, and this object
+        :returns: this object
+        :raises ValueError: for data of other shapes, not finite or constant, or arguments out of range
+        :raises DivergenceError: a RuntimeError, at the first loss that is not finite
+        """
+        options = {"steps": steps, "batch_size": batch_size, "lr": lr, "classifier_lr": classifier_lr}
+        self._check(x, y, warm_up=warm_up, **options)
+        begun = time.perf_counter()
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            self._start(x)
+            classifier = DiscriminatorKL(
+                self.settings.hidden, self.settings.adaptive_contrast, lr=classifier_lr
+            )
+            adam = torch.optim.Adam([p for p in self.parameters() if p.requires_grad], lr=lr, fused=True)
+            batches = shuffled_epochs((x, y), batch_size, seed)
+            for step in range(steps):
+                adam.param_groups[0]["lr"] = half_cosine(lr, step, steps)
+                weight = min(1.0, (step + 1) / max(1.0, warm_up * steps))
+                self._step(step, classifier, adam, *next(batches), weight)
+                if on_step is not None:
+                    on_step(step + 1, self)
+            self.facts = {
+                **options, "warm_up": warm_up, "seed": seed,
+                "rows": len(x), "seconds": time.perf_counter() - begun,
+                "retained_variance": self._retained(x[:ROWS_AT_ONCE]),
+            }  # fmt: skip
+        if classifier.saturated:
+            warnings.warn(
+                f"the classifier ended at a loss of {classifier.classifier_loss:.2g} nats: the KL divergence "
+                "served as a penalty, its value is far too small",
+                SaturationWarning,
+                stacklevel=2,
+            )
+        return self
+
+    def _check(self, x: Tensor, y: Tensor, *, warm_up: float, **numbers: float) -> None:
+        check_numbers(**numbers)
+        if not 0 <= warm_up <= 1:
+            raise ValueError(f"warm_up must lie in [0, 1], got {warm_up}")
+        if x.dim() != 2 or y.shape != x.shape[:1] or len(x) < 2:
+            raise ValueError(
+                f"x must be [N, d] and y [N], two rows at least; got {list(x.shape)} and {list(y.shape)}"
+            )
+        for name, values in (("x", x), ("y", y)):
+            if not values.isfinite().all():
+                raise ValueError(f"{name} must be finite")
+        if (y == y[0]).all():
+            raise ValueError(f"y is constant ({y[0]:g}): there is nothing to learn, and no noise to estimate")
+        if isinstance(self.prior, FunctionSite):
+            self.prior.check(x[:2])
+
+    def _start(self, x: Tensor) -> None:
+        wanted, rows = self.settings.num_inducing, len(x)
+        if wanted <= rows:
+            inducing = x[torch.randperm(rows)[:wanted]].clone()
+        else:
+            copies = x[torch.randint(rows, (wanted,))]
+            inducing = copies + SPREAD * torch.randn_like(copies)
+        self._make_parameters(inducing)
+        self.losses, self.classifier_losses, self.facts = [], [], {}
+
+    def _make_parameters(self, inducing: Tensor) -> None:
+        kind = {"dtype": inducing.dtype, "device": inducing.device}
+        self.inducing = nn.Parameter(inducing)
+        fixed = self.settings.noise_scale
+        log_noise = START_LOG_NOISE if fixed is None else 2 * math.log(fixed)
+        self.log_noise = nn.Parameter(torch.full((), log_noise, **kind), requires_grad=fixed is None)
+        generator = Generator(
+            len(inducing), self.settings.noise_features, self.settings.hidden, dtype=inducing.dtype
+        )
+        self.generator = generator.to(inducing.device)
+
+    def _step(
+        self,
+        step: int,
+        classifier: DiscriminatorKL,
+        adam: torch.optim.Optimizer,
+        x: Tensor,
+        y: Tensor,
+        rows: int,
+        weight: float,
+    ) -> None:
+        """One of the classifier, then one of everything else on the same draws.
+
+        :param rows: of the whole data
+        :param weight: of the KL divergence
+        """
+        inducing = len(self.inducing)
+        values = self.prior.draw(self.settings.num_functions)(torch.cat((self.inducing, x)))
+        drawn, u = values[:, :inducing].to(self.inducing.dtype), self.generator(self.settings.num_samples)
+        classifier.step(u, drawn)
+        conditional = InducingMoments.of(drawn, self.settings.jitter).conditional(values[:, inducing:])
+        energy = rows / len(x) * self._energy(conditional, u.double(), y.double())
+        divergence = classifier.symmetrised(u, drawn) if self.settings.symmetrised else classifier.kl(u)
+        loss = weight * divergence - energy
+        self.losses.append(loss.item())
+        self.classifier_losses.append(classifier.classifier_loss)
+        if not loss.isfinite():
+            raise DivergenceError(f"step {step}: the loss is {loss.item()}; lower the learning rate")
+        loss.backward()
+        adam.step()
+        adam.zero_grad()
+
+    def _energy(self, conditional: Conditional, u: Tensor, y: Tensor) -> Tensor:
+        """Sum over the rows; the function given ``u`` is integrated out."""
+        alpha, noise = self.settings.alpha, self.log_noise.double().exp()
+        terms = gaussian_log_power(y, conditional.mean(u), conditional.variance, noise, alpha)
+        return power_mean(terms, alpha).sum()
+
+    # -------------------------------------------------------------------------------------------- predictions
+
+    def predictive(
+        self, x: Tensor, noise: bool = True, *, num_samples: int = 500, seed: int = 0
+    ) -> Distribution:
+        """The posterior predictive at ``x: [m, d]``: a mixture of Normals, batch shape ``[m]``, float64.
+
+        One component a draw of ``q(u)``; the function given ``u`` and the noise are integrated out.
+
+        :param noise: of ``y``; if not, of the function
+        :param num_samples: draws of ``q(u)``
+        :param seed: of these and of the prior's functions, the same for all inputs
+        """
+        u = self.draws(num_samples, seed)["u"].double()
+        functions, moments = self._prior_functions(seed)
+        added = self.noise_variance if noise else torch.finfo(torch.float64).tiny
+        means, scales = [], []
+        with torch.no_grad():
+            for part in x.split(ROWS_AT_ONCE):
+                conditional = moments.conditional(functions(part))
+                means.append(conditional.mean(u))
+                scales.append((conditional.variance + added).sqrt().expand_as(means[-1]))
+        return mixture(Normal(torch.cat(means, 1), torch.cat(scales, 1)))
+
+    @torch.no_grad()
+    def _prior_functions(self, seed: int) -> tuple[Functions, InducingMoments]:
+        """Functions of the prior, and their moments at the inducing inputs."""
+        self._require_fit()
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            functions = self.prior.draw(self.settings.num_functions)
+            drawn = functions(self.inducing)
+        return functions, InducingMoments.of(drawn, self.settings.jitter)
+
+    @torch.no_grad()
+    def _retained(self, x: Tensor) -> float:
+        functions, moments = self._prior_functions(0)
+        return moments.conditional(functions(x)).retained.item()
+
+    @property
+    def noise_variance(self) -> float:
+        """In units of ``y^2``."""
+        self._require_fit()
+        return self.log_noise.double().exp().item()
+
+    def diagnostics(self) -> dict[str, float | bool]:
+        """How far to believe the fit.
+
+        ``classifier_loss`` (nats; log 2 is a guess) and whether it is ``saturated``; ``retained_variance``,
+        the share of the prior's variance at training rows that the inducing values leave open; ``change``,
+        by how much the mean loss of the last tenth of the steps differs from that of the tenth before, nats.
+        """
+        self._require_fit()
+        tenth = max(1, len(self.losses) // 10)
+        last, before = self.losses[-tenth:], self.losses[-2 * tenth : -tenth] or self.losses[:tenth]
+        return {
+            "classifier_loss": self.classifier_losses[-1],
+            "saturated": self.classifier_losses[-1] < SATURATED,
+            "retained_variance": self.facts["retained_variance"],
+            "change": sum(last) / len(last) - sum(before) / len(before),
+        }
+
+    def _require_fit(self) -> None:
+        if "inducing" not in self._parameters:
+            raise RuntimeError("not fitted yet: call fit(x, y) or load(path, prior)")
+
+    # ----------------------------------------------------------------------------------------------- as draws
+
+    def draws(self, n: int, seed: int = 0) -> dict[str, Tensor]:
+        """``{"u": [n, M]}``: independent draws of the function's values at the inducing inputs."""
+        self._require_fit()
+        with torch.no_grad(), torch.random.fork_rng():
+            torch.manual_seed(seed)
+            return {"u": self.generator(n)}
+
+    def posterior(self, n: int = 500, seed: int = 0) -> Posterior:
+        """``n`` draws of ``u`` as a :class:`~guides.posterior.draws.Posterior`.
+
+        Its model has the site ``u`` with the prior's draws for a law, which has no density, and a Gaussian
+        ``y`` around ``E[f | u]``, whose variance has the part that ``u`` leaves open beside the noise.
+        """
+        functions, moments = self._prior_functions(seed)
+        noise = self.noise_variance
+        law = DrawnLaw(lambda count: self.prior.draw(count)(self.inducing.detach()).double())
+
+        def model(x: Tensor, y: Tensor | None = None) -> Tensor:
+            u = pyro.sample("u", law)
+            conditional = moments.conditional(functions(x))
+            mean = conditional.offset + u @ conditional.weights
+            with pyro.plate("data", len(x)):
+                pyro.sample("y", dist.Normal(mean, (conditional.variance + noise).sqrt()), obs=y)
+            return mean
+
+        info = {"method": "sparse implicit process", "draw_seed": seed, **self.settings.facts(), **self.facts}
+        return Posterior.from_draws(model, {"u": self.draws(n, seed)["u"].double()}, info)
+
+    # ---------------------------------------------------------------------------------------------- in a file
+
+    def save(self, path: str | Path) -> None:
+        """One safetensors file: the parameters, those of a prior that is a module included."""
+        self._require_fit()
+        save_guide(self, path)
+
+    @classmethod
+    def load(
+        cls, path: str | Path, prior: ImplicitProcess | Callable, *, site: str = "f"
+    ) -> SparseImplicitProcess:
+        """What :meth:`save` wrote.
+
+        :param prior: as when it was fitted; a module is given the parameters in the file
+        :raises ValueError: naming a damaged or foreign file, or one of another prior
+        """
+        layout, state = read_guide(path)
+        if layout.get("guide") != cls.__name__:
+            raise ValueError(f"{path} is of a {layout.get('guide')}, not of a {cls.__name__}")
+        guide = cls(prior, **layout["settings"], site=site)
+        try:
+            guide.load_state_dict({**state, "_extra_state": layout})
+        except RuntimeError as error:
+            raise ValueError(f"{path} is of another prior: {error}") from error
+        return guide
+
+    def get_extra_state(self) -> dict:
+        return {
+            "guide": type(self).__name__,
+            "settings": self.settings.facts(),
+            "facts": self.facts,
+            "losses": self.losses,
+            "classifier_losses": self.classifier_losses,
+        }
+
+    def set_extra_state(self, state: dict) -> None:
+        self.facts = state["facts"]
+        self.losses, self.classifier_losses = state["losses"], state["classifier_losses"]
+
+    def _load_from_state_dict(self, state_dict, prefix, *args) -> None:
+        self._make_parameters(state_dict[prefix + "inducing"])
+        super()._load_from_state_dict(state_dict, prefix, *args)

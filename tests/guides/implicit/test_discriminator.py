@@ -1,0 +1,114 @@
+"""The KL divergence of draws, by a classifier, against closed forms."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from guides.implicit import DiscriminatorKL, SaturationWarning
+
+
+def gaussians(dimensions: int, shift: float = 0.5, ratio: float = 0.8):
+    """Samplers of ``q`` and ``p``, and ``KL(q || p)``: q has a mean of length ``shift`` and, in its first
+    coordinate, ``ratio`` times the sd of p, which is standard.
+    """
+    mean = torch.full((dimensions,), shift / math.sqrt(dimensions))
+    sd = torch.ones(dimensions)
+    sd[0] = ratio
+    kl = 0.5 * (sd**2 + mean**2 - 1 - 2 * sd.log()).sum().item()
+    return lambda n: mean + sd * torch.randn(n, dimensions), lambda n: torch.randn(n, dimensions), kl
+
+
+def trained(kl: DiscriminatorKL, q, p, steps: int, draws: int = 500, lr: float = 3e-3) -> DiscriminatorKL:
+    for step in range(steps):
+        kl.set_lr(lr * (1 - step / steps))
+        kl.step(q(draws), p(draws))
+    return kl
+
+
+@pytest.mark.parametrize(
+    ("dimensions", "adaptive_contrast", "steps"),
+    [
+        (1, False, 250),
+        pytest.param(5, False, 1000, marks=pytest.mark.slow),
+        pytest.param(20, False, 1500, marks=pytest.mark.slow),
+        pytest.param(20, True, 1000, marks=pytest.mark.slow),
+    ],
+)
+def test_known_divergence(dimensions, adaptive_contrast, steps):
+    """Within the Monte Carlo error of an estimate from 1000 draws."""
+    q, p, exact = gaussians(dimensions)
+    kl = trained(DiscriminatorKL(adaptive_contrast=adaptive_contrast), q, p, steps)
+    ratio = kl.log_ratio(q(1000))
+    assert abs(kl.kl(q(100_000)).item() - exact) < ratio.std().item() / math.sqrt(1000)
+    assert not kl.saturated
+
+
+def test_the_logit_is_the_log_density_ratio():
+    """q = N(1, 1), p = N(0, 1): T(u) = u - 1/2 exactly, and symmetrised KL 1/2."""
+    kl = trained(
+        DiscriminatorKL(), lambda n: 1 + torch.randn(n, 1), lambda n: torch.randn(n, 1), 400, lr=1e-2
+    )
+    u = torch.linspace(-1.5, 2.5, 9).unsqueeze(-1)
+    torch.testing.assert_close(kl.log_ratio(u), u[:, 0] - 0.5, rtol=0, atol=0.15)
+    both = kl.symmetrised(1 + torch.randn(20_000, 1), torch.randn(20_000, 1))
+    assert both.item() == pytest.approx(0.5, abs=0.05)
+
+
+def test_saturation_is_reported_and_its_estimate_too_small():
+    """Twenty sds apart: KL 200 nats."""
+    kl = trained(DiscriminatorKL(), lambda n: 20 + torch.randn(n, 1), lambda n: torch.randn(n, 1), 200)
+    assert kl.saturated
+    assert kl.classifier_loss < 0.05
+    with pytest.warns(SaturationWarning, match="too small"):
+        estimate = kl.kl(20 + torch.randn(100, 1))
+    assert 0 < estimate < 100
+    kl.kl(20 + torch.randn(100, 1))  # says so once
+
+
+def test_adaptive_contrast_does_not_saturate():
+    kl = DiscriminatorKL(adaptive_contrast=True)
+    trained(kl, lambda n: 20 + torch.randn(n, 1), lambda n: torch.randn(n, 1), 200, lr=1e-4)
+    assert not kl.saturated
+    assert kl.classifier_loss == pytest.approx(math.log(2), abs=0.02)
+
+
+def test_laws_that_are_the_same():
+    kl = trained(DiscriminatorKL(), lambda n: torch.randn(n, 3), lambda n: torch.randn(n, 3), 100)
+    assert kl.classifier_loss == pytest.approx(math.log(2), abs=0.1)
+    assert kl.kl(torch.randn(1000, 3)).abs() < 0.1
+
+
+@pytest.mark.parametrize("adaptive_contrast", [False, True])
+def test_gradients_reach_the_draws_and_not_the_classifier(adaptive_contrast):
+    kl = DiscriminatorKL(adaptive_contrast=adaptive_contrast)
+    q, p = torch.randn(10, 2, requires_grad=True), torch.randn(12, 2, requires_grad=True)
+    kl.step(2 * q, p)
+    assert q.grad is None
+    kl.symmetrised(q, p).backward()
+    assert q.grad.abs().sum() > 0
+    assert p.grad.abs().sum() > 0
+    parameters = [w for c in kl._classifiers for w in c.network.parameters()]
+    assert all(w.grad is None for w in parameters)
+    torch.testing.assert_close(kl.kl(q), kl.log_ratio(q).mean())
+    torch.testing.assert_close(kl.symmetrised(q, p), 0.5 * (kl.kl(q) - kl.kl(p)))
+
+
+def test_refusals():
+    kl = DiscriminatorKL()
+    assert math.isnan(kl.classifier_loss)
+    assert not kl.saturated
+    with pytest.raises(RuntimeError, match="step"):
+        kl.kl(torch.zeros(3, 2))
+    with pytest.raises(ValueError, match="same D"):
+        kl.step(torch.zeros(3, 2), torch.zeros(3, 1))
+    with pytest.raises(ValueError, match="two at least"):
+        kl.step(torch.zeros(1, 2), torch.zeros(3, 2))
+    with pytest.raises(ValueError, match="draws of p must be finite"):
+        kl.step(torch.zeros(3, 2), torch.full((3, 2), torch.nan))
+    with pytest.raises(ValueError, match="lr"):
+        DiscriminatorKL(lr=0.0)
+    with pytest.raises(ValueError, match="hidden"):
+        DiscriminatorKL(hidden=(50, 0))

@@ -1,0 +1,128 @@
+"""Any Pyro model with a function site as a process that can be drawn."""
+
+from __future__ import annotations
+
+import pyro
+import pytest
+import torch
+from pyro import distributions as dist
+from torch import nn
+
+from guides.implicit.processes import DrawnLaw, FunctionSite
+from tests.guides.battery import assert_mean, assert_variance
+
+X = torch.tensor([[0.0], [1.0], [2.0]])
+
+
+class Line(nn.Module):
+    """``f(x) = a + b x``, ``a ~ N(1, 0.5^2)``, ``b ~ N(0, s^2)`` with a parameter ``s``."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x, y=None):
+        a = pyro.sample("a", dist.Normal(1.0, 0.5))
+        b = pyro.sample("b", dist.Normal(torch.zeros(1), self.scale).to_event(1))
+        f = pyro.deterministic("f", a + x @ b)
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(f, 0.1), obs=y)
+
+
+class Gated(Line):
+    """Looks at a latent value in Python, which vmap forbids."""
+
+    def forward(self, x):
+        gate = pyro.sample("gate", dist.Normal(0.0, 1.0))
+        pyro.deterministic("f", x[:, 0] * (self.scale if gate.item() > 0 else -self.scale))
+
+
+def test_draws_have_the_law_of_the_model():
+    values = FunctionSite(Line()).draw(20_000)(X)
+    assert values.shape == (20_000, 3)
+    assert_mean(values, 1.0)
+    assert_variance(values, 0.25 + 4 * X[:, 0] ** 2)
+    torch.testing.assert_close(values[:, 2] - values[:, 1], values[:, 1] - values[:, 0])
+
+
+@pytest.mark.parametrize("model", [Line, Gated])
+def test_functions_keep_their_random_numbers(model):
+    functions = FunctionSite(model()).draw(5)
+    first = functions(X)
+    torch.testing.assert_close(functions(X), first)
+    torch.testing.assert_close(functions(X[1:2]), first[:, 1:2])
+    assert first[:, 2].unique().numel() > 1
+    assert not torch.equal(FunctionSite(model()).draw(5)(X), first)
+
+
+def test_gradients_reach_parameters_and_inputs():
+    process, x = FunctionSite(Line()), X.clone().requires_grad_()
+    values = process.draw(50)(x)
+    values.var(0).sum().backward()
+    (scale,) = process.parameters()
+    # var f(x) is proportional to s^2 in its second part
+    assert scale.grad > 0
+    assert x.grad[2] > 0
+
+
+def computed(x):
+    pyro.sample("z", dist.Normal(0.0, 1.0))
+    return x[:, 0]
+
+
+def drawn(x):
+    pyro.sample("f", dist.Normal(x[:, 0], 1.0).to_event(1))
+
+
+def column(x):
+    pyro.deterministic("f", x * pyro.sample("z", dist.Normal(0.0, 1.0)))
+
+
+def by_rows(x):
+    with pyro.plate("rows", len(x)):
+        z = pyro.sample("z", dist.Normal(0.0, 1.0))
+    pyro.deterministic("f", x[:, 0] * z)
+
+
+def stated(x):
+    scale = pyro.param("scale", torch.tensor(1.0))
+    pyro.deterministic("f", x[:, 0] * pyro.sample("z", dist.Normal(0.0, scale)))
+
+
+def fixed(x):
+    pyro.deterministic("f", x[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (computed, "no site 'f'"),
+        (drawn, "site 'f' is drawn"),
+        (column, r"shape \[3, 1\]"),
+        (by_rows, "site 'z' has a value for every row"),
+        (stated, "parameter 'scale'"),
+        (fixed, "not random"),
+    ],
+)
+def test_models_without_a_function_are_refused_by_name(model, message):
+    with pytest.raises(ValueError, match=message):
+        FunctionSite(model).check(X)
+
+
+def test_sites_by_another_name():
+    def model(x):
+        pyro.deterministic("g", x[:, 0] * pyro.sample("z", dist.Normal(0.0, 1.0)))
+
+    process = FunctionSite(model, site="g")
+    process.check(X)
+    assert process.draw(4)(X).shape == (4, 3)
+    FunctionSite(Line()).check(X)
+
+
+def test_a_drawn_law_has_no_density():
+    law = DrawnLaw(lambda n: torch.randn(n, 3))
+    assert law.event_shape == (3,)
+    assert law.sample((2, 4)).shape == (2, 4, 3)
+    assert law.sample().shape == (3,)
+    with pytest.raises(NotImplementedError, match="no density"):
+        law.log_prob(torch.zeros(3))

@@ -1,0 +1,309 @@
+"""Sparse implicit processes: arithmetic, refusals, files; and against an exact Gaussian process."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+
+import pyro
+import pytest
+import torch
+from pyro import distributions as dist
+from torch import nn
+from torch.distributions import MixtureSameFamily, Normal
+
+from guides.implicit import SaturationWarning, SparseImplicitProcess
+from guides.posterior import Posterior
+from zoo.models import BNNProcess, NeuralSampler
+
+GENERATOR = torch.Generator().manual_seed(0)
+X = torch.linspace(-2, 2, 40).unsqueeze(-1)
+Y = X[:, 0].sin() + 0.2 * torch.randn(40, generator=GENERATOR)
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    """Saturation is the usual case, and of no interest here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SaturationWarning)
+        yield
+
+
+def network(**options) -> BNNProcess:
+    torch.manual_seed(0)
+    return BNNProcess(1, (10,), **{"dtype": torch.float64, **options})
+
+
+def fitted(prior=None, steps: int = 3, seed: int = 0, **options) -> SparseImplicitProcess:
+    guide = SparseImplicitProcess(prior or network(), 5, hidden=(10,), noise_features=8, **options)
+    return guide.fit(X, Y, steps=steps, batch_size=10, seed=seed)
+
+
+# ------------------------------------------------------------------------------------------------------ fits
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("make", [network, lambda: NeuralSampler(1, (8,))])
+def test_everything_moves(make, alpha):
+    prior = make()
+    before = {name: p.clone() for name, p in prior.named_parameters()}
+    guide = fitted(prior, alpha=alpha)
+    assert all((p != before[name]).any() for name, p in prior.named_parameters())
+    start = fitted(make(), steps=1, alpha=alpha)
+    for name in ("inducing", "log_noise", "generator.noise_mean", "generator.noise_log_sd"):
+        assert (guide.get_parameter(name) != start.get_parameter(name)).any(), name
+    assert len(guide.losses) == len(guide.classifier_losses) == 3
+    assert all(map(math.isfinite, guide.losses))
+    law = guide.predictive(X)
+    assert isinstance(law, MixtureSameFamily)
+    assert law.batch_shape == (40,)
+    assert law.log_prob(Y.double()).isfinite().all()
+
+
+def test_fixed_parameters_stay():
+    prior = network().requires_grad_(False)
+    before = [p.clone() for p in prior.parameters()]
+    fitted(prior)
+    assert all(torch.equal(a, b) for a, b in zip(before, prior.parameters(), strict=True))
+
+
+def test_seeds():
+    state = torch.random.get_rng_state()
+    first, again, other = fitted(), fitted(), fitted(seed=1)
+    assert first.losses == again.losses
+    assert first.losses != other.losses
+    law, same = first.predictive(X), again.predictive(X)
+    torch.testing.assert_close(law.mean, same.mean, rtol=0, atol=0)
+    torch.testing.assert_close(first.predictive(X).mean, law.mean, rtol=0, atol=0)
+    assert not torch.equal(first.predictive(X, seed=1).mean, law.mean)
+    torch.manual_seed(0)
+    network()  # which draws from the global generator
+    after = torch.random.get_rng_state()
+    fitted()
+    assert torch.equal(torch.random.get_rng_state(), after)
+    torch.random.set_rng_state(state)
+
+
+def test_minibatches_scale_the_energy_alone():
+    """The mean over all batches of one epoch is the loss of the whole data."""
+    guide = fitted(steps=1)
+    functions, moments = guide._prior_functions(0)
+    u = guide.draws(7)["u"].double()
+
+    def energy(rows: torch.Tensor) -> torch.Tensor:
+        return (
+            len(X) / len(rows) * guide._energy(moments.conditional(functions(X[rows])), u, Y[rows].double())
+        )
+
+    order = torch.randperm(40)
+    parts = torch.stack([energy(rows) for rows in order.split(10)])
+    torch.testing.assert_close(parts.mean(), energy(order))
+
+
+def test_warm_up_leaves_the_divergence_out_at_first():
+    guide = SparseImplicitProcess(network(), 5)
+    seen = []
+    guide._step = lambda *args: seen.append(args[-1])
+    guide._retained = lambda x: 1.0
+    with pytest.raises(IndexError):  # no step has left a loss
+        guide.fit(X, Y, steps=10, warm_up=0.4).diagnostics()
+    assert seen == pytest.approx([0.25, 0.5, 0.75] + [1.0] * 7)
+
+
+# ------------------------------------------------------------------------------------------------ predictions
+
+
+def test_predictive_is_the_mixture_over_u():
+    """Recomputed from its parts, and independent of what other inputs are asked for."""
+    guide = fitted()
+    law = guide.predictive(X, num_samples=6, seed=3)
+    functions, moments = guide._prior_functions(3)
+    given = moments.conditional(functions(X).detach())
+    u = guide.draws(6, seed=3)["u"].double()
+    parts = Normal(given.mean(u), (given.variance + guide.noise_variance).sqrt())
+    expected = parts.log_prob(Y.double()).logsumexp(0) - math.log(6)
+    torch.testing.assert_close(law.log_prob(Y.double()), expected)
+    torch.testing.assert_close(guide.predictive(X[3:9], num_samples=6, seed=3).mean, law.mean[3:9])
+    noiseless = guide.predictive(X, noise=False, num_samples=6, seed=3)
+    torch.testing.assert_close(noiseless.mean, law.mean)
+    torch.testing.assert_close(
+        law.variance - noiseless.variance, torch.full((40,), guide.noise_variance).double()
+    )
+
+
+def test_chunks_of_rows_change_nothing(monkeypatch):
+    guide = fitted()
+    whole = guide.predictive(X)
+    monkeypatch.setattr("guides.implicit.sparse_implicit_process.ROWS_AT_ONCE", 7)
+    torch.testing.assert_close(guide.predictive(X).mean, whole.mean)
+
+
+def test_posterior_answers_like_the_guide(tmp_path):
+    guide = fitted()
+    posterior = guide.posterior(60, seed=2)
+    assert repr(posterior) == "Posterior(sparse implicit process: 60 draws; u [5])"
+    law, expected = posterior.predictive(X), guide.predictive(X, num_samples=60, seed=2)
+    torch.testing.assert_close(law.mean, expected.mean)
+    torch.testing.assert_close(law.log_prob(Y.double()), expected.log_prob(Y.double()))
+    assert posterior.function(X).shape == (60, 40)
+    idata = posterior.to_arviz(X, observed_data={"y": Y}, prior=3)
+    assert idata["log_likelihood"]["y"].shape == (1, 60, 40)
+    assert idata["prior"]["u"].shape == (1, 3, 5)
+    posterior.save(tmp_path / "fit.nc", X, observed_data={"y": Y})
+    again = Posterior.load(tmp_path / "fit.nc", posterior.model)
+    assert again.info == posterior.info
+    torch.testing.assert_close(again.predictive(X).mean, law.mean)
+
+
+def test_posterior_has_no_prior_density():
+    from guides.posterior import log_joint
+
+    posterior = fitted().posterior(3)
+    with pytest.raises(NotImplementedError, match="no density"):
+        log_joint(posterior.model, posterior.draws(), X, Y)
+
+
+def test_any_pyro_model(tmp_path):
+    class Wave(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.log_scale = nn.Parameter(torch.zeros(()))
+
+        def forward(self, x, y=None):
+            a = pyro.sample("a", dist.Normal(torch.zeros(2), self.log_scale.exp()).to_event(1))
+            pyro.deterministic("wave", a[0] * x[:, 0].sin() + a[1] * x[:, 0].cos())
+
+    guide = fitted(Wave(), site="wave")
+    assert guide.prior.model.log_scale != 0
+    guide.save(tmp_path / "fit.safetensors")
+    again = SparseImplicitProcess.load(tmp_path / "fit.safetensors", Wave(), site="wave")
+    torch.testing.assert_close(again.predictive(X).mean, guide.predictive(X).mean, rtol=0, atol=0)
+    posterior = guide.posterior(4)
+    assert posterior.predictive(X).batch_shape == (40,)
+
+
+def test_diagnostics():
+    guide = fitted(steps=20)
+    found = guide.diagnostics()
+    assert found["classifier_loss"] == guide.classifier_losses[-1]
+    assert found["saturated"] == (found["classifier_loss"] < 0.05)
+    assert 0 <= found["retained_variance"] < 1
+    assert found["change"] == pytest.approx(sum(guide.losses[-2:]) / 2 - sum(guide.losses[-4:-2]) / 2)
+
+
+# ------------------------------------------------------------------------------------------------------ files
+
+
+def test_saved_and_loaded(tmp_path):
+    guide, path = fitted(alpha=1.0), tmp_path / "fit.safetensors"
+    guide.save(path)
+    again = SparseImplicitProcess.load(path, network())
+    assert again.settings == guide.settings
+    assert again.losses == guide.losses
+    assert again.facts == guide.facts
+    torch.testing.assert_close(again.predictive(X).mean, guide.predictive(X).mean, rtol=0, atol=0)
+    json.dumps(again.diagnostics())
+    with pytest.raises(ValueError, match="another prior"):
+        SparseImplicitProcess.load(path, BNNProcess(1, (11,)))
+    with pytest.raises(ValueError, match="another prior"):
+        SparseImplicitProcess.load(path, NeuralSampler(1))
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(ValueError, match="truncated"):
+        SparseImplicitProcess.load(path, network())
+
+
+# -------------------------------------------------------------------------------------------------- bad input
+
+
+def test_refusals_before_the_fit():
+    with pytest.raises(ValueError, match="alpha must lie in"):
+        SparseImplicitProcess(network(), alpha=1.5)
+    with pytest.raises(ValueError, match="num_functions=21 .* more than 21 are needed"):
+        SparseImplicitProcess(network(), 20, num_functions=21)
+    with pytest.raises(ValueError, match="num_inducing"):
+        SparseImplicitProcess(network(), 0)
+    with pytest.raises(ValueError, match="jitter"):
+        SparseImplicitProcess(network(), jitter=0.0)
+    with pytest.raises(ValueError, match="noise_scale"):
+        SparseImplicitProcess(network(), noise_scale=-1.0)
+    for question in ("draws", "predictive", "posterior", "save"):
+        with pytest.raises(RuntimeError, match="not fitted"):
+            getattr(SparseImplicitProcess(network()), question)(X)
+
+
+def test_refusals_of_data():
+    guide = SparseImplicitProcess(network(), 5)
+    with pytest.raises(ValueError, match="constant"):
+        guide.fit(X, torch.full((40,), 3.0))
+    with pytest.raises(ValueError, match="y must be finite"):
+        guide.fit(X, torch.cat((Y[1:], torch.tensor([torch.nan]))))
+    with pytest.raises(ValueError, match=r"\[N, d\]"):
+        guide.fit(X[:, 0], Y)
+    with pytest.raises(ValueError, match="steps"):
+        guide.fit(X, Y, steps=0)
+    with pytest.raises(ValueError, match="warm_up"):
+        guide.fit(X, Y, warm_up=1.5)
+    with pytest.raises(ValueError, match="no site 'f'"):
+        SparseImplicitProcess(lambda x: x, 5).fit(X, Y)
+
+
+def test_fewer_rows_than_inducing_inputs():
+    guide = SparseImplicitProcess(network(), 20, noise_features=8).fit(X[:4], Y[:4], steps=2)
+    assert guide.inducing.shape == (20, 1)
+    assert guide.inducing.unique(dim=0).shape == (20, 1)
+    assert guide.predictive(X).mean.isfinite().all()
+
+
+def test_rows_that_coincide():
+    x = torch.zeros(30, 1)
+    guide = SparseImplicitProcess(network(), 10, noise_features=8).fit(x, Y[:30], steps=5)
+    assert guide.predictive(X).mean.isfinite().all()
+
+
+# ------------------------------------------------------------------------------------------------ correctness
+
+
+class Line(nn.Module):
+    """``f(x) = a + b x`` with standard normal a and b: a Gaussian process of two degrees of freedom."""
+
+    @staticmethod
+    def features(x):
+        return torch.cat((torch.ones_like(x), x), 1)
+
+    def draw(self, n):
+        w = torch.randn(n, 2)
+        return lambda x: w @ self.features(x).mT
+
+
+@pytest.mark.slow
+def test_a_gaussian_process_is_found():
+    """With KL(q || p), alpha = 0 and a known noise the objective is the bound, and the exact posterior its
+    optimum.
+    """
+    x = torch.linspace(-1.5, 1.5, 12).unsqueeze(-1)
+    y = 0.5 * x[:, 0] + 0.6 * torch.randn(12)
+    guide = SparseImplicitProcess(
+        Line(), 2, alpha=0.0, num_functions=200, num_samples=200, symmetrised=False, noise_scale=0.6
+    ).fit(x, y, steps=1500, batch_size=12, lr=2e-3, classifier_lr=5e-3)
+    assert guide.noise_variance == pytest.approx(0.36)
+    assert not guide.diagnostics()["saturated"]
+    at = torch.linspace(-1.8, 1.8, 30).unsqueeze(-1)
+    phi, psi = Line.features(x).double(), Line.features(at).double()
+    gram = phi @ phi.mT + 0.36 * torch.eye(12, dtype=torch.float64)
+    gain = torch.linalg.solve(gram, phi @ psi.mT)
+    mean, sd = gain.mT @ y.double(), (psi @ psi.mT - psi @ phi.mT @ gain).diagonal().sqrt()
+    law = guide.predictive(at, noise=False, num_samples=4000)
+    assert ((law.mean - mean) / sd).abs().max() < 0.15
+    assert (law.variance.sqrt() / sd).log().abs().max() < 0.15
+
+
+def test_two_branches_are_found():
+    """y = -1 or 1 whatever x is, noise 0.1: no predictive that is Gaussian has more than -1.42 nats."""
+    x, sign = torch.randn(600, 1), torch.randint(2, (600,)) * 2.0 - 1
+    y = sign + 0.1 * torch.randn(600)
+    guide = SparseImplicitProcess(Line(), 2, alpha=1.0, hidden=(20,), noise_features=5, num_functions=20)
+    guide.fit(x[:300], y[:300], steps=800, batch_size=50, lr=1e-2)
+    law = guide.predictive(x[300:])
+    assert law.log_prob(y[300:].double()).mean() > -0.9
+    assert law.cdf(torch.zeros(300, dtype=torch.float64)).mean() == pytest.approx(0.5, abs=0.15)

@@ -1,0 +1,112 @@
+"""Implicit processes: their draws are those of the Pyro models that they are."""
+
+from __future__ import annotations
+
+import pyro
+import pytest
+import torch
+from pyro import poutine
+
+from guides.implicit import FunctionSite
+from zoo.models import BNNProcess, NeuralSampler
+
+X = torch.tensor([[0.3, -1.0], [1.0, 0.5], [-2.0, 0.1]])
+PROCESSES = {
+    "network": lambda: BNNProcess(2, (4, 3)),
+    "network, shared parameters": lambda: BNNProcess(2, (4, 3), sharing="layer"),
+    "network, fixed biases": lambda: BNNProcess(2, (4,), bias_scale=0.0),
+    "neural sampler": lambda: NeuralSampler(2, (5, 4), noise_features=3),
+}
+
+
+@pytest.fixture(params=PROCESSES)
+def process(request):
+    return PROCESSES[request.param]()
+
+
+def test_functions_have_the_law_of_the_pyro_model(process):
+    many = process.draw(100_000)(X).detach().double()
+    few = FunctionSite(process).draw(5000)(X).detach().double()
+    spread = many.std(0)
+    assert ((few.mean(0) - many.mean(0)).abs() < 5 * spread / 5000**0.5).all()
+    torch.testing.assert_close(few.std(0), spread, rtol=0.15, atol=0)
+    torch.testing.assert_close(few.T.corrcoef(), many.T.corrcoef(), rtol=0, atol=0.1)
+
+
+def test_functions_keep_their_random_numbers(process):
+    functions = process.draw(7)
+    values = functions(X)
+    assert values.shape == (7, 3)
+    torch.testing.assert_close(functions(X[1:]), values[:, 1:])
+    assert values[:, 0].unique().numel() == 7
+
+
+def test_gradients_reach_every_parameter_and_the_inputs(process):
+    x = X.clone().requires_grad_()
+    process.draw(50)(x).square().sum().backward()
+    assert x.grad.abs().sum() > 0
+    for name, parameter in process.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.abs().sum() > 0, name
+
+
+def test_sites_of_the_pyro_model():
+    nodes = poutine.trace(BNNProcess(2, (4,))).get_trace(X).nodes
+    shapes = {name: tuple(nodes[name]["value"].shape) for name in ("w1", "b1", "w2", "b2", "f")}
+    assert shapes == {"w1": (4, 2), "b1": (4,), "w2": (1, 4), "b2": (1,), "f": (3,)}
+    assert "b1" not in poutine.trace(BNNProcess(2, (4,), bias_scale=0.0)).get_trace(X).nodes
+    nodes = poutine.trace(NeuralSampler(2, noise_features=3)).get_trace(X).nodes
+    assert tuple(nodes["e"]["value"].shape) == (3,)
+
+
+def test_values_at_given_weights():
+    """By hand: one hidden unit, leaky ReLU of slope 0.2."""
+    weights = {name: torch.tensor(value) for name, value in {
+        "w1": [[1.0, 2.0]], "b1": [0.5], "w2": [[3.0]], "b2": [-1.0],
+    }.items()}  # fmt: skip
+    found = poutine.condition(BNNProcess(2, (1,)), weights)(X)
+    hidden = X @ torch.tensor([1.0, 2.0]) + 0.5
+    torch.testing.assert_close(found, 3 * torch.where(hidden > 0, hidden, 0.2 * hidden) - 1)
+
+
+def test_parameters_by_weight_and_by_layer():
+    count = sum(p.numel() for p in BNNProcess(2, (4,)).parameters())
+    assert count == 2 * (2 * 4 + 4 + 4 + 1)
+    assert sum(p.numel() for p in BNNProcess(2, (4,), sharing="layer").parameters()) == 2 * 4
+    fixed = BNNProcess(2, (4,), sharing="layer", bias_scale=0.0)
+    assert sum(p.numel() for p in fixed.parameters()) == 2 * 2 + 4 + 1
+
+
+def test_the_start_is_the_fan_in_prior():
+    process = BNNProcess(400, (100,), sharing="layer", bias_scale=0.5, dtype=torch.float64)
+    weight, bias = process.layers[0].draw(300)
+    assert weight.std().item() == pytest.approx(400**-0.5, rel=0.01)
+    assert bias.std().item() == pytest.approx(0.5, rel=0.02)
+    assert weight.dtype == process.draw(2)(torch.zeros(1, 400)).dtype == torch.float64
+
+
+def test_neural_samplers_span_as_many_dimensions_as_noise():
+    values = NeuralSampler(2, noise_features=3, dtype=torch.float64).draw(100)(torch.randn(40, 2))
+    assert torch.linalg.matrix_rank(values, rtol=1e-8) == 3
+
+
+def test_float64_inputs():
+    for process in (BNNProcess(2), NeuralSampler(2)):
+        assert process.draw(2)(X.double()).dtype == torch.float32
+
+
+def test_refusals():
+    with pytest.raises(ValueError, match="sharing"):
+        BNNProcess(2, sharing="none")
+    with pytest.raises(ValueError, match="bias_scale"):
+        BNNProcess(2, bias_scale=-1.0)
+    with pytest.raises(ValueError, match="scale must be positive"):
+        BNNProcess(2, scale=0.0)
+    with pytest.raises(ValueError, match="noise_features"):
+        NeuralSampler(2, noise_features=0)
+
+
+def test_a_second_draw_is_another():
+    pyro.set_rng_seed(3)
+    process = BNNProcess(2)
+    assert not torch.equal(process.draw(3)(X), process.draw(3)(X))

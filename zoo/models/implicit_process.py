@@ -1,0 +1,183 @@
+"""Implicit processes: priors of functions with parameters to train, and no density.
+
+Each is a torch module.  ``draw(n)`` gives ``n`` functions that share their random numbers over all inputs,
+``x: [N, in] -> [n, N]``; called with ``x`` it is a Pyro model with the function's values ``[N]`` at the site
+``f``.  ``requires_grad_(False)`` fixes its parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import pyro
+import torch
+import torch.nn.functional as F
+from pyro import distributions as dist
+from torch import Tensor, nn
+
+from guides.core.checks import check_numbers
+from zoo.models.weights import fan_in_scale
+
+#: Slope of the leaky ReLU for negative numbers, that of the published networks.
+SLOPE = 0.2
+#: Sd of the prior's means at the start: not zero, or all hidden units would be trained alike.
+START_SD = 0.05
+
+Sharing = Literal["weight", "layer"]
+#: Weights ``[n, out, in]`` and biases ``[n, out]`` of ``n`` networks, layer after layer.
+Layers = list[tuple[Tensor, Tensor]]
+
+
+class GaussianLayer(nn.Module):
+    """Independent Gaussian weights ``[out, in]`` and biases ``[out]``.
+
+    :param sharing: a mean and a log sd for every number, or one pair for all weights, one for all biases
+    :param scale: sd of the weights at the start
+    :param bias_scale: sd of the biases at the start; 0 for biases that are numbers
+    """
+
+    def __init__(
+        self, shape: tuple[int, int], sharing: Sharing, scale: float, bias_scale: float, dtype: torch.dtype
+    ):
+        super().__init__()
+        self.shapes = {"weight": shape, "bias": shape[:1]}
+        for name, full, sd in (("weight", shape, scale), ("bias", shape[:1], bias_scale)):
+            kept = full if sharing == "weight" or sd == 0 else ()
+            start = START_SD * torch.randn(kept, dtype=dtype) if kept else torch.zeros((), dtype=dtype)
+            self.register_parameter(f"{name}_mean", nn.Parameter(start))
+            log_sd = nn.Parameter(torch.full(kept, sd, dtype=dtype).log()) if sd else None
+            self.register_parameter(f"{name}_log_sd", log_sd)
+
+    def draw(self, n: int) -> tuple[Tensor, Tensor]:
+        return self._numbers("weight", n), self._numbers("bias", n)
+
+    def _numbers(self, name: str, n: int) -> Tensor:
+        mean, log_sd = getattr(self, f"{name}_mean"), getattr(self, f"{name}_log_sd")
+        shape = (n, *self.shapes[name])
+        if log_sd is None:
+            return mean.expand(shape)
+        # float32 draws normals several times faster than float64 does, and noise needs no more digits
+        noise = torch.randn(shape, dtype=torch.float32, device=mean.device).to(mean.dtype)
+        return torch.addcmul(mean, log_sd.exp(), noise)
+
+    def sample(self, number: int) -> tuple[Tensor, Tensor]:
+        """The same as Pyro sites ``w1``, ``b1``, ...: one network."""
+        return self._sampled("weight", f"w{number}"), self._sampled("bias", f"b{number}")
+
+    def _sampled(self, name: str, site: str) -> Tensor:
+        mean, log_sd = getattr(self, f"{name}_mean"), getattr(self, f"{name}_log_sd")
+        shape = self.shapes[name]
+        if log_sd is None:
+            return mean.expand(shape)
+        return pyro.sample(site, dist.Normal(mean, log_sd.exp()).expand(shape).to_event(len(shape)))
+
+
+class BNNProcess(nn.Module):
+    """The functions of a network with independent Gaussian weights whose means and sds are trained.
+
+    :param in_features: columns of ``x``
+    :param widths: hidden units of each layer
+    :param sharing: ``weight``: every weight has a mean and an sd of its own; ``layer``: all weights of a
+        layer share them (as do its biases), far fewer numbers that can overfit
+    :param scale: sd of the weights at the start; ``1/sqrt(fan_in)`` by default
+    :param bias_scale: sd of the biases at the start; 0 for biases that are trained numbers
+    :param dtype: of its arithmetic, whatever that of ``x``
+
+    Leaky ReLU of slope 0.2.  Sites: ``w1: [h, in]``, ``b1: [h]``, ..., deterministic ``f: [N]``.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        widths: Sequence[int] = (50, 50),
+        *,
+        sharing: Sharing = "weight",
+        scale: float | None = None,
+        bias_scale: float = 1.0,
+        dtype: torch.dtype = torch.float32,
+    ):
+        super().__init__()
+        if sharing not in ("weight", "layer"):
+            raise ValueError(f"sharing must be 'weight' or 'layer', got {sharing!r}")
+        check_numbers(in_features=in_features, **{} if scale is None else {"scale": scale})
+        if not bias_scale >= 0:
+            raise ValueError(f"bias_scale must not be negative, got {bias_scale}")
+        sizes = (in_features, *widths, 1)
+        self.layers = nn.ModuleList(
+            GaussianLayer(shape, sharing, scale or fan_in_scale(shape), bias_scale, dtype)
+            for shape in zip(sizes[1:], sizes[:-1], strict=True)
+        )
+
+    def draw(self, n: int) -> Callable[[Tensor], Tensor]:
+        """``n`` networks: ``x: [N, in] -> [n, N]``, differentiable in the parameters and in ``x``."""
+        layers = [layer.draw(n) for layer in self.layers]
+        return lambda x: network_values(layers, x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The Pyro model of one function, ``[N]``."""
+        layers = [layer.sample(number) for number, layer in enumerate(self.layers, start=1)]
+        stacked = [(weight.unsqueeze(0), bias.unsqueeze(0)) for weight, bias in layers]
+        return pyro.deterministic("f", network_values(stacked, x).squeeze(0))
+
+
+def network_values(layers: Layers, x: Tensor) -> Tensor:
+    """What ``n`` networks compute at the same ``x: [N, in]``: ``[n, N]``."""
+    hidden = x.to(layers[0][0].dtype).expand(len(layers[0][0]), *x.shape)
+    for i, (weight, bias) in enumerate(layers):
+        inputs = F.leaky_relu(hidden, SLOPE) if i else hidden
+        hidden = torch.baddbmm(bias.unsqueeze(1), inputs, weight.mT)
+    return hidden.squeeze(-1)
+
+
+class NeuralSampler(nn.Module):
+    """``f(x) = a(x)' v(e)`` with ``e ~ N(0, I)``: a network of the inputs times one of noise.
+
+    Its functions span ``noise_features`` dimensions, however many inputs they are seen at: laws at more
+    inputs than that have no density, and a classifier can always tell them from another.
+
+    :param in_features: columns of ``x``
+    :param widths: hidden units of each layer, of both networks
+    :param noise_features: dimensions of ``e``, ``a`` and ``v``
+    :param dtype: of its arithmetic, whatever that of ``x``
+
+    Leaky ReLU of slope 0.2; both networks start with weights ``N(0, 1/fan_in)``.  Sites: ``e: [noise]``,
+    deterministic ``f: [N]``.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        widths: Sequence[int] = (50, 50),
+        *,
+        noise_features: int = 10,
+        dtype: torch.dtype = torch.float32,
+    ):
+        super().__init__()
+        check_numbers(in_features=in_features, noise_features=noise_features)
+        self.of_inputs = _tower((in_features, *widths, noise_features), dtype)
+        self.of_noise = _tower((noise_features, *widths, noise_features), dtype)
+        self.noise_features, self.dtype = noise_features, dtype
+
+    def draw(self, n: int) -> Callable[[Tensor], Tensor]:
+        """``n`` functions: ``x: [N, in] -> [n, N]``, differentiable in the parameters and in ``x``."""
+        device = next(self.parameters()).device
+        noise = torch.randn(n, self.noise_features, dtype=torch.float32, device=device)
+        features = self.of_noise(noise.to(self.dtype))
+        return lambda x: features @ self.of_inputs(x.to(self.dtype)).mT
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The Pyro model of one function, ``[N]``."""
+        zeros = torch.zeros(self.noise_features, dtype=self.dtype, device=x.device)
+        noise = pyro.sample("e", dist.Normal(zeros, 1.0).to_event(1))
+        return pyro.deterministic("f", self.of_inputs(x.to(self.dtype)) @ self.of_noise(noise))
+
+
+def _tower(sizes: Sequence[int], dtype: torch.dtype) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for inputs, outputs in zip(sizes[:-1], sizes[1:], strict=True):
+        linear = nn.Linear(inputs, outputs, dtype=dtype)
+        nn.init.normal_(linear.weight, std=inputs**-0.5)
+        nn.init.normal_(linear.bias, std=0.1)
+        layers += [linear, nn.LeakyReLU(SLOPE)]
+    return nn.Sequential(*layers[:-1])
