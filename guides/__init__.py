@@ -1,5 +1,6 @@
 """Guides for any Pyro model, and the posteriors they are graded against."""
 
+from guides.bootstrap.posterior_bootstrap import PosteriorBootstrap
 from guides.core.distributions import SpikeSlab
 from guides.core.flat_guide import UnsupportedSiteError
 from guides.core.random_tensors import PathwiseGradientError, RandomTensor
@@ -25,6 +26,7 @@ __all__ = [
     "FlatPriors",
     "Horseshoe",
     "PathwiseGradientError",
+    "PosteriorBootstrap",
     "ProbabilisticBackpropagation",
     "RandomTensor",
     "SpikeSlab",

@@ -40,6 +40,14 @@ PAPERS = {
             "2023, Sparsifying Bayesian Neural Networks with Latent Binary Variables and Normalizing Flows "
             "(arXiv:2305.03395).",
         ),
+        Paper(
+            "npl",
+            "nonparametric posteriors",
+            "Lyddon, Walker and Holmes 2018, Nonparametric Learning from Bayesian Models with Randomized "
+            "Objective Functions (NeurIPS); Fong, Lyddon and Holmes 2019, Scalable Nonparametric Sampling "
+            "from Multimodal Posteriors with the Posterior Bootstrap (ICML); Ott 2022 (dissertation, "
+            "chapter 4).",
+        ),
     )
 }
 

@@ -24,7 +24,7 @@ class GuideEntry:
 
     :ivar make: how it is fitted: imports the guide and makes its method
     :ivar paper: key of the family that it came with (:mod:`zoo.papers`)
-    :ivar model: name of the model that it came with
+    :ivar model: name of the model that it came with, or of one to show it on if its family has none
     :ivar code: where it is, for those who import it
     :ivar citation: its own, where that is not the family's
     :ivar needs: the kind of weights without which the guide makes no sense, or None

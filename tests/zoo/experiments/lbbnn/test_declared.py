@@ -92,9 +92,11 @@ def test_convolutional_table(cell):
     assert set(figures) == set(BY_NAME["lbbnn/cnn"].metrics)
 
 
-def test_variance_table_tells_passes_from_networks(cell):
-    figures = images.variance_table(cell("lrt-thesis", "thesis"))
+@pytest.mark.parametrize("method", ["lrt-thesis", SLOW("mnf"), "concrete"])
+def test_variance_table_tells_passes_from_networks(cell, method):
+    figures = images.variance_table(cell(method, "thesis"))
     assert_declared("variance", figures)
+    assert_declared("thesis", figures)
     assert set(figures) == set(BY_NAME["lbbnn/variance"].metrics)
     assert figures["nll"] != figures["nll_lrt"]
 
@@ -321,8 +323,8 @@ def test_correlation_cell_of_the_reference(cell, first_rows, rows):
 
 def test_all_experiments_are_there():
     expected = (
-        "simulation correlations digits mnist fmnist kmnist cnn variance decisions entropy training pictures "
-        "export cost"
+        "simulation correlations digits mnist fmnist kmnist thesis cnn variance decisions "
+        "entropy training pictures export cost"
     )
     assert set(BY_NAME) == {f"lbbnn/{name}" for name in expected.split()}
     assert all(find_experiment(name) is experiment for name, experiment in BY_NAME.items())
@@ -340,6 +342,15 @@ def test_methods_settings_and_data_exist(experiment):
             networks.make_guide(method, lambda x: None, setting)
     work = "steps" if "cost" in experiment.name else "epochs"
     assert experiment.full.options[work] > experiment.quick.options[work]
+
+
+def test_printed_ensemble_stands_beside_passes_of_the_printed_recipe_and_drawn_networks_of_the_right_one():
+    table = BY_NAME["lbbnn/thesis"].published
+    ensemble = table["kmnist", "lrt-thesis", "thesis", "accuracy_lrt"]
+    assert ensemble == table["kmnist", "lrt", "thesis", "accuracy"]
+    assert ("kmnist", "lrt-thesis", "thesis", "accuracy") not in table
+    assert ensemble != table["kmnist", "lrt-thesis", "thesis", "accuracy_mean"]
+    assert {place[1] for place in table} == {"lrt-thesis", "lrt", "mnf", "concrete"}
 
 
 def test_priors_that_do_not_differ_are_run_once():
@@ -392,7 +403,7 @@ def test_through_the_command_line(monkeypatch, tmp_path):
     outcome = CliRunner().invoke(app, [*words, "--out", str(out)])
     assert outcome.exit_code == 0, outcome.output
     page = (out / "table.md").read_text()
-    assert "## Over the trials" in page
+    assert "## How many weights are needed" in page
     assert "density_half" in page
 
 

@@ -1,0 +1,100 @@
+"""Base measures of the Dirichlet process: where pseudo-observations come from.
+
+A base measure is anything with ``draw(count, generator) -> rows``: a tuple of tensors ``[count, ...]``, one
+for each argument of the model that has a row a datum (``(x, y)`` for a regression).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from pyro import poutine
+from torch import Tensor
+
+Rows = tuple[Tensor, ...]
+
+
+class BaseMeasure(Protocol):
+    def draw(self, count: int, generator: torch.Generator) -> Rows:
+        """``count`` pseudo-observations."""
+
+
+@dataclass(frozen=True)
+class EmpiricalBase:
+    """Rows drawn with replacement: of historical data, of another study.
+
+    :param rows: tensors ``[K, ...]`` whose rows belong together
+    """
+
+    rows: Rows
+
+    def draw(self, count: int, generator: torch.Generator) -> Rows:
+        keep = torch.randint(len(self.rows[0]), (count,), generator=generator)
+        return tuple(part[keep] for part in self.rows)
+
+
+class GaussianBase:
+    """The Gaussian with the mean and the covariance of rows, over all their columns together.
+
+    :param rows: tensors ``[K, ...]`` whose rows belong together
+    :raises ValueError: for fewer than two rows, or a column without variance, naming it
+    """
+
+    def __init__(self, *rows: Tensor):
+        flat = torch.cat([part.reshape(len(part), -1).double() for part in rows], dim=1)
+        if len(flat) < 2:
+            raise ValueError(f"a Gaussian base measure needs at least two rows, got {len(flat)}")
+        constant = [i for i, sd in enumerate(flat.std(0).tolist()) if not sd > 0]
+        if constant:
+            raise ValueError(
+                f"column {constant[0]} of the rows is constant: leave it out, or use EmpiricalBase"
+            )
+        self.mean = flat.mean(0)
+        covariance = torch.atleast_2d(torch.cov(flat.T))
+        # fewer rows than columns: the smallest multiple of the diagonal that lets Cholesky pass
+        self.root, self._kinds = _root(covariance), [(part.shape[1:], part.dtype) for part in rows]
+
+    def draw(self, count: int, generator: torch.Generator) -> Rows:
+        noise = torch.randn(count, len(self.mean), generator=generator, dtype=torch.float64)
+        flat, parts = self.mean + noise @ self.root.T, []
+        for shape, dtype in self._kinds:
+            columns, flat = flat[:, : shape.numel()], flat[:, shape.numel() :]
+            parts.append(columns.reshape(count, *shape).to(dtype))
+        return tuple(parts)
+
+
+@dataclass(frozen=True)
+class PredictiveBase:
+    """Inputs drawn with replacement, and targets from a Pyro model at these inputs (its prior predictive).
+
+    :param model: called as ``model(*inputs)`` without data
+    :param inputs: tensors ``[K, ...]``
+    :param site: the observed site that is the target
+    """
+
+    model: Callable
+    inputs: Rows
+    site: str
+
+    def draw(self, count: int, generator: torch.Generator) -> Rows:
+        keep = torch.randint(len(self.inputs[0]), (count,), generator=generator)
+        chosen = tuple(part[keep] for part in self.inputs)
+        seed = int(torch.randint(2**31, (), generator=generator))
+        with torch.random.fork_rng(devices=[]), poutine.block(), torch.no_grad():
+            torch.manual_seed(seed)
+            trace = poutine.trace(self.model).get_trace(*chosen)
+        if self.site not in trace:
+            raise ValueError(f"the base measure's model has no site {self.site!r}")
+        return (*chosen, trace.nodes[self.site]["value"])
+
+
+def _root(covariance: Tensor) -> Tensor:
+    diagonal = covariance.diagonal().diag()
+    for ridge in (0.0, 1e-10, 1e-8, 1e-6, 1e-4):
+        root, failed = torch.linalg.cholesky_ex(covariance + ridge * diagonal)
+        if not failed:
+            return root
+    raise ValueError("the covariance of the rows is singular: use EmpiricalBase")

@@ -1,0 +1,336 @@
+"""The posterior bootstrap against closed forms, brute force and large samples; and what it refuses."""
+
+from __future__ import annotations
+
+import math
+
+import pyro
+import pytest
+import torch
+from pyro import distributions as dist
+from torch.distributions import constraints
+
+from guides import PosteriorBootstrap, UnsupportedSiteError
+from guides.bootstrap.base_measures import EmpiricalBase, GaussianBase, PredictiveBase
+from guides.bootstrap.weights import dirichlet_weights
+from guides.core.svi import DivergenceError
+from guides.posterior.draws import Posterior
+
+SETTLED = {"steps": 400, "lr": 0.1}
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def numbers(rows: int = 40, seed: int = 1) -> torch.Tensor:
+    return torch.randn(rows, generator=generator(seed), dtype=torch.float64) * 2 + 1
+
+
+def regression(rows: int = 60, seed: int = 2) -> tuple[torch.Tensor, torch.Tensor]:
+    """With noise that grows along x: the likelihood below is wrong about it."""
+    x = torch.randn(rows, 2, generator=generator(seed), dtype=torch.float64)
+    noise = torch.randn(rows, generator=generator(seed + 1), dtype=torch.float64)
+    return x, x @ torch.tensor([1.0, -0.5], dtype=torch.float64) + noise * (0.2 + x[:, 0].abs())
+
+
+def double(value: float) -> torch.Tensor:
+    return torch.tensor(value, dtype=torch.float64)
+
+
+def gaussian(y=None):
+    loc = pyro.sample("loc", dist.Normal(double(0.0), 10.0))
+    scale = pyro.sample("scale", dist.LogNormal(double(0.0), 3.0))
+    with pyro.plate("data", len(y)):
+        pyro.sample("y", dist.Normal(loc, scale), obs=y)
+
+
+def mean_alone(y=None):
+    loc = pyro.sample("loc", dist.Normal(double(0.0), 2.0))
+    with pyro.plate("data", len(y)):
+        pyro.sample("y", dist.Normal(loc, 1.0), obs=y)
+
+
+def linear(x, y=None):
+    w = pyro.sample("w", dist.Normal(torch.zeros(2, dtype=torch.float64), 1.0).to_event(1))
+    with pyro.plate("data", len(x)):
+        return pyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+
+def weighted_least_squares(x, y, weights, ridge=0.0):
+    """``[B, p]`` for weights ``[B, n]``, each by a solve of its own."""
+    gram = torch.einsum("bn,ni,nj->bij", weights, x, x) + ridge * torch.eye(x.shape[1], dtype=x.dtype)
+    return torch.linalg.solve(gram, torch.einsum("bn,ni,n->bi", weights, x, y))
+
+
+# ------------------------------------------------------------------------------------------------- weights
+
+
+@pytest.mark.parametrize(("rows", "num_pseudo", "concentration"), [(20, 0, 0.0), (20, 50, 10.0)])
+def test_weights_have_the_moments_of_the_process(rows, num_pseudo, concentration):
+    draws, total = 20_000, rows + concentration
+    weights = dirichlet_weights(draws, rows, num_pseudo, concentration, generator())
+    assert weights.dtype == torch.float64
+    torch.testing.assert_close(weights.sum(-1), torch.ones(draws, dtype=torch.float64))
+    shapes = torch.ones(rows + num_pseudo, dtype=torch.float64)
+    shapes[rows:] = concentration / max(num_pseudo, 1)
+    mean = shapes / total
+    variance = mean * (1 - mean) / (total + 1)
+    assert ((weights.mean(0) - mean).abs() < 4.5 * (variance / draws).sqrt()).all()
+    spread = (weights - mean).square()
+    assert ((spread.mean(0) - variance).abs() < 4.5 * spread.std(0) / draws**0.5).all()
+    if concentration:  # the pseudo-observations' share is Beta(a, n)
+        share = weights[:, rows:].sum(-1)
+        law = torch.distributions.Beta(double(concentration), double(rows))
+        assert abs(share.mean() - law.mean) < 4.5 * law.stddev / draws**0.5
+        spread = (share - law.mean).square()
+        assert abs(spread.mean() - law.variance) < 4.5 * spread.std() / draws**0.5
+
+
+# --------------------------------------------------------------------------------------------- closed forms
+
+
+def weights_of(rows: int, num_draws: int, seed: int) -> torch.Tensor:
+    return dirichlet_weights(num_draws, rows, 0, 0.0, generator(seed))
+
+
+@pytest.mark.slow
+def test_weighted_likelihood_bootstrap_of_a_gaussian_is_its_closed_form():
+    y = numbers()
+    posterior = PosteriorBootstrap(gaussian).fit(y, num_draws=30, seed=4, steps=800, lr=0.3)
+    weights = weights_of(len(y), 30, 4)
+    loc = weights @ y
+    scale = (weights * (y - loc[:, None]) ** 2).sum(-1).sqrt()
+    found = posterior.draws()
+    torch.testing.assert_close(found["loc"], loc, rtol=0, atol=1e-3)
+    torch.testing.assert_close(found["scale"], scale, rtol=1e-3, atol=0)
+    assert max(map(abs, posterior.info["last_tenth"])) < 1e-4
+
+
+@pytest.mark.parametrize("loss", ["mle", "map", "own"])
+def test_linear_regression_is_weighted_least_squares(loss):
+    x, y = regression()
+
+    def square(theta, x, y):
+        return 0.5 * (y - x @ theta["w"]) ** 2
+
+    bootstrap = PosteriorBootstrap(linear, loss=square if loss == "own" else loss)
+    found = bootstrap.fit(x, y, num_draws=20, seed=5, **SETTLED).draws()["w"]
+    ridge = 1 / len(x) if loss == "map" else 0.0
+    expected = weighted_least_squares(x, y, weights_of(len(x), 20, 5), ridge)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_large_samples_have_the_sandwich_covariance():
+    """Not that of the likelihood, which believes in one noise for all rows."""
+    x, y = regression(rows=2000)
+    draws = weighted_least_squares(x, y, weights_of(2000, 2000, 6))
+    some = PosteriorBootstrap(linear).fit(x, y, num_draws=200, seed=6, steps=120, lr=0.2).draws()["w"]
+    best = torch.linalg.lstsq(x, y[:, None]).solution[:, 0]
+    bread = torch.linalg.inv(x.T @ x)
+    meat = (x * (y - x @ best)[:, None] ** 2).T @ x
+    sandwich = bread @ meat @ bread
+    for found in (draws, some):
+        centred = found - found.mean(0)
+        products = torch.einsum("bi,bj->bij", centred, centred)
+        error = products.std(0) / len(found) ** 0.5
+        # 1/n beside the Monte Carlo error: the expansion's own
+        assert ((products.mean(0) - sandwich).abs() < 4.5 * error + 0.05 * sandwich.abs().max()).all()
+    assert sandwich[0, 0] > 1.5 * bread[0, 0]
+
+
+@pytest.mark.parametrize("concentration", [5.0, 80.0])
+def test_pseudo_observations_weigh_as_much_as_the_concentration(concentration):
+    """Of a mean: ``E = (n mean + a E_pi) / (n + a)``, and the variance of the mixture over ``n + a + 1``."""
+    y = numbers(rows=30)
+    base = EmpiricalBase((torch.tensor([6.0, 8.0], dtype=torch.float64),))
+    bootstrap = PosteriorBootstrap(mean_alone, concentration, base, num_pseudo=300)
+    loc = bootstrap.fit(y, num_draws=600, seed=7, steps=250, lr=0.3).draws()["loc"]
+    total = len(y) + concentration
+    mean = (y.sum() + concentration * 7.0) / total
+    second = ((y**2).sum() + concentration * 50.0) / total
+    variance = (second - mean**2) / (total + 1)
+    # of the truncation: the drawn base measure has a mean of its own
+    variance = variance + (concentration / total) ** 2 * 1.0 / 300 * (1 - 1 / (total + 1))
+    assert abs(loc.mean() - mean) < 4.5 * (variance / 600).sqrt()
+    spread = (loc - mean).square()
+    assert abs(spread.mean() - variance) < 4.5 * spread.std() / 600**0.5
+
+
+def test_draws_together_are_draws_one_by_one():
+    x, y = regression()
+
+    def reads_a_value(x, y=None):
+        w = pyro.sample("w", dist.Normal(torch.zeros(2, dtype=torch.float64), 1.0).to_event(1))
+        assert w[0].item() < 1e6  # which torch.func.vmap forbids
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+    settings = {"num_draws": 3, "seed": 8, "steps": 15}
+    base = {"concentration": 20.0, "num_pseudo": 30}
+    together = PosteriorBootstrap(linear, **base).fit(x, y, **settings)
+    alone = PosteriorBootstrap(reads_a_value, **base).fit(x, y, **settings)
+    torch.testing.assert_close(together.draws()["w"], alone.draws()["w"])
+    assert together.info["losses"] == pytest.approx(alone.info["losses"])
+
+
+@pytest.mark.slow
+def test_draws_in_processes_are_draws_one_by_one():
+    y = numbers()
+
+    def reads_a_value(y=None):
+        loc = pyro.sample("loc", dist.Normal(double(0.0), 2.0))
+        assert loc.item() < 1e6
+        with pyro.plate("data", len(y)):
+            pyro.sample("y", dist.Normal(loc, 1.0), obs=y)
+
+    runs = [PosteriorBootstrap(reads_a_value).fit(y, num_draws=3, steps=9, jobs=jobs) for jobs in (1, 2)]
+    assert torch.equal(runs[0].draws()["loc"], runs[1].draws()["loc"])
+
+
+def test_same_seed_same_draws_and_nothing_else_moves():
+    x, y = regression()
+    pyro.param("mine", torch.tensor(1.0))
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    runs = [
+        PosteriorBootstrap(linear).fit(x, y, num_draws=3, seed=s, steps=5).draws()["w"] for s in (1, 1, 2)
+    ]
+    assert torch.equal(torch.get_rng_state(), before)
+    assert list(pyro.get_param_store()) == ["mine"]
+    assert torch.equal(runs[0], runs[1])
+    assert not torch.equal(runs[0], runs[2])
+
+
+def test_a_posterior_like_every_other(tmp_path):
+    x, y = regression()
+    posterior = PosteriorBootstrap(linear).fit(x, y, num_draws=50, steps=30)
+    assert isinstance(posterior, Posterior)
+    assert posterior.predictive(x).mean.shape == (60,)
+    posterior.save(tmp_path / "fit.nc", x, observed_data={"y": y})
+    loaded = Posterior.load(tmp_path / "fit.nc", linear)
+    assert torch.equal(loaded.draws()["w"], posterior.draws()["w"])
+    assert loaded.info["method"] == "posterior-bootstrap"
+
+
+# -------------------------------------------------------------------------------------------- base measures
+
+
+def test_gaussian_base_has_the_moments_of_the_rows():
+    x, y = regression(rows=300)
+    drawn = GaussianBase(x, y).draw(40_000, generator())
+    assert [part.shape for part in drawn] == [(40_000, 2), (40_000,)]
+    rows, found = torch.cat([x, y[:, None]], 1), torch.cat([drawn[0], drawn[1][:, None]], 1)
+    error = rows.std(0) / 200
+    assert ((found.mean(0) - rows.mean(0)).abs() < 4.5 * error).all()
+    torch.testing.assert_close(torch.cov(found.T), torch.cov(rows.T), rtol=0.1, atol=0.05)
+
+
+def test_predictive_base_draws_targets_from_a_model():
+    x, _ = regression()
+    base = PredictiveBase(linear, (x,), "y")
+    first, again = base.draw(500, generator(1)), base.draw(500, generator(1))
+    assert torch.equal(first[1], again[1])
+    assert first[0].shape == (500, 2)
+    posterior = PosteriorBootstrap(linear, 10.0, base, 50).fit(*regression(), num_draws=5, steps=20)
+    assert posterior.info["num_pseudo"] == 50
+    with pytest.raises(ValueError, match="no site 'z'"):
+        PredictiveBase(linear, (x,), "z").draw(3, generator())
+
+
+# ------------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize("wrong", [-1.0, math.nan, math.inf])
+def test_concentrations_out_of_range(wrong):
+    with pytest.raises(ValueError, match="concentration must be a number of rows"):
+        PosteriorBootstrap(linear, wrong)
+
+
+def test_arguments_that_contradict_each_other():
+    with pytest.raises(ValueError, match="need a concentration above zero"):
+        PosteriorBootstrap(linear, num_pseudo=10)
+    with pytest.raises(ValueError, match="loss must be"):
+        PosteriorBootstrap(linear, loss="mpa")
+    with pytest.raises(ValueError, match="num_pseudo must be at least 1"):
+        PosteriorBootstrap(linear, 1.0, num_pseudo=0)
+    with pytest.raises(ValueError, match="num_draws, steps and lr"):
+        PosteriorBootstrap(linear).fit(*regression(), num_draws=0)
+
+
+def test_base_measures_that_do_not_fit():
+    x, y = regression()
+    with pytest.raises(ValueError, match=r"rows of shape \(3,\) where the data have \(2,\)"):
+        PosteriorBootstrap(linear, 1.0, EmpiricalBase((torch.zeros(5, 3), torch.zeros(5)))).fit(x, y)
+    with pytest.raises(ValueError, match="draws 1 tensors, the model has 2"):
+        PosteriorBootstrap(linear, 1.0, EmpiricalBase((torch.zeros(5, 2),))).fit(x, y)
+    with pytest.raises(ValueError, match="column 2 of the rows is constant"):
+        PosteriorBootstrap(linear, 1.0).fit(x, torch.zeros(60))
+    with pytest.raises(ValueError, match="at least two rows"):
+        GaussianBase(torch.zeros(1, 3))
+
+
+def test_rows_that_cannot_be_weighted():
+    x, y = regression()
+    y = y.clone()
+    y[7] = math.nan
+    with (
+        pytest.raises(ValueError, match="argument 1 of the model is not finite in row 7"),
+        pyro.validation_enabled(False),
+    ):
+        PosteriorBootstrap(linear).fit(x, y)
+    with pytest.raises(ValueError, match="at least two, plate 'data' has 1"):
+        PosteriorBootstrap(linear).fit(x[:1], y[:1])
+    with pytest.raises(ValueError, match="observes nothing"):
+        PosteriorBootstrap(linear).fit(x)
+
+
+def test_models_that_have_no_rows():
+    x, y = regression()
+
+    def without_plate(x, y):
+        w = pyro.sample("w", dist.Normal(torch.zeros(2, dtype=torch.float64), 1.0).to_event(1))
+        pyro.sample("y", dist.Normal(x @ w, 1.0).to_event(1), obs=y)
+
+    def local(x, y):
+        with pyro.plate("data", len(x)):
+            z = pyro.sample("z", dist.Normal(double(0.0), 1.0))
+            pyro.sample("y", dist.Normal(z, 1.0), obs=y)
+
+    def minibatches(x, y):
+        w = pyro.sample("w", dist.Normal(torch.zeros(2, dtype=torch.float64), 1.0).to_event(1))
+        with pyro.plate("data", len(x), subsample_size=10) as rows:
+            pyro.sample("y", dist.Normal(x[rows] @ w, 1.0), obs=y[rows])
+
+    def discrete(x, y):
+        z = pyro.sample("z", dist.Bernoulli(double(0.5)))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(z, 1.0), obs=y)
+
+    for model, message in ((without_plate, "share no pyro.plate"), (minibatches, "is subsampled")):
+        with pytest.raises(ValueError, match=message):
+            PosteriorBootstrap(model).fit(x, y)
+    for model, message in ((local, "site 'z' has a value for every row"), (discrete, "site 'z' is discrete")):
+        with pytest.raises(UnsupportedSiteError, match=message):
+            PosteriorBootstrap(model).fit(x, y)
+
+
+def test_a_loss_that_leaves_the_numbers_is_named():
+    def falls(theta, y):
+        return (theta["loc"] * 1e308) ** 3 * y.abs()
+
+    with pytest.raises(DivergenceError, match=r"draw \d+, step \d+: the loss is"):
+        PosteriorBootstrap(mean_alone, loss=falls).fit(numbers(), num_draws=2, steps=50)
+
+
+def test_supports_are_kept():
+    def positive(y=None):
+        rate = pyro.sample("rate", dist.Gamma(double(2.0), 1.0))
+        with pyro.plate("data", len(y)):
+            pyro.sample("y", dist.Exponential(rate), obs=y)
+
+    y = numbers().abs()
+    rate = PosteriorBootstrap(positive).fit(y, num_draws=20, seed=3, **SETTLED).draws()["rate"]
+    assert constraints.positive.check(rate).all()
+    torch.testing.assert_close(rate, 1 / (weights_of(len(y), 20, 3) @ y), rtol=1e-3, atol=0)
