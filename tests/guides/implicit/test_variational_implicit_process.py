@@ -24,9 +24,9 @@ def network() -> BNNProcess:
     return BNNProcess(1, (10,), dtype=torch.float64)
 
 
-def fitted(prior=None, steps: int = 3, **options) -> VariationalImplicitProcess:
+def fitted(prior=None, steps: int = 3, lr: float = 1e-2, **options) -> VariationalImplicitProcess:
     options = {"num_functions": 6, "noise_scale": NOISE, **options}
-    return VariationalImplicitProcess(prior or network(), **options).fit(X, Y, steps=steps, lr=1e-2)
+    return VariationalImplicitProcess(prior or network(), **options).fit(X, Y, steps=steps, lr=lr)
 
 
 def exact(guide: VariationalImplicitProcess):
@@ -58,11 +58,10 @@ def test_the_exact_posterior_of_the_features_reaches_their_evidence():
 
 def test_a_fit_finds_it():
     """The divergence from the exact posterior is what the bound lacks."""
-    guide = fitted(network().requires_grad_(False), alpha=0.0, steps=600)
+    guide = fitted(network().requires_grad_(False), alpha=0.0, steps=400, lr=0.1)
     evidence = exact(guide)[0].log_evidence
     gap = evidence - (guide.energy(X, Y) - guide.divergence()).item()
-    assert 0 < gap < 0.5
-    assert 0 < evidence + guide.losses[-1] or guide.losses[-1] == pytest.approx(gap - evidence, abs=0.1)
+    assert -1e-9 < gap < 0.1
 
 
 def test_with_many_functions_it_is_the_prior_s_gaussian_process():
