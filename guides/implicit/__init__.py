@@ -2,6 +2,8 @@
 
 from guides.implicit.adversarial import AADM, AdversarialVariationalBayes
 from guides.implicit.discriminator import DiscriminatorKL, SaturationWarning
+from guides.implicit.functional_bnn import FunctionalBNN
+from guides.implicit.gaussian_process import GaussianProcess
 from guides.implicit.processes import FunctionSite, ImplicitProcess
 from guides.implicit.sparse_implicit_process import SparseImplicitProcess
 from guides.implicit.variational_implicit_process import VariationalImplicitProcess
@@ -11,6 +13,8 @@ __all__ = [
     "AdversarialVariationalBayes",
     "DiscriminatorKL",
     "FunctionSite",
+    "FunctionalBNN",
+    "GaussianProcess",
     "ImplicitProcess",
     "SaturationWarning",
     "SparseImplicitProcess",

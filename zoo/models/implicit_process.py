@@ -23,6 +23,8 @@ from zoo.models.weights import fan_in_scale
 SLOPE = 0.2
 #: Sd of the prior's means at the start: not zero, or all hidden units would be trained alike.
 START_SD = 0.05
+#: Sd of a posterior's weights at the start.
+POSTERIOR_SD = 0.1
 
 Sharing = Literal["weight", "layer"]
 #: Weights ``[n, out, in]`` and biases ``[n, out]`` of ``n`` networks, layer after layer.
@@ -119,6 +121,18 @@ class BNNProcess(nn.Module):
         layers = [layer.sample(number) for number, layer in enumerate(self.layers, start=1)]
         stacked = [(weight.unsqueeze(0), bias.unsqueeze(0)) for weight, bias in layers]
         return pyro.deterministic("f", network_values(stacked, x).squeeze(0))
+
+
+def posterior_network(
+    in_features: int, widths: Sequence[int] = (50, 50), *, dtype: torch.dtype = torch.float32
+) -> BNNProcess:
+    """A network whose weights' means and sds are a posterior to be fitted: it starts at one random network,
+    means ``N(0, 1/fan_in)`` and all sds 0.1.
+    """
+    network = BNNProcess(in_features, widths, scale=POSTERIOR_SD, bias_scale=POSTERIOR_SD, dtype=dtype)
+    for layer in network.layers:
+        nn.init.normal_(layer.weight_mean, std=layer.shapes["weight"][1] ** -0.5)
+    return network
 
 
 def network_values(layers: Layers, x: Tensor) -> Tensor:
