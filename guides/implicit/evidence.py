@@ -9,7 +9,7 @@ from guides.core.svi import half_cosine, shuffled_epochs
 from guides.implicit.processes import ImplicitProcess
 
 #: Functions drawn to know the moments of a process that cannot tell them.
-FUNCTIONS = 200
+FUNCTIONS = 100
 #: Rows of a step: the covariance of more of them cannot be told by so many functions.
 ROWS = 30
 #: Log variance of the noise at the start, of a target of variance 1.

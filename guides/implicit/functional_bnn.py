@@ -112,8 +112,8 @@ class FunctionalBNN(FittedGuide):
         batch_size: int = 20,
         lr: float = 5e-3,
         warm_up: float = 0.2,
-        prior_steps: int = 1000,
-        prior_lr: float = 1e-2,
+        prior_steps: int = 300,
+        prior_lr: float = 2e-2,
         seed: int = 0,
         on_step: Callable[[int, FunctionalBNN], None] | None = None,
     ) -> FunctionalBNN:

@@ -28,7 +28,7 @@ def fitted(prior=None, steps: int = 3, seed: int = 0, **options) -> FunctionalBN
     return guide.fit(X, Y, steps=steps, batch_size=10, prior_steps=5, seed=seed)
 
 
-# ------------------------------------------------------------------------------------------ Gaussian processes
+# ----------------------------------------------------------------------------------------- Gaussian processes
 
 
 def test_a_gaussian_process_has_its_kernel():
@@ -81,7 +81,7 @@ def test_a_prior_is_fitted_by_evidence(make):
     assert evidence(noise) > before + 5
 
 
-# --------------------------------------------------------------------------------------------------- the guide
+# -------------------------------------------------------------------------------------------------- the guide
 
 
 @pytest.mark.parametrize("make", [lambda: GaussianProcess(1), lambda: BNNProcess(1, (8,))])
