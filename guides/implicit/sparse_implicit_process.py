@@ -131,6 +131,7 @@ class SparseImplicitProcess(FittedGuide):
         )  # fmt: skip
         super().__init__(settings)
         self.prior = prior if hasattr(prior, "draw") else FunctionSite(prior, site)
+        self._classifier: DiscriminatorKL | None = None
 
     # ------------------------------------------------------------------------------------------------ fitting
 
@@ -145,6 +146,7 @@ class SparseImplicitProcess(FittedGuide):
         classifier_lr: float = 1e-3,
         warm_up: float = 0.2,
         seed: int = 0,
+        on_start: Callable[[SparseImplicitProcess], None] | None = None,
         on_step: Callable[[int, SparseImplicitProcess], None] | None = None,
     ) -> SparseImplicitProcess:
         """Fits to data whose columns and target have means near 0 and sds near 1.
@@ -161,6 +163,8 @@ class SparseImplicitProcess(FittedGuide):
             closely, below it stays a loose penalty
         :param warm_up: share of the steps in which the weight of the KL divergence grows from 0 to 1
         :param seed: of everything random; torch's generators stay as they are
+        :param on_start: called with this object before the first step, to start inducing inputs elsewhere, or
+            to keep parameters where they are (``requires_grad_(False)``)
         :param on_step: called after every step with its number, from 1, and this object
         :returns: this object
         :raises ValueError: for data of other shapes, not finite or constant, or arguments out of range
@@ -177,6 +181,9 @@ class SparseImplicitProcess(FittedGuide):
             classifier = DiscriminatorKL(
                 self.settings.hidden, self.settings.adaptive_contrast, lr=classifier_lr
             )
+            self._classifier = classifier
+            if on_start is not None:
+                on_start(self)
 
             def loss(batch: tuple, weight: float) -> Tensor:
                 return self._loss(classifier, *batch, weight)
@@ -228,15 +235,36 @@ class SparseImplicitProcess(FittedGuide):
         :param rows: of the whole data
         :param weight: of the KL divergence
         """
+        u, drawn, conditional = self._drawn(x)
+        classifier.step(u, drawn)
+        energy = rows / len(x) * self._energy(conditional, u.double(), y.double())
+        return weight * self._divergence(classifier, u, drawn) - energy
+
+    def _drawn(self, x: Tensor) -> tuple[Tensor, Tensor, Conditional]:
+        """Draws at the inducing inputs of the posterior and of the prior, ``[S, M]``, and ``p(f | u)`` at
+        ``x`` by the latter.
+        """
         inducing = len(self.inducing)
         values = self.prior.draw(self.settings.num_functions)(torch.cat((self.inducing, x)))
         drawn, u = values[:, :inducing].to(self.inducing.dtype), self.generator(self.settings.num_samples)
-        classifier.step(u, drawn)
-        conditional = InducingMoments.of(drawn, self.settings.jitter).conditional(values[:, inducing:])
-        energy = rows / len(x) * self._energy(conditional, u.double(), y.double())
+        return u, drawn, InducingMoments.of(drawn, self.settings.jitter).conditional(values[:, inducing:])
+
+    def _divergence(self, classifier: DiscriminatorKL, u: Tensor, drawn: Tensor) -> Tensor:
         if self.settings.symmetrised:
-            return weight * classifier.symmetrised(u, drawn) - energy
-        return weight * classifier.log_ratio(u).mean() - energy
+            return classifier.symmetrised(u, drawn)
+        return classifier.log_ratio(u).mean()
+
+    def terms(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """What the objective is made of: the alpha energy of rows ``x: [N, d]``, ``y: [N]``, and the KL term,
+        ``[]`` each, with gradients; by torch's global random numbers and the classifier of the fit.
+
+        :raises RuntimeError: without a fit; a file has no classifier
+        """
+        if self._classifier is None:
+            raise RuntimeError("no classifier: call fit")
+        u, drawn, conditional = self._drawn(x)
+        energy = self._energy(conditional, u.double(), y.double())
+        return energy, self._divergence(self._classifier, u, drawn)
 
     def _energy(self, conditional: Conditional, u: Tensor, y: Tensor) -> Tensor:
         """Sum over the rows; the function given ``u`` is integrated out."""

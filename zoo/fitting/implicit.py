@@ -167,3 +167,14 @@ def adversarial(alpha: Callable[[Callable], float]) -> Implicit:
         return AdversarialVariationalBayes(model, alpha=alpha(model))
 
     return Implicit(make, AdversarialVariationalBayes.load, of_functions=False)
+
+
+METHODS: dict[str, Callable[[], Implicit]] = {
+    "sip-bnn": lambda: sparse_implicit_process(bnn_prior),
+    "sip-ns": lambda: sparse_implicit_process(neural_sampler),
+    "vip": variational_implicit_process,
+    "fbnn-bnn": lambda: functional_bnn(shared_prior),
+    "fbnn-gp": lambda: functional_bnn(gaussian_process),
+    "avb": lambda: adversarial(lambda model: 0.0),
+    "aadm": lambda: adversarial(alpha_for),
+}

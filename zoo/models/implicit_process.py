@@ -17,6 +17,7 @@ from pyro import distributions as dist
 from torch import Tensor, nn
 
 from guides.core.checks import check_numbers
+from zoo.models.likelihoods import observe, observe_numpyro
 from zoo.models.weights import fan_in_scale
 
 #: Slope of the leaky ReLU for negative numbers, that of the published networks.
@@ -195,3 +196,46 @@ def _tower(sizes: Sequence[int], dtype: torch.dtype) -> nn.Sequential:
         nn.init.normal_(linear.bias, std=0.1)
         layers += [linear, nn.LeakyReLU(SLOPE)]
     return nn.Sequential(*layers[:-1])
+
+
+class LearnedNetwork(nn.Module):
+    """The regression whose function has the law of a process, the parameters of which stay as they are: what
+    NUTS samples under a prior that was learned elsewhere.
+
+    :param process: its weights' means and sds
+    :param noise_scale: fixes the noise, in the units of ``y``; else its precision ``~ Gamma(6, 6)``
+
+    Sites: those of the process, ``noise_precision: []``; observed ``y: [N]``.
+    """
+
+    def __init__(self, process: BNNProcess, noise_scale: float | None = None):
+        super().__init__()
+        self.process, self.noise_scale = process.requires_grad_(False), noise_scale
+
+    def forward(self, x: Tensor, y: Tensor | None = None, size: int | None = None) -> Tensor:
+        """The Pyro model, ``[N]``."""
+        output = self.process(x)
+        observe("normal", output, y, len(x), size, self.noise_scale)
+        return output
+
+    def twin(self, x, y=None):
+        """The same model in NumPyro."""
+        import jax.numpy as jnp
+        import numpyro
+        import numpyro.distributions as ndist
+
+        def numbers(layer: GaussianLayer, name: str, site: str):
+            mean, log_sd = getattr(layer, f"{name}_mean"), getattr(layer, f"{name}_log_sd")
+            shape = layer.shapes[name]
+            loc = jnp.broadcast_to(jnp.asarray(mean.detach().numpy()), shape)
+            if log_sd is None:
+                return loc
+            scale = jnp.broadcast_to(jnp.exp(jnp.asarray(log_sd.detach().numpy())), shape)
+            return numpyro.sample(site, ndist.Normal(loc, scale).to_event(len(shape)))
+
+        hidden = x
+        for number, layer in enumerate(self.process.layers, start=1):
+            inputs = hidden if number == 1 else jnp.where(hidden > 0, hidden, SLOPE * hidden)
+            weight = numbers(layer, "weight", f"w{number}")
+            hidden = inputs @ weight.T + numbers(layer, "bias", f"b{number}")
+        return observe_numpyro("normal", hidden.squeeze(-1), y, self.noise_scale)

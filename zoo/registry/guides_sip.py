@@ -35,53 +35,25 @@ def refuses_classes(traits: Traits) -> str:
     return ""
 
 
-def _sparse(prior: str) -> Callable[[], Method]:
+def _method(name: str) -> Callable[[], Method]:
     def make() -> Method:
-        from zoo.fitting import implicit
+        from zoo.fitting.implicit import METHODS
 
-        return implicit.sparse_implicit_process(getattr(implicit, prior))
+        return METHODS[name]()
 
     return make
 
 
-def _variational() -> Method:
-    from zoo.fitting import implicit
-
-    return implicit.variational_implicit_process()
-
-
-def _functional(prior: str) -> Callable[[], Method]:
-    def make() -> Method:
-        from zoo.fitting import implicit
-
-        return implicit.functional_bnn(getattr(implicit, prior))
-
-    return make
-
-
-def _avb() -> Method:
-    from zoo.fitting import implicit
-
-    return implicit.adversarial(lambda model: 0.0)
-
-
-def _aadm() -> Method:
-    from zoo.fitting import implicit
-
-    return implicit.adversarial(implicit.alpha_for)
-
-
-def _sip(name: str, summary: str, prior: str, law: str, fails: str, called: tuple[str, ...]) -> GuideEntry:
+def _sip(name: str, summary: str, law: str, fails: str) -> GuideEntry:
     return GuideEntry(
         name,
         summary,
-        _sparse(prior),
+        _method(name),
         paper="sip",
         model="bnn",
         code="guides.implicit.SparseImplicitProcess(prior, 50).fit(x, y)",
         refuses=refuses_classes,
         note=f"{OWN_PRIOR}; {ONE_COLUMN}",
-        called=called,
         card=Card(
             law=f"{law}\n"
             "q(f, u) = p(f | u) q(u): u at 50 inducing inputs that move, from a network of noise\n"
@@ -98,25 +70,21 @@ ENTRIES = (
     _sip(
         "sip-bnn",
         "sparse implicit process, prior a network",
-        "bnn_prior",
         "f: a 50-50 network whose weights' means and sds are trained",
         "no bound; the classifier saturates in most fits, its divergence is a penalty then; parameters of "
         "single weights can overfit small data",
-        ("sip_bnn",),
     ),
     _sip(
         "sip-ns",
-        "sparse implicit process, prior a neural sampler",
-        "neural_sampler",
+        "sparse implicit process, a neural sampler",
         "f(x) = a(x)' v(e), e ~ N(0, I) of 10 dimensions: two networks",
         "its functions span ten dimensions: the divergence at more inducing inputs is infinite, and the "
         "classifier always saturated",
-        ("sip_ns",),
     ),
     GuideEntry(
         "vip",
         "variational implicit process: 20 functions",
-        _variational,
+        _method("vip"),
         paper="sip",
         model="bnn",
         code="guides.implicit.VariationalImplicitProcess(prior, 20).fit(x, y)",
@@ -137,14 +105,13 @@ ENTRIES = (
         GuideEntry(
             name,
             summary,
-            _functional(prior),
+            _method(name),
             paper="sip",
             model="bnn",
             code=f"guides.implicit.FunctionalBNN(network, {code}).fit(x, y)",
             citation=FBNN,
             refuses=refuses_classes,
             note=OWN_PRIOR,
-            called=called,
             card=Card(
                 law="f: a 50-50 network, an independent Gaussian on every weight\n"
                 f"prior: {words}, fitted by evidence first\n"
@@ -154,29 +121,25 @@ ENTRIES = (
                 fails="the gradient is biased, the more inputs the more; no bound, and no value to watch",
             ),
         )
-        for name, summary, prior, code, words, called in (
+        for name, summary, code, words in (
             (
                 "fbnn-bnn",
                 "functional BNN, prior a network",
-                "shared_prior",
                 "BNNProcess(13)",
                 "a 50-50 network, one mean and one sd a layer",
-                ("fbnn_bnn",),
             ),
             (
                 "fbnn-gp",
                 "functional BNN, prior a Gaussian process",
-                "gaussian_process",
                 "GaussianProcess(13)",
                 "a Gaussian process, a length for every column",
-                ("fbnn_gp",),
             ),
         )
     ),
     GuideEntry(
         "avb",
         "weights from a network of noise (AVB)",
-        _avb,
+        _method("avb"),
         paper="sip",
         model="bnn",
         code="guides.implicit.AdversarialVariationalBayes(model).fit(x, y)",
@@ -196,7 +159,7 @@ ENTRIES = (
     GuideEntry(
         "aadm",
         "avb with an alpha energy (AADM)",
-        _aadm,
+        _method("aadm"),
         paper="sip",
         model="bnn",
         code="guides.implicit.AADM(model, alpha=0.5).fit(x, y)",

@@ -187,6 +187,33 @@ def test_any_pyro_model(tmp_path):
     assert posterior.predictive(X).batch_shape == (40,)
 
 
+def test_starts_elsewhere_and_what_is_held_stays():
+    def start(guide):
+        guide.inducing.data = torch.linspace(-1, 1, 5).unsqueeze(-1)
+        guide.generator.requires_grad_(False)
+        starts.append({name: p.clone() for name, p in guide.named_parameters()})
+
+    starts: list = []
+    guide = SparseImplicitProcess(network(), 5).fit(X, Y, steps=3, on_start=start)
+    for name, p in guide.generator.named_parameters():
+        assert torch.equal(p, starts[0][f"generator.{name}"])
+    moved = guide.inducing - torch.linspace(-1, 1, 5).unsqueeze(-1)
+    assert 0 < moved.abs().max() < 0.02
+
+
+def test_terms_are_those_of_the_objective():
+    """By the same random numbers, but for the classifier's step before."""
+    guide = fitted()
+    torch.manual_seed(5)
+    energy, divergence = guide.terms(X, Y)
+    torch.manual_seed(5)
+    guide._classifier.step = lambda u, drawn: None
+    loss = guide._loss(guide._classifier, X, Y, len(X), 0.3)
+    torch.testing.assert_close(loss, 0.3 * divergence - energy)
+    with pytest.raises(RuntimeError, match="no classifier"):
+        SparseImplicitProcess(network()).terms(X, Y)
+
+
 def test_facts_of_the_fit():
     guide = fitted(steps=20)
     json.dumps(guide.facts)
