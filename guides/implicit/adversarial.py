@@ -43,8 +43,9 @@ class AdversarialVariationalBayes(FittedGuide):
     ``KL(q || p)`` by adaptive contrast (Mescheder, Nowozin and Geiger 2017, "Adversarial Variational Bayes",
     ICML): a Gaussian ``r`` with the moments of ``q`` (its correlations too where there are five draws a
     weight) is compared with the prior, whose density the model has, and a classifier compares ``q`` with
-    ``r``.  With ``alpha`` above 0 the likelihood enters as an alpha energy (Rodriguez Santana and Hernandez-Lobato 2022, "Adversarial
-    alpha-divergence minimization for Bayesian approximate inference", Neurocomputing: AADM).
+    ``r``.  With ``alpha`` above 0 the likelihood enters as an alpha energy (Rodriguez Santana and Hernandez-
+    Lobato 2022, "Adversarial alpha-divergence minimization for Bayesian approximate inference",
+    Neurocomputing: AADM).
 
     ``q`` lives on a surface of as many dimensions as the narrowest layer or the noise has: with more weights
     than that it has no density, and the divergence is a penalty rather than a distance.
