@@ -56,7 +56,7 @@ def _sip(name: str, summary: str, law: str, fails: str) -> GuideEntry:
         note=f"{OWN_PRIOR}; {ONE_COLUMN}",
         card=Card(
             law=f"{law}\n"
-            "q(f, u) = p(f | u) q(u): u at 50 inducing inputs that move (20 in one column), from a network of noise\n"
+            "q(f, u) = p(f | u) q(u): u at 50 (one column: 20) inputs that move, from a network of noise\n"
             "p(f | u): Gaussian, by the moments of five times as many drawn functions\n"
             "maximised: alpha energy - (KL(q || p) + KL(p || q)) / 2, by a classifier",
             assumes=REGRESSION,
