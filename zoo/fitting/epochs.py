@@ -23,6 +23,7 @@ from guides.core.flat_guide import FlatGuide
 from guides.core.svi import Schedule, half_cosine, shuffled_epochs, svi_steps
 from guides.posterior.evaluate import over_draws
 from zoo.fitting.svi import fitting
+from zoo.seeds import stable_seed
 
 #: Rows that all members of an ensemble see at once.
 ROWS = 1000
@@ -36,32 +37,39 @@ class Training:
     :ivar lr: first learning rate of Adam; it falls to zero along a half cosine
     :ivar batch_size: rows of a minibatch; a last one that is smaller is left out
     :ivar seed: of the start, the orders and the noise
+    :ivar stop_after: epochs that are taken, where the training is broken off before its end: the schedule is
+        that of all ``epochs``
     """
 
     epochs: int
     lr: float = 1e-3
     batch_size: int = 100
     seed: int = 0
+    stop_after: int | None = None
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.batch_size < 1 or not self.lr > 0:
             raise ValueError("epochs, batch_size and lr must be positive")
+        if not 1 <= self.taken <= self.epochs:
+            raise ValueError(f"stop_after must lie between 1 and {self.epochs}, not {self.stop_after}")
+
+    @property
+    def taken(self) -> int:
+        """Epochs that are taken."""
+        return self.epochs if self.stop_after is None else self.stop_after
 
     def steps_an_epoch(self, rows: int) -> int:
         return rows // min(self.batch_size, rows)
 
     def schedule(self, rows: int) -> Schedule:
-        """The learning rate falls from step to step, a guide is annealed from epoch to epoch."""
-        steps, epochs = self.steps_an_epoch(rows), self.epochs
-
-        def learning_rate(step: int) -> float:
-            epoch, i = divmod(step, steps)
-            return half_cosine(self.lr, (epoch + i / steps) / epochs)
-
-        def progress(step: int) -> float:
-            return step // steps / max(1, epochs - 1)
-
-        return Schedule(steps * epochs, learning_rate, progress)
+        """Of the steps that are taken; what falls or is annealed changes from step to step."""
+        each = self.steps_an_epoch(rows)
+        steps = each * self.epochs
+        return Schedule(
+            each * self.taken,
+            lambda step: half_cosine(self.lr, step, steps),
+            lambda step: step / max(1, steps - 1),
+        )
 
 
 @dataclass
@@ -88,7 +96,7 @@ def train(
 ) -> History:
     """Fits the guide by minibatches; one Monte Carlo sample a step.
 
-    A guide with a temperature is annealed along with the learning rate.
+    A guide with a temperature is annealed along with the learning rate, from step to step.
 
     :param data: the model's arguments, tensors ``[N, ...]`` whose rows belong together; the model also takes
         ``N`` after them
@@ -105,11 +113,11 @@ def train(
         torch.manual_seed(training.seed)
         set_up(guide, data, training)
         svi = SVI(model, guide, guide.optimizer(training.lr), guide.elbo())
-        batches = shuffled_epochs(data, training.batch_size, training.seed)
+        batches = shuffled_epochs(data, training.batch_size, stable_seed("orders", training.seed))
         steps = svi_steps(svi, batches, training.schedule(rows))
         if each_epoch is not None:
             history.figures.append(each_epoch(0))
-        for epoch in range(training.epochs):
+        for epoch in range(training.taken):
             losses, seconds = zip(*itertools.islice(steps, training.steps_an_epoch(rows)), strict=True)
             history.losses.append(math.fsum(losses) / len(losses))
             history.seconds.append(math.fsum(seconds))
@@ -199,5 +207,5 @@ def entropy(probabilities: Tensor) -> Tensor:
 
 def stacked(posteriors: list[FlatGuide], *, seed: int = 0) -> dict[str, Tensor]:
     """One draw of each guide: the members of a deep ensemble of point estimates, ``{name: [M, *site]}``."""
-    draws = [guide.draws(1, seed=seed) for guide in posteriors]
+    draws = [guide.draws(1, seed=stable_seed("member", seed, i)) for i, guide in enumerate(posteriors)]
     return {name: torch.cat([draw[name] for draw in draws]) for name in draws[0]}

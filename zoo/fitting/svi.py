@@ -23,6 +23,7 @@ from guides.core.flat_guide import FlatGuide
 from guides.core.svi import Schedule, half_cosine, random_rows, svi_steps, unwatched
 from guides.posterior.files import write_atomically
 from zoo.errors import FailedError, UserError
+from zoo.seeds import stable_seed
 
 SECONDS_BETWEEN_CHECKPOINTS = 10.0
 #: How far the sum of all steps goes (half of ``lr`` times their number), where the highest rate allows it.
@@ -138,7 +139,7 @@ class Fit:
             work = len(self.data[0]) * sum(parameter.numel() for parameter in self.guide.parameters())
             num_samples = max(FEWEST_ELBO_DRAWS, min(ELBO_DRAWS, ELBO_WORK // max(1, work)))
         with torch.random.fork_rng(devices=[]), unwatched():
-            torch.manual_seed(self.settings.seed + 1)
+            torch.manual_seed(stable_seed("bound", self.settings.seed))
             values = torch.tensor([-self.svi.evaluate_loss(*self.data) for _ in range(num_samples)])
         return values.mean().item(), (values.std() / math.sqrt(num_samples)).item()
 

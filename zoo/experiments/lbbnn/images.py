@@ -32,6 +32,7 @@ from zoo.fitting.epochs import (
     member_probabilities,
     single_network,
 )
+from zoo.seeds import stable_seed
 
 THRESHOLD = 0.95
 BATCH = 100
@@ -96,7 +97,8 @@ def variance_table(cell: Cell) -> Mapping[str, float]:
     """Posterior mean, passes by local reparameterization, and networks really drawn, side by side."""
     fitted, members = fit(cell), cell.options["members"]
     x, y = fitted.data.x_test, fitted.data.y_test
-    passes = local_reparameterization_probabilities(fitted.guides[0], x, members, seed=fitted.seed)
+    seed = stable_seed("passes", fitted.seed)
+    passes = local_reparameterization_probabilities(fitted.guides[0], x, members, seed=seed)
     figures = scores(fitted.ensemble(x, members), y)
     figures |= {f"{key}_lrt": value for key, value in scores(passes, y).items()}
     figures["accuracy_mean"] = scores(fitted.mean_network(x), y)["accuracy"]

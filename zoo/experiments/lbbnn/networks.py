@@ -31,7 +31,7 @@ from guides.core.flat_guide import FlatGuide
 from guides.core.sites import initial_value
 from guides.variational.sparse_networks import mean_weights, median_probability_model
 from zoo.errors import UserError
-from zoo.experiments.engine.declaration import Cell, stable_seed
+from zoo.experiments.engine.declaration import Cell
 from zoo.experiments.lbbnn import kept_networks
 from zoo.fitting.epochs import (
     History,
@@ -45,6 +45,7 @@ from zoo.fitting.epochs import (
 from zoo.models.bnn import BNN
 from zoo.models.lenet import LeNet
 from zoo.models.weights import GaussianWeights, SpikeSlabWeights
+from zoo.seeds import stable_seed
 
 FILES = {"fmnist": "fashion_mnist"}
 #: Whose test images stand outside the domain of a data set.
@@ -71,7 +72,7 @@ RATE = 1e-3
 #: Adam moves a logit by about the sum of the learning rates at most.  With inclusions the rate is such that
 #: this sum is REACH, within bounds: however short the training, useless weights can fall below one half.
 REACH, LOWEST_RATE, HIGHEST_RATE = 6.0, 1e-4, 3e-3
-#: The share of the epochs that the deliberately less accurate control is given.
+#: The share of the epochs after which the training of the deliberately less accurate control is broken off.
 EARLY = 0.1
 
 
@@ -132,7 +133,7 @@ class Fitted:
         """Networks ``{name: [members, *site]}``; a deep ensemble has as many as it has."""
         if len(self.guides) > 1:
             return stacked(self.guides)
-        return self.guides[0].draws(members, seed=self.seed)
+        return self.guides[0].draws(members, seed=stable_seed("draws", self.seed))
 
     def ensemble(self, x: Tensor, members: int) -> Tensor:
         """Averaged probabilities of drawn networks, ``[N, K]``."""
@@ -172,8 +173,8 @@ def fit(
     histories, fitted = [], Fitted(model, [], data, History(), seed)
     made_by = {"model": repr(model), "method": method, "setting": cell.setting, "images": checksum(data)}
     for member in range(ENSEMBLE if cell.method == "deep-ensemble" else 1):
-        training = training_of(cell, len(data.x), seed + member)
-        torch.manual_seed(training.seed)
+        training = training_of(cell, len(data.x), stable_seed("member", seed, member))
+        torch.manual_seed(stable_seed("make", training.seed))
         guide = make_guide(cell.method, model, cell.setting)
         fitted.guides.append(guide)
         path = kept_networks.place(**made_by, **asdict(training), device=str(data.x.device))
@@ -199,7 +200,7 @@ def training_of(cell: Cell, rows: int, seed: int) -> Training:
         steps = epochs * max(1, rows // training.batch_size)
         training = replace(training, lr=min(max(2 * REACH / steps, LOWEST_RATE), HIGHEST_RATE))
     if cell.method == "mnf-early":
-        training = replace(training, epochs=max(1, round(EARLY * epochs)))
+        training = replace(training, stop_after=max(1, round(EARLY * epochs)))
     return training
 
 

@@ -23,6 +23,7 @@ from zoo.errors import FailedError
 from zoo.experiments.engine.declaration import Cell
 from zoo.fitting.svi import Fit, FitSettings
 from zoo.models.latent_binary import SpikeSlabLogistic
+from zoo.seeds import stable_seed
 
 DATA = "mjmcmc_sim_logistic"
 COEFFICIENTS = np.array([-4, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1.2, 0, -37.1, 0, 0, 50, -0.00005, 10, 3, 0])
@@ -48,7 +49,7 @@ def correlations(cell: Cell) -> Mapping[str, float]:
     """One fit to data drawn from a mixed design; the setting is ``j``.  Leaves the design's correlations."""
     x, y = mixed_data(float(cell.setting), cell.options["noise"], cell.split_seed)
     np.save(cell.folder / "correlations.npy", np.corrcoef(x.T))
-    exact = sampled_inclusion(x, y, cell.options["draws"], cell.split_seed)
+    exact = sampled_inclusion(x, y, cell.options["draws"], stable_seed("reference", cell.split_seed))
     found = exact if cell.method == "exact" else fit_inclusion(cell, x, y)[0]
     np.savez(cell.folder / "inclusion.npz", found=found, exact=exact)
     return figures(found, exact, each=False)
@@ -105,7 +106,7 @@ def fit_inclusion(cell: Cell, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray,
         selection = VARBVS("logistic", inclusion_prob=INCLUSION, seed=cell.seed).fit(x, y)
         return selection.inclusion, selection.elbo
     model = SpikeSlabLogistic(x.shape[1], INCLUSION)
-    torch.manual_seed(cell.seed)
+    torch.manual_seed(stable_seed("make", cell.seed))
     guide = GUIDES[cell.method](model)
     settings = FitSettings(steps=cell.options["steps"], lr=0.02, batch_size=400, seed=cell.seed)
     inputs, labels = (torch.as_tensor(part, dtype=torch.float32) for part in (x, y))

@@ -10,11 +10,13 @@ import torch.nn.functional as F
 from pyro import poutine
 
 from guides import AutoConcrete, AutoMeanField, AutoMNF, AutoSpikeSlab
+from guides.core.flat_guide import FlatGuide
 from zoo.errors import FailedError, UserError
 from zoo.experiments import Cell
 from zoo.experiments.lbbnn import kept_networks, networks
 from zoo.experiments.lbbnn.declared import METHODS
 from zoo.experiments.lbbnn.networks import fit, images, make_guide, make_model, outside
+from zoo.fitting import epochs
 from zoo.fitting.epochs import (
     Training,
     averaged_probabilities,
@@ -187,15 +189,25 @@ def test_learning_rate_falls_along_a_cosine():
     assert [schedule.learning_rate(step) for step in (0, 3, 6)] == pytest.approx([0.4, 0.2, 0.0])
 
 
-def test_temperature_is_annealed_over_the_epochs(digits):
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_temperature_is_annealed_from_step_to_step(digits, epochs):
+    """Also where there is one epoch only; the first step is at 1, the last one at 0.1."""
     guide, temperatures = AutoConcrete(NETWORK, temperature=(1.0, 0.1)), []
+    anneal = guide.anneal
+    guide.anneal = lambda progress: temperatures.append(anneal(progress))
+    train(NETWORK, guide, (digits.x, digits.y), Training(epochs, batch_size=40))
+    steps = 5 * epochs
+    assert temperatures == pytest.approx([10 ** (-i / (steps - 1)) for i in range(steps)])
 
-    def note(epoch):
-        temperatures.append(guide.temperature)
-        return {}
 
-    train(NETWORK, guide, (digits.x, digits.y), Training(3), each_epoch=note)
-    assert temperatures[1:] == pytest.approx([1.0, 10**-0.5, 0.1])
+def test_training_that_is_broken_off_has_the_schedule_of_the_whole():
+    whole, part = (Training(10, batch_size=20, stop_after=epochs).schedule(50) for epochs in (None, 4))
+    assert (whole.steps, part.steps) == (20, 8)
+    for step in range(part.steps):
+        assert part.learning_rate(step) == whole.learning_rate(step)
+        assert part.progress(step) == whole.progress(step)
+    with pytest.raises(ValueError, match="stop_after must lie between 1 and 10, not 11"):
+        Training(10, stop_after=11)
 
 
 def test_what_diverges_is_told(digits):
@@ -254,9 +266,11 @@ def test_same_fit_in_every_experiment_and_another_in_every_trial():
 
 
 def test_early_network_is_the_same_one_stopped_early():
+    """Number for number: its learning rate has not fallen yet."""
     late, early = fit(cell("mnf", epochs=5)), fit(cell("mnf-early", epochs=5))
     assert late.seed == early.seed
     assert (len(late.history.seconds), len(early.history.seconds)) == (15, 2)
+    assert early.history.losses == late.history.losses[:2]
 
 
 @pytest.mark.parametrize(
@@ -273,7 +287,22 @@ def test_learning_rates(method, epochs, rows, rate):
     place = Cell("x", "mnist", method, "default", 0, options={**OPTIONS, "epochs": epochs})
     training = networks.training_of(place, rows, 7)
     assert training.lr == pytest.approx(rate)
-    assert (training.epochs, training.seed) == (2 if method == "mnf-early" else epochs, 7)
+    assert (training.epochs, training.seed) == (epochs, 7)
+    assert training.taken == (2 if method == "mnf-early" else epochs)
+
+
+def test_nothing_that_is_random_in_a_fit_shares_a_seed(monkeypatch):
+    """Not the draws with the fit either: their noise was correlated with the means' start."""
+    seeds, seed_torch = [], torch.manual_seed
+    monkeypatch.setattr(torch, "manual_seed", lambda seed: (seeds.append(seed), seed_torch(seed))[1])
+    make, orders = FlatGuide._generator, epochs.shuffled_epochs
+    monkeypatch.setattr(FlatGuide, "_generator", lambda self, seed: (seeds.append(seed), make(self, seed))[1])
+    monkeypatch.setattr(
+        epochs, "shuffled_epochs", lambda data, size, seed: (seeds.append(seed), orders(data, size, seed))[1]
+    )
+    fit(cell()).draws(2)
+    seeds = [seed for seed in seeds if seed]  # 0: of set-up runs that are compared with each other
+    assert len(seeds) == len(set(seeds)) == 4  # the guide, its fit, the orders of the rows, the draws
 
 
 def test_members_of_a_deep_ensemble_differ(fitted_once):
