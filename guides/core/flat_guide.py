@@ -6,7 +6,7 @@ with random tensors, and hands Pyro's ELBO both traces.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 import pyro
@@ -426,9 +426,22 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         """
         return TraceMeanField_ELBO(num_particles=num_particles, **kwargs)
 
-    def optimizer(self, lr: float = 0.01, **kwargs) -> FusedAdam:
-        """Adam in one fused step over the flat parameters (and those of the model, if it has any)."""
-        return FusedAdam(lr=lr, **kwargs)
+    def optimizer(
+        self, lr: float = 0.01, *, factors: Mapping[str, float] | None = None, **kwargs
+    ) -> FusedAdam:
+        """Adam in one fused step over the flat parameters (and those of the model, if it has any).
+
+        :param factors: parameters whose rate is so many times ``lr``, by name: ``{"logits": 8.0,
+            "log_scale": 4.0}``; names that this guide has not are for others.  Inclusion logits and the
+            logarithms of sds have several units to go, means a small part of one.
+        """
+        factors = dict(factors or {})
+
+        def factor_of(parameter: Tensor) -> float:
+            names = [name for name, own in self.named_parameters() if own is parameter]
+            return factors.get(names[0].rpartition(".")[2], 1.0) if names else 1.0
+
+        return FusedAdam(lr=lr, factor_of=factor_of, **kwargs)
 
     def quantiles(self, quantiles: list[float] | Tensor, *args, **kwargs) -> dict[str, Tensor]:
         """See :meth:`FlatParameters.quantiles`; ``args`` set the guide up if it has not been called yet."""

@@ -136,6 +136,8 @@ def _posterior(fitted: Fitted, problem: Problem, num_draws: int, seed: int) -> P
     figures: dict = {"num_parameters": fitted.num_parameters, "fit_seconds": fitted.seconds}
     if fitted.elbo:
         figures["elbo"] = fitted.elbo()
+    if fitted.bound_change:
+        figures["bound_change"] = (fitted.bound_change.value, fitted.bound_change.se)
     if fitted.draws_with_log_prob:
         with torch.no_grad():
             draws, log_q = fitted.draws_with_log_prob(num_draws, seed)

@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from zoo.models.bnn import BNN, PBPNetwork
     from zoo.models.latent_binary import SpikeSlabLinear, SpikeSlabLogistic
     from zoo.models.lenet import LeNet
-    from zoo.models.weights import GaussianWeights, SpikeSlabWeights
+    from zoo.models.weights import FanIn, GaussianWeights, SpikeSlabWeights
 
 __all__ = [
     "BNN",
+    "FanIn",
     "GaussianWeights",
     "LeNet",
     "PBPNetwork",
@@ -35,6 +36,7 @@ __all__ = [
 #: Class -> its module.
 _HOMES = {
     "BNN": "bnn",
+    "FanIn": "weights",
     "GaussianWeights": "weights",
     "LeNet": "lenet",
     "PBPNetwork": "bnn",
