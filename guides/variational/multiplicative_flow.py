@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Transform
 
-from guides.core.distributions import SpikeSlab
 from guides.core.flat_parameters import elementwise_law
 from guides.core.fused import MultipliedSpikeSlabSite
 from guides.core.laws import GaussianLaw, RandomTensorLaw, SiteLaw, SpikeSlabLaw
@@ -132,7 +131,7 @@ class MultipliedSpikeSlabLaw(_Multiplied, SpikeSlabLaw):
         parameters = self.logits, self._unit_loc, self.log_scale
         if self.leading or self._axis != self._unit_loc.dim() - 1:
             return None
-        prior = self._shared_prior(SpikeSlab, "logits", "loc", "scale")
+        prior = self.shared_prior
         if prior is None or not MultipliedSpikeSlabSite.applies(*parameters):
             return None
         z, contraction = self.multipliers_and_density[0], self._multipliers.contraction
@@ -180,6 +179,7 @@ class AutoMNF(AutoSpikeSlab):
     :param init_inclusion: start of the inclusion logits, as for :class:`~guides.AutoSpikeSlab`
     :param init_z: start of the means of ``z``
     :param init_z_scale: start of its standard deviations
+    :param empirical_bayes: as for :class:`~guides.AutoSpikeSlab`
     :raises PathwiseGradientError: at the first call, when a weight is used in a way that has no gradient
     """
 
@@ -195,8 +195,15 @@ class AutoMNF(AutoSpikeSlab):
         init_inclusion: str | tuple[float, float] = "dense",
         init_z: float = 1.0,
         init_z_scale: float = 0.1,
+        empirical_bayes: bool = False,
     ):
-        super().__init__(model, init_loc_fn=init_loc_fn, init_scale=init_scale, init_inclusion=init_inclusion)
+        super().__init__(
+            model,
+            init_loc_fn=init_loc_fn,
+            init_scale=init_scale,
+            init_inclusion=init_inclusion,
+            empirical_bayes=empirical_bayes,
+        )
         if not (init_z_scale > 0 and math.isfinite(init_z)):
             raise ValueError(
                 f"init_z must be finite and init_z_scale positive, got {init_z} and {init_z_scale}"

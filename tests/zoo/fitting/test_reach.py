@@ -31,7 +31,7 @@ def test_budgets_of_a_comparison_need_no_rates_of_their_own(steps):
 
 
 def test_last_tenth_is_counted_in_learning_rates():
-    """Nine tenths of a half cosine's rates are in the first 59.5 % of its steps; there stand 50 steps for it."""
+    """Nine tenths of a half cosine's rates are in the first 59.5 % of its steps; 50 steps stand for it."""
     steps = 1000
     losses = [100.0 if step < 625 else 90.0 for step in range(steps)]
     found = last_change(losses, cosine(0.1, steps))
@@ -51,7 +51,7 @@ def test_last_change_of_few_steps_and_of_noise():
 
 
 def test_a_fit_that_is_far_from_its_optimum_shows_it():
-    """Adam on |w - 5| moves by its learning rate: with a reach of 1 it is on its way, with 50 it is there."""
+    """Adam on |w - 5| moves by its learning rate: with a reach of 1 it is on its way, with 12 it is there."""
 
     def losses(lr: float) -> list[float]:
         w, found = 0.0, []
@@ -60,6 +60,6 @@ def test_a_fit_that_is_far_from_its_optimum_shows_it():
             w += rate if w < 5 else -rate
         return found
 
-    for reach, expected in ((1, 0.1), (50, 0.0)):
+    for reach, expected in ((1, 0.1), (12, 0.0)):
         settings = FitSettings(steps=100, lr=2 * reach / 100)
-        assert settings.last_change(losses(settings.lr)).value == pytest.approx(expected, abs=0.02)
+        assert settings.last_change(losses(settings.lr)).value == pytest.approx(expected, abs=0.05)
