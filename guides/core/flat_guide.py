@@ -299,7 +299,8 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         if self._recording or self._purpose is not Purpose.EXPECTATIONS:
             return
         laws = {name: self.trace.nodes[name]["fn"] for name in self.sites if name in self.trace.nodes}
-        self.learned_priors.after_run({n: law for n, law in laws.items() if isinstance(law, RandomTensorLaw)})
+        laws = {name: law for name, law in laws.items() if isinstance(law, RandomTensorLaw)}
+        self.learned_priors.after_run(laws, self.kl_weight)
 
     def _hide_other_sites(self) -> None:
         """A guide's trace shows its own latent sites only, though running the model also met the others.

@@ -8,6 +8,10 @@ have a closed form.  With inclusion probabilities ``alpha`` and slabs ``N(mu, si
 
 and for Gaussian weights or biases the second with ``alpha = 1``.  A few numbers a layer are thus chosen by
 the data: the bound is one on the evidence of the model *with these numbers*, no charge is made for them.
+
+The prior follows the guide and the guide the prior, so that there are several optima.  From a start where all
+weights are in, a prior that says so is the nearest, and on images it is a bad one: let the weight of the
+divergence rise first (``Schedule.kl_weight``).  Nothing is learned as long as it does.
 """
 
 from __future__ import annotations
@@ -33,13 +37,19 @@ class LearnedPriors:
     :ivar numbers: ``{site: (sd, inclusion)}``; the inclusion of a Gaussian site is None
     """
 
-    def __init__(self, numbers: Mapping[str, Sequence[float | None]] | None = None, runs: int = 0):
+    def __init__(
+        self,
+        numbers: Mapping[str, Sequence[float | None]] | None = None,
+        runs: int = 0,
+        kl_weight: float = 1.0,
+    ):
         self.numbers = {name: tuple(pair) for name, pair in (numbers or {}).items()}
-        self.runs = runs
+        self.runs, self.kl_weight = runs, kl_weight
 
     def state(self) -> dict:
         """JSON-safe; the arguments of a copy."""
-        return {"numbers": {name: list(pair) for name, pair in self.numbers.items()}, "runs": self.runs}
+        numbers = {name: list(pair) for name, pair in self.numbers.items()}
+        return {"numbers": numbers, "runs": self.runs, "kl_weight": self.kl_weight}
 
     def prior(self, name: str, prior: dist.TorchDistribution) -> dist.TorchDistribution:
         """In place of the model's own: the same one where nothing is learned for the site."""
@@ -54,8 +64,13 @@ class LearnedPriors:
         return learned.expand(base.batch_shape).to_event(prior.event_dim)
 
     @torch.no_grad()
-    def after_run(self, laws: Mapping[str, RandomTensorLaw]) -> None:
-        """After a training run: every so often the numbers follow what the laws have become."""
+    def after_run(self, laws: Mapping[str, RandomTensorLaw], kl_weight: float = 1.0) -> None:
+        """After a training run: every so often the numbers follow what the laws have become, unless the
+        weight of the divergence is still on its way.
+        """
+        if kl_weight != self.kl_weight:
+            self.kl_weight = kl_weight
+            return
         if self.runs % EVERY == 0:
             self.numbers.update({name: _best(law) for name, law in laws.items() if shares_a_prior(law)})
         self.runs += 1

@@ -43,6 +43,12 @@ DENSITIES = {
     "density_mean": "mean inclusion probability of the weights, biases not counted",
     "density_half": "share of weights with inclusion probability above one half",
 }
+SETTLING = {
+    "bound": "evidence lower bound of drawn networks, nats a training image, whatever the divergence counted "
+    "in training; higher is better",
+    "bound_change": "how much the bound that was climbed (or minus the loss) rose in the last tenth of the "
+    "training, counted in learning rates, nats a training image; near 0 it has settled",
+}
 TABLE = {
     **SCORES,
     "accuracy_one": "mean accuracy of one drawn network",
@@ -56,6 +62,7 @@ TABLE = {
     **DENSITIES,
     "density_paths": "share of weights that the median probability network keeps and that lie on a path from "
     "an input to an output",
+    **SETTLING,
 }
 SELECTION = {
     "rmse": "root mean squared difference to the exact inclusion probabilities; lower is better",
@@ -65,6 +72,9 @@ SELECTION = {
     "wrongly_in": "columns selected that the exact posterior leaves out",
     "wrongly_out": "columns left out that the exact posterior selects",
 }
+#: Of the frontier; learned: inclusion and scales by empirical Bayes.
+FRONTIER_PRIORS, KL_WEIGHTS = ("learned", "fixed", "pi0.1-sd1"), ("1", "0.3", "0.1", "0.05", "0.03")
+COLD_NOTE = "a cold posterior, of data that count 1/kl times: sharper than the posterior, and not it"
 NOT_AT_HAND = "published number not at hand"
 WRONG_VARIANCE = "the thesis trained with a wrong variance (lbbnn/variance shows what that does)"
 KMNIST = (
@@ -84,6 +94,8 @@ def check_options(options: Mapping[str, Any]) -> None:
     for name in ("epochs", "members", "steps", "draws"):
         if options.get(name, 1) < 1:
             raise UserError(f"option {name} must be at least 1, not {options[name]}")
+    if not 0 < options.get("held_out", 0.5) < 1:
+        raise UserError(f"option held_out must be a share between 0 and 1, not {options['held_out']}")
     if options.get("rows", 0) < 0:
         raise UserError(
             f"option rows must be a count of training images, or 0 for all, not {options['rows']}"
@@ -106,13 +118,13 @@ def _dense(name: str, what: str, source: Source, quick: Effort, full: Effort, no
     return _of_this_kind(
         name=f"lbbnn/{name}",
         summary=f"{what}, network with hidden layers of 400 and 600: accuracy, calibration and density; "
-        "prior inclusion 0.1, slab N(0, 1), unless the setting names others.",
+        "prior inclusion and scales learned by layer (empirical Bayes), unless the setting names them.",
         source=source,
         run=Deferred("lbbnn.images", "table"),
         metrics=TABLE,
         datasets=(name,),
         methods=METHODS,
-        settings=("default", "pi0.25-sd1"),
+        settings=("default", "pi0.1-sd1", "pi0.25-sd1"),
         quick=quick,
         full=full,
         exists=lambda dataset, method, setting: setting == "default" or method in INCLUDING,
@@ -217,14 +229,41 @@ EXPERIMENTS = (
         metrics={name: text for name, text in TABLE.items() if name != "density_paths"},
         datasets=("mnist", "fmnist", "kmnist"),
         methods=("lrt", "mnf", "gaussian", "mlp"),
-        settings=("pi0.1-sd1", "pi0.25-sd1", "pi0.1-sd0.1"),
+        settings=("default", "pi0.1-sd1", "pi0.25-sd1", "pi0.1-sd0.1"),
         quick=Effort(trials=1, cost="20 minutes on 2 cores", options=QUICK_CONVOLUTIONAL),
         full=Effort(trials=1, cost="1.5 hours on 2 cores", options=FULL_CONVOLUTIONAL),
         # without inclusions the first two priors are one
         exists=lambda dataset, method, setting: (
-            method in INCLUDING or setting == "pi0.1-sd1" or (method, setting) == ("gaussian", "pi0.1-sd0.1")
+            method in INCLUDING
+            or setting == "default"
+            or (method == "gaussian" and setting in ("pi0.1-sd1", "pi0.1-sd0.1"))
         ),
         notes={("*", "*", "*", "*"): NOT_AT_HAND, ("kmnist", "*", "*", "*"): KMNIST},
+    ),
+    _of_this_kind(
+        name="lbbnn/frontier",
+        summary="What prior, guide and weight of the divergence (kl) make of accuracy, calibration, density "
+        "and bound; the last 15 % of the training images are held out to choose by. Weights below 1 are cold "
+        "posteriors.",
+        source=Source("this package", "not published"),
+        run=Deferred("lbbnn.images", "frontier"),
+        metrics={
+            **SCORES,
+            **{f"{name}_validation": f"{name} on the images held out to choose by" for name in SCORES},
+            **DENSITIES,
+            "density_paths": TABLE["density_paths"],
+            **SETTLING,
+        },
+        datasets=("mnist", "fmnist", "kmnist"),
+        methods=("lrt", "mnf", "cold-lrt", "cold-mnf"),
+        settings=tuple(f"{prior}-kl{weight}" for prior in FRONTIER_PRIORS for weight in KL_WEIGHTS),
+        quick=Effort(trials=1, cost="1 hour on 2 cores", options={**QUICK, "held_out": 0.15}),
+        full=Effort(trials=3, cost="days on 2 cores", options={**FULL, "held_out": 0.15}),
+        exists=lambda dataset, method, setting: method.startswith("cold-") != setting.endswith("-kl1"),
+        notes={("*", method, "*", "*"): COLD_NOTE for method in ("cold-lrt", "cold-mnf")}
+        | {("kmnist", "*", "*", "*"): KMNIST},
+        finish=Deferred("lbbnn.plots", "plot_frontier"),
+        extremes=True,
     ),
     _of_this_kind(
         name="lbbnn/variance",

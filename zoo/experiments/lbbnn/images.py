@@ -23,9 +23,21 @@ from guides.variational.sparse_networks import (
 from guides.variational.spike_slab import AutoSpikeSlab
 from zoo.evaluation.metrics import accuracy, ece, log_likelihood
 from zoo.experiments.engine.declaration import Cell
-from zoo.experiments.lbbnn.networks import Fitted, fit, images, make_guide, make_model, outside, widths_of
+from zoo.experiments.lbbnn.networks import (
+    BOUNDS,
+    COLD,
+    Fitted,
+    fit,
+    images,
+    make_guide,
+    make_model,
+    outside,
+    validation,
+    widths_of,
+)
 from zoo.fitting.epochs import (
     averaged_probabilities,
+    bound,
     classes,
     entropy,
     local_reparameterization_probabilities,
@@ -78,7 +90,31 @@ def _table(cell: Cell, convolutional: bool) -> Mapping[str, float]:
     for name, probabilities in (("mean", fitted.mean_network(x)), ("median", fitted.median_network(x))):
         if probabilities is not None:
             figures |= {f"{key}_{name}": value for key, value in scores(probabilities, y).items()}
-    return figures | densities(fitted, dense=not convolutional)
+    return figures | densities(fitted, dense=not convolutional) | settling(cell, fitted)
+
+
+def settling(cell: Cell, fitted: Fitted) -> dict[str, float]:
+    """Where the bound stands and what it still gained at the end, nats a training image; what has no bound
+    has the change of its loss.
+    """
+    data, guide = fitted.data, fitted.guides[-1]
+    figures = {"bound_change": fitted.history.change / len(data.x)}
+    if cell.method.removeprefix(COLD) in BOUNDS:
+        seed = stable_seed("bound", fitted.seed)
+        figures["bound"] = bound(guide, (data.x, data.y), seed=seed).value
+    return figures
+
+
+def frontier(cell: Cell) -> Mapping[str, float]:
+    """Scores on the images to choose by and on the test images, density and bound of one recipe."""
+    fitted, options = fit(cell), cell.options
+    held_out = validation(cell.dataset, options["rows"] or None, options["device"], options["held_out"])
+    test = fitted.data.x_test, fitted.data.y_test
+    figures = {}
+    for ending, (x, y) in (("", test), ("_validation", held_out)):
+        found = scores(fitted.ensemble(x, options["members"]), y)
+        figures |= {f"{name}{ending}": value for name, value in found.items()}
+    return figures | densities(fitted, dense=True) | settling(cell, fitted)
 
 
 def densities(fitted: Fitted, dense: bool) -> dict[str, float]:
