@@ -141,6 +141,8 @@ def ask(
     widths: Sequence[int] | None = None,
     activation: str | None = None,
     inclusion: float | None = None,
+    weight_scale: float | Sequence[float] | None = None,
+    bias_scale: float | Sequence[float] | None = None,
 ) -> Comparison:
     """The request of one call, its data loaded, and everything checked; :func:`zoo.compare` says what the
     arguments are.
@@ -152,6 +154,7 @@ def ask(
     problem = load_problem(data, split=split, target=target, task=task, dtype=find_model(model).dtype)
     names = baselines(find_model(model)) if guides is None else guides
     given = {"widths": widths, "activation": activation, "noise_scale": noise, "inclusion": inclusion}
+    given |= {"weight_scale": weight_scale, "bias_scale": bias_scale}
     return plan(
         data,
         problem,

@@ -12,6 +12,7 @@ from pyro import distributions as dist
 from torch import Tensor
 
 from guides.core.distributions import SpikeSlab
+from zoo.errors import UserError
 from zoo.models.defaults import INCLUSION
 from zoo.models.traits import Weights
 
@@ -50,7 +51,7 @@ def check_scale(scale: Scale, layers: int | None = None) -> None:
         if not size > 0:
             raise ValueError(f"the scale of weights must be positive, got {size}; None is 1/sqrt(inputs)")
     if layers is not None and isinstance(sizes, tuple) and len(sizes) != layers:
-        raise ValueError(f"{len(sizes)} scales for {layers} layers: give one number, or one a layer")
+        raise UserError(f"{len(sizes)} scales for {layers} layers: give one number, or one a layer")
 
 
 def _sizes(scale: Scale) -> float | tuple[float, ...]:
