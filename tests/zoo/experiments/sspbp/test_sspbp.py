@@ -206,7 +206,8 @@ def test_the_same_fit_in_two_tables_is_the_same():
     assert list(find_experiment("sspbp/table-a3").metrics)[0] == "log_likelihood"
 
 
-@pytest.mark.parametrize("change", [{"trial": 1}, {"base_seed": 1}, SLOW({"method": "sspbp"})])
+@pytest.mark.slow
+@pytest.mark.parametrize("change", [{"trial": 1}, SLOW({"base_seed": 1}), SLOW({"method": "sspbp"})])
 def test_seed_trial_and_method_change_a_fit(change):
     asked = {"method": "pbp", "setting": "4x4"}
     cells = [cell_of("sspbp/table-3.3", **asked), cell_of("sspbp/table-3.3", **{**asked, **change})]
