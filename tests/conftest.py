@@ -16,6 +16,12 @@ import torch
 torch.set_num_threads(1)
 
 
+def pytest_collection_finish():
+    """What was imported stays for good: the garbage collector need not walk it after every module."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def _fresh_state():
     pyro.clear_param_store()

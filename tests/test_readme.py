@@ -19,6 +19,7 @@ def run_selection() -> dict:
     return names
 
 
+@pytest.mark.slow
 def test_guide_in_plain_pyro():
     names = run_selection()
     inclusion = names["guide"].inclusion_probabilities()["w"]

@@ -82,8 +82,9 @@ assert torch.equal(copy.inclusion_probabilities()["weights"], inclusion)
 # %% [markdown]
 # ## Two fits side by side
 #
-# Nothing lives in Pyro's global parameter store, so a second guide on the same model does not touch the
-# first. The Gaussian mean field cannot switch weights off. Its bound shows what that costs.
+# Every guide has names of its own in Pyro's parameter store (`AutoSpikeSlab.loc`, `AutoSpikeSlab_1.loc` ...),
+# so a second guide on the same model does not touch the first. The Gaussian mean field cannot switch weights
+# off. Its bound shows what that costs.
 
 # %%
 gaussian = AutoMeanField(model)
@@ -100,3 +101,36 @@ def bound(svi):
 for name, fit in (("spike and slab", svi), ("Gaussian", svi_gaussian)):
     mean, se = bound(fit)
     print(f"ELBO of the {name} guide: {mean:.1f} +- {se:.1f} nats")
+
+# %% [markdown]
+# ## Groups, and new rows
+#
+# In a hierarchical model the groups are parameters: a guide that was fitted with 8 of them has 8, and
+# `Predictive` on rows of two groups must still make a plate of 8. Take the number of groups from outside and
+# index into it; a plate whose size follows from the rows (`int(group.max()) + 1`) would ask for another
+# posterior, which the guide refuses by name.
+
+# %%
+groups, group = 8, torch.randint(8, (300,))
+shift = torch.randn(8)
+rate = torch.exp(0.5 + shift[group])
+counts = torch.poisson(rate)
+
+
+def hierarchy(group, y=None):
+    mean = pyro.sample("mean", dist.Normal(0.0, 1.0))
+    spread = pyro.sample("spread", dist.Gamma(2.0, 2.0))
+    with pyro.plate("groups", groups):
+        effect = pyro.sample("effect", dist.Normal(mean, spread))
+    with pyro.plate("data", len(group)):
+        return pyro.sample("y", dist.Poisson(effect[..., group].exp()), obs=y)
+
+
+guide = AutoMeanField(hierarchy)
+svi = SVI(hierarchy, guide, guide.optimizer(lr=0.02), guide.elbo())
+for _ in range(600):
+    svi.step(group, counts)
+new_rows = torch.tensor([3, 3, 5])
+predicted = Predictive(hierarchy, guide=guide, num_samples=1000, return_sites=["y"])(new_rows)["y"]
+print("predicted means:", predicted.mean(0), "true rates:", torch.exp(0.5 + shift[new_rows]))
+assert (predicted.mean(0) / torch.exp(0.5 + shift[new_rows]) - 1).abs().max() < 0.5

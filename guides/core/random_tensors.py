@@ -366,7 +366,7 @@ def _transpose(func, input):
 
 
 def _without_gradient(func, tensor):
-    """``w.data``, ``w.detach()``: Pyro looks at the shape of the former, which needs no draw."""
+    """``w.data``: Pyro looks at its shape, which needs no draw."""
     return tensor.derive(Tensor.detach)
 
 
@@ -431,7 +431,7 @@ _HANDLERS: dict[str, Callable] = {
     **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _convolution),
     **dict.fromkeys(_MOVES, _move),
     **dict.fromkeys(("T", "t"), _transpose),
-    **dict.fromkeys(("data", "detach"), _without_gradient),
+    "data": _without_gradient,
     "getitem": _getitem,
     **dict.fromkeys(("mul", "multiply", "rmul"), _multiply),
     **dict.fromkeys(("div", "divide", "true_divide", "truediv"), _divide),

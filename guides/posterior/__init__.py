@@ -1,10 +1,10 @@
 """Posteriors: what every method ends in, questions to many draws at once, and files.
 
 * :class:`Posterior`: draws of a model's latent sites; answers ``draws``, ``function``, ``predictive``,
-  ``to_arviz``, ``save`` and ``load`` for every method alike.
+  ``log_likelihood``, ``to_arviz``, ``save`` and ``load`` for every method and likelihood alike.
 * :func:`observed_laws`, :func:`function_values`, :func:`mixture`, :func:`empirical`: the steps from draws to
-  a predictive distribution; :func:`log_joint`: how likely data and draws are; :func:`over_draws`: any other
-  question to all draws at once.
+  a predictive distribution; :func:`log_joint`, :func:`log_likelihood`: how likely draws are, and each
+  observation; :func:`over_draws`: any other question to all draws at once.
 * :func:`linear_regression`, :func:`logistic_regression`: the models of closed forms and enumerations.
 * :func:`save_guide`, :func:`load_guide`: the parameters of a fitted guide, to draw from it again or to go on.
 
@@ -16,6 +16,7 @@ from guides.posterior.evaluate import (
     empirical,
     function_values,
     log_joint,
+    log_likelihood,
     mixture,
     observed_laws,
     over_draws,
@@ -30,6 +31,7 @@ __all__ = [
     "linear_regression",
     "load_guide",
     "log_joint",
+    "log_likelihood",
     "logistic_regression",
     "mixture",
     "observed_laws",

@@ -60,7 +60,8 @@ app = typer.Typer(
     "                                 known failures, what goes with it\n"
     "  zoo COMMAND --help             explains a command, with examples\n\n"
     "Data sets that do not ship with the packages are downloaded; the environment variable ZOO_DATA names a "
-    "folder to read them from instead. Exit codes: 0 success, 1 a fit that failed, 2 bad input.",
+    "folder to read them from instead. Exit codes: 0 success, 1 a fit that failed, 2 bad input, "
+    "130 interrupted.",
 )
 data_app = typer.Typer(
     no_args_is_help=True,
@@ -87,7 +88,7 @@ Examples:
 PREDICT_HELP = """Predicts new rows with a saved fit, in original units.
 
 Regression: columns mean, sd, q5, q50 and q95 of the predictive distribution, noise included. Classes: columns
-label, prob_0, prob_1, ...
+label, prob_0, prob_1, ... Where there is no terminal, a line every ten seconds tells how far it is.
 
 \b
 Example:
@@ -103,7 +104,8 @@ bulk ESS above 400; at most 0.1 % divergences; one repetition is allowed). One t
 failed, and nothing is graded against it. A guide that fails is a row that says why; the others stay.
 
 The folder holds scoreboard.csv, .md and .png, standard_errors.csv, draws as netCDF for ArviZ (reference.nc
-and one file a guide; beside it a .safetensors where a guide predicts in closed form), config.json, bands.png
+and one file a guide, with what az.loo, az.compare and az.plot_ppc need; beside it a .safetensors where a
+guide predicts in closed form), config.json, bands.png
 (one input) or scatter.png, and inclusion.csv and .png for variable selection. An interrupted call goes on
 when the same command is given again; a larger --budget starts again in the same folder.
 

@@ -23,8 +23,8 @@ computed again, so an interrupted call goes on when the same command is given, a
 settings or trials add to the same folder. A cell that fails is a row that says why; --retry-failed computes
 it again.
 
-The folder holds table.md and table.csv (mean and standard error beside the published value), results.csv
-(every result) and cells/ (one folder a cell, with the files that it left).
+The folder holds table.md (tables, verdicts and notes), table.csv (every mean beside the published value, with
+z), results.csv (every result) and cells/ (one folder a cell, with the files that it left).
 
 \b
 Examples:
@@ -89,9 +89,9 @@ def reproduce_command(
     chosen = {axis: None if text is None else split_names(text) for axis, text in parts.items()}
     options = _changes(changes or [])
     request = plan(experiment, **chosen, trials=trials, seed=seed, budget=budget, options=options)
+    from zoo.experiments.engine.page import rich_table
     from zoo.experiments.engine.progress import show_progress
     from zoo.experiments.engine.runner import reproduce
-    from zoo.experiments.engine.tables import rich_table
 
     with show_progress(experiment, jobs) as on_progress:
         outcome = reproduce(request, out, jobs=jobs, retry_failed=retry_failed, on_progress=on_progress)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from zoo.experiments.engine.declaration import Cell, Effort, Experiment, Source
+from zoo.experiments.engine.declaration import Cell, Effort, Experiment, Published, Source
 
 FACES = {"fair": (1, 2, 3, 4, 5, 6), "loaded": (1, 6, 6, 6, 6, 6)}
 
@@ -32,7 +32,7 @@ EXPERIMENTS = (
         settings=("10", "1000"),
         quick=Effort(trials=3, cost="a second", options={"rounds": 1}),
         full=Effort(trials=20, cost="a few seconds", options={"rounds": 10}),
-        published={("fair", "mean", setting, "average"): (3.5, 0.0) for setting in ("10", "1000")},
+        published={("fair", "mean", setting, "average"): Published(3.5, 0.0) for setting in ("10", "1000")},
         published_error="none: the exact expectation",
         notes={("*", "median", "*", "*"): "jumps by half an eye"},
     ),

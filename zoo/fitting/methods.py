@@ -103,9 +103,9 @@ class Watch:
     def start(self, total: int) -> Callable[..., None]:
         """Shows a bar of so many steps; gives what is to be called after each, or with a number of them."""
         if self.progress is None:
-            return lambda count=1: None
+            return lambda *count: None
         task = self.progress.add_task(self.label, total=total)
-        return lambda count=1: self.progress.advance(task, count)
+        return lambda *count: self.progress.advance(task, *count)
 
 
 UNWATCHED = Watch()

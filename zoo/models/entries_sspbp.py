@@ -49,7 +49,7 @@ ENTRIES = (
         activation="relu",
         citation="Hernandez-Lobato and Adams 2015, Probabilistic Backpropagation for Scalable Learning of "
         "Bayesian Neural Networks (ICML)",
-        experiments=_shown("table-3.3", "table-a1", "table-a3", "table-a5", "reference-program"),
+        experiments=_shown("table-3.3", "table-a1", "table-a2", "table-a3", "reference-program"),
         card=Card(
             law="lambda ~ Gamma(6, 6), gamma ~ Gamma(6, 6) (shape, rate)\n"
             "w ~ N(0, 1/lambda) for every weight of every layer, biases among them\n"
@@ -69,7 +69,7 @@ ENTRIES = (
         references=("nuts",),
         weights="hierarchical",
         activation="relu",
-        experiments=_shown("table-3.2", "table-3.4", "table-a2", "table-a4", "table-a6"),
+        experiments=_shown("table-3.2", "table-3.4", "table-a4", "table-a5", "table-a6"),
         card=Card(
             law="as pbp-bnn, with h = relu(W z / sqrt(fan_in)) and no extra unit:\n"
             "a unit can be exactly zero, and f(0) = 0",

@@ -62,6 +62,14 @@ def in_list(model, make, site="w"):
 
 
 def test_rows_that_meet_are_seen_through_a_block():
+    x, y = data()
+    guide, ours = in_list(averaged(normal()), AutoMeanField)
+    guide(x, y)
+    assert not ours.sites["w"].by_moments
+
+
+@pytest.mark.slow
+def test_rows_that_meet_have_the_best_mean_field_behind_a_block():
     """The best mean field has the variances 1 / diag(precision): with noise of its own for every row the sd
     would be two to three times as large.
     """

@@ -10,7 +10,17 @@ import torch
 import xarray as xr
 
 from guides.posterior import arviz_io
-from guides.posterior.arviz_io import decode_attrs, ess, load_netcdf, mcse, rhat, save_netcdf, to_arviz
+from guides.posterior.arviz_io import (
+    decode_attrs,
+    ess,
+    group_names,
+    load_netcdf,
+    mcse,
+    rhat,
+    save_netcdf,
+    to_arviz,
+    with_groups,
+)
 from guides.posterior.fingerprint import fingerprint
 
 RNG = np.random.default_rng(0)
@@ -57,6 +67,21 @@ def test_round_trip_keeps_groups_values_dtypes_labels_and_attributes(container, 
     assert back["constant_data"]["X"].dtype == np.float32
     assert decode_attrs(back) == ATTRS
     assert os.listdir(tmp_path / "deep") == ["fit.nc"]
+
+
+def test_groups_are_added_and_replaced(container):
+    before = everything()
+    data = {"y": np.arange(4.0, 8.0)}
+    after = with_groups(before, {"prior": {"w": np.zeros((1, 7, 3))}, "observed_data": data})
+    assert type(after).__name__ == container
+    assert set(group_names(after)) == {*group_names(before), "prior"}
+    assert after["prior"]["w"].shape == (1, 7, 3)
+    np.testing.assert_array_equal(after["observed_data"]["y"], data["y"])
+    np.testing.assert_array_equal(after["posterior"]["w"], POSTERIOR["w"])
+    assert decode_attrs(after) == ATTRS
+    thinned = {"log_likelihood": {"y": np.zeros((2, 10, 4))}}
+    kept = with_groups(before, thinned, coords={"draw": range(0, 50, 5)})["log_likelihood"]["draw"]
+    assert list(kept.values) == list(range(0, 50, 5))
 
 
 def test_a_file_of_one_container_opens_as_the_other(tmp_path, monkeypatch):

@@ -199,6 +199,7 @@ def exact_run():
     return result
 
 
+@pytest.mark.slow
 def test_noncentred_sampling_returns_the_centred_exact_posterior(exact_run):
     assert exact_run.passed, exact_run.reason
     assert set(exact_run.draws) == {"w", "b"}

@@ -8,7 +8,7 @@ from scipy.special import expit
 
 from guides.truth import spike_slab_logistic as exact_logistic
 from guides.truth.spike_slab_logistic import enumerate_spike_slab_logistic
-from tests.guides.truth.logistic_problems import SIMULATION, by_quadrature, problem, real, z_bound
+from tests.guides.truth.logistic_problems import by_quadrature, problem, real, z_bound
 
 
 def by_loop(X, y, q, slab, bias):

@@ -211,6 +211,7 @@ def test_groups_are_inputs_of_layers_and_channels_of_filters(make):
 # ---------------------------------------------------------------------- dropout
 
 
+@pytest.mark.slow
 def test_learnt_rate_follows_the_evidence():
     """Strong data switch dropout off; weights that are not needed are dropped."""
     generator = torch.Generator().manual_seed(0)

@@ -180,7 +180,7 @@ def test_show_tells_all_of_an_experiment():
     assert "Table 3.1" in text
     assert "methods pbp, sspbp, same" in text
     assert "mmd2: biased estimate" in text
-    assert "numbers 10 published" in text
+    assert "numbers 15 published" in text
     assert text == " ".join(run_zoo("reproduce", "sspbp/table-3.1", "--list").stdout.split())
 
 

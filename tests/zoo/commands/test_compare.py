@@ -219,6 +219,7 @@ def test_every_file_of_draws_is_ready_for_arviz(graded, arviz):
     matplotlib.pyplot.close("all")
 
 
+@pytest.mark.slow
 def test_a_reference_of_an_earlier_call_gets_the_groups_that_it_lacks(graded, tmp_path, monkeypatch):
     folder, _ = graded
     out = tmp_path / "out"
@@ -270,7 +271,7 @@ def test_second_call_reads_everything(graded, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "damage", ["lost", SLOW("truncated"), SLOW("empty"), SLOW("altered"), SLOW("other versions")]
+    "damage", ["empty", SLOW("lost"), SLOW("truncated"), SLOW("altered"), SLOW("other versions")]
 )
 def test_damaged_result_is_made_again_and_the_others_kept(graded, damage, tmp_path, monkeypatch):
     make_tiny(monkeypatch, pictures=damage == "lost")
@@ -470,6 +471,7 @@ def assert_failed_reference_is_not_used(folder: Path, out: Path) -> None:
     assert (out / "scoreboard.png").exists()
 
 
+@pytest.mark.slow
 def test_reference_that_cannot_start_is_a_failed_row(tmp_path, monkeypatch):
     def broken(*args, **kwargs):
         raise ValueError("no starting point with a finite log density was found")
@@ -552,6 +554,7 @@ def test_one_input_gets_bands_even_if_it_is_constant(constant, tmp_path, picture
     assert files(out) == ALWAYS | {"mean-field.nc", "bands.png"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("data", "classes"), [("breast_cancer", 2), SLOW("digits", 10)])
 def test_classes_have_accuracy_and_calibration(data, classes, tmp_path):
     options = ["--reference", "none", "--widths", 3, "--out", tmp_path / "out"]
@@ -570,6 +573,7 @@ def test_model_without_a_second_guide_is_compared_with_the_one_that_applies(tmp_
     assert list(table_of(tmp_path / "out")) == ["mean-field"]
 
 
+@pytest.mark.slow
 def test_known_noise_is_given_in_units_of_the_target(tmp_path):
     rows = [[a, b, 100 * y] for a, b, y in linear_rows(40)]
     table = write_csv(tmp_path / "table.csv", rows)

@@ -22,7 +22,12 @@ def contents(folder) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    "options", [[], ["--lr", 0.02], ["--guide", "map"]], ids=["default rate", "rate", "map"]
+    "options",
+    [
+        pytest.param([], id="default rate"),
+        pytest.param(["--lr", 0.02], id="rate", marks=pytest.mark.slow),
+        pytest.param(["--guide", "map"], id="map", marks=pytest.mark.slow),
+    ],
 )
 def test_more_steps_give_the_fit_of_a_folder_of_its_own(table, tmp_path, options):
     assert fit(table, tmp_path / "long", "--steps", 6, *options).exit_code == 0

@@ -129,6 +129,7 @@ def test_note_says_how_good_laplace_is(graded):
     assert "its ELBO is the log evidence" in note
 
 
+@pytest.mark.slow
 def test_count_is_read_again_and_not_that_of_another_question(graded, tmp_path, monkeypatch):
     comparison, _, _ = graded
     first = reference_posterior(comparison, tmp_path)

@@ -205,6 +205,7 @@ def sizes(monkeypatch) -> list[float]:
     return found
 
 
+@pytest.mark.slow
 def test_pictures_of_much_are_laid_out_within_a_screen(sizes):
     values = np.linspace(0, 1, 5)
     methods = {f"method {i}": (values, values) for i in range(12)}
@@ -226,6 +227,7 @@ def test_a_picture_is_never_written_longer_than_a_screen(tmp_path):
         assert struct.unpack(">II", header) == size
 
 
+@pytest.mark.slow
 def test_inclusion_of_many_coefficients_goes_on_below(drawn, tmp_path):
     probabilities = {f"method {i}": np.linspace(0, 1, 38) for i in range(6)}
     plot_inclusion(probabilities, [f"column {i}" for i in range(38)], tmp_path / "i.png")

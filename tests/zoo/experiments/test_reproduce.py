@@ -98,9 +98,9 @@ def test_run_prints_the_table_and_where_it_is(tmp_path):
     assert (result.exit_code, result.stderr) == (0, "")
     lines = result.stdout.splitlines()
     assert re.split(r"\s{2,}", lines[0].strip()) == [
-        "data set", "method", "setting", "metric", "ours", "n", "published",
+        "data set", "method", "setting", "metric", "ours", "n", "published", "z",
     ]  # fmt: skip
-    assert "1.500 ± 0.010" in result.stdout
+    assert "1.5 ± 0.01" in result.stdout
     assert "24 cells, 0 of them from earlier calls" in result.stdout
     assert str(tmp_path / "table.md") in result.stdout.replace("\n", "")
     assert max(map(len, lines[:-1])) <= 80

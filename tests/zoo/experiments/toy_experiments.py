@@ -6,7 +6,7 @@ import os
 import time
 
 from zoo.errors import FailedError, UserError
-from zoo.experiments.engine.declaration import Cell, Effort, Experiment, Source
+from zoo.experiments.engine.declaration import Cell, Effort, Experiment, Published, Source
 
 CALLS: list[Cell] = []
 #: Two data sets, two methods, two settings, three trials.
@@ -91,7 +91,10 @@ def declare(name: str = "toy/plain", run=measure, **changes) -> Experiment:
         "settings": ("5x5", "5"),
         "quick": Effort(1, "no time", {"epochs": 1}),
         "full": Effort(3, "no time either", {"epochs": 4}),
-        "published": {("a", "m", "5", "error"): (1.5, 0.01), ("b", "n", "5x5", "score"): (0.3, None)},
+        "published": {
+            ("a", "m", "5", "error"): Published(1.5, 0.01),
+            ("b", "n", "5x5", "score"): Published(0.3),
+        },
         "published_error": "population standard deviation over root n",
         "notes": {("b", "*", "*", "*"): "another b", ("*", "n", "5", "error"): "n|5"},
     }

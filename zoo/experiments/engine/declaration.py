@@ -19,6 +19,8 @@ AXES = ("dataset", "method", "setting")
 
 #: data set, method, setting
 Combination = tuple[str, str, str]
+#: data set, method, setting, metric
+Place = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,46 @@ class Record:
         return self.status == "ok"
 
 
+@dataclass(frozen=True)
+class Published:
+    """A number in print, in the unit of the metric that it stands beside.
+
+    :param value: mean or single number; the median where the print has a range
+    :param se: standard error; None where none is printed, or one that is rounded to zero
+    :param lowest: over the runs, where the print has a range; so is ``highest``
+    :param printed: as printed, all digits kept; made of the numbers if left out
+    :param remark: what the print, or its copy, says about this number alone
+    """
+
+    value: float
+    se: float | None = None
+    lowest: float | None = None
+    highest: float | None = None
+    printed: str = ""
+    remark: str = ""
+
+    def __str__(self) -> str:
+        if self.printed:
+            return self.printed
+        if self.lowest is not None:
+            return f"{self.lowest:g} / {self.value:g} / {self.highest:g}"
+        return f"{self.value:g}" if self.se is None else f"{self.value:g} ± {self.se:g}"
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why some numbers differ from the print.
+
+    :param place: that it is about; ``"*"`` for any name
+    :param kind: in few words: "another task", "another protocol", "misprint"
+    :param why: with the evidence
+    """
+
+    place: Place
+    kind: str
+    why: str
+
+
 #: Computes a cell: metric -> finite number.
 CellFunction = Callable[[Cell], Mapping[str, float]]
 
@@ -150,13 +192,15 @@ class Experiment:
     :param settings: what varies beside data set and method, widths for instance
     :param quick: for a look
     :param full: as published, or as near to it as a table that anybody can rerun allows
-    :param published: ``(data set, method, setting, metric)`` -> value and its standard error, None if unknown
+    :param published: ``(data set, method, setting, metric)`` -> what is in print
     :param published_error: how the published standard errors were computed
+    :param explained: why some of our numbers differ from the print
     :param notes: ``(data set, method, setting, metric)``, ``"*"`` for any -> what a reader must know
     :param exists: whether a combination is part of the grid; all are by default
     :param finish: makes pictures and the like from the finished cells, after the tables: called with the
         output folder and the records; reads results only, and may meet a partial grid
-    :param extremes: whether ``table.md`` also has the smallest, median and largest value over the trials
+    :param questions: title -> metrics that answer it, a table each in ``table.md``; a table a metric if left
+        out
     :param check: raises ``UserError`` for options that no cell could be computed with
     :param revision: to be raised when the same cell gives other numbers than before
     :raises ValueError: for a name that cannot be one, or a published number or note outside the grid
@@ -172,12 +216,13 @@ class Experiment:
     quick: Effort
     full: Effort
     settings: Sequence[str] = ("default",)
-    published: Mapping[tuple[str, str, str, str], tuple[float, float | None]] = field(default_factory=dict)
+    published: Mapping[Place, Published] = field(default_factory=dict)
     published_error: str = "not available"
-    notes: Mapping[tuple[str, str, str, str], str] = field(default_factory=dict)
+    explained: Sequence[Explanation] = ()
+    notes: Mapping[Place, str] = field(default_factory=dict)
     exists: Callable[[str, str, str], bool] | None = None
     finish: Callable[[Path, Sequence[Record]], None] | None = None
-    extremes: bool = False
+    questions: Mapping[str, Sequence[str]] = field(default_factory=dict)
     check: Callable[[Mapping[str, Any]], None] | None = None
     revision: int = 1
 
@@ -191,12 +236,19 @@ class Experiment:
                 raise ValueError(f"{self.name}: {wrong or 'nothing'} cannot name a {axis}")
             if len({name.lower() for name in names}) < len(names):
                 raise ValueError(f"{self.name}: two of {', '.join(names)} are one {axis}")
-        for place in (*self.published, *self.notes):
-            axes = (*(self.axis(axis) for axis in AXES), tuple(self.metrics))
-            any_allowed = place in self.notes
-            for name, known in zip(place, axes, strict=True):
-                if name not in known and not (name == "*" and any_allowed):
-                    raise ValueError(f"{self.name}: {name!r} of {place} is nowhere in the grid")
+        for place in self.published:
+            self._check_place(place)
+        for place in (*self.notes, *(explanation.place for explanation in self.explained)):
+            self._check_place(place, "*")
+        asked = [metric for metrics in self.questions.values() for metric in metrics]
+        if self.questions and sorted(asked) != sorted(self.metrics):
+            raise ValueError(f"{self.name}: the questions ask for every metric once")
+
+    def _check_place(self, place: Place, *also: str) -> None:
+        axes = (*(self.axis(axis) for axis in AXES), tuple(self.metrics))
+        for name, known in zip(place, axes, strict=True):
+            if name not in (*known, *also):
+                raise ValueError(f"{self.name}: {name!r} of {place} is nowhere in the grid")
 
     def axis(self, name: str) -> Sequence[str]:
         """The names on the axis ``dataset``, ``method`` or ``setting``."""
@@ -214,9 +266,13 @@ class Experiment:
 
     def note(self, *place: str) -> str:
         """All notes that apply to ``(data set, method, setting, metric)``."""
-        fitting = [
-            text
-            for key, text in self.notes.items()
-            if all(k in ("*", p) for k, p in zip(key, place, strict=True))
-        ]
-        return "; ".join(fitting)
+        return "; ".join(text for pattern, text in self.notes.items() if matches(pattern, place))
+
+    def explanation(self, *place: str) -> Explanation | None:
+        """The first that applies to ``(data set, method, setting, metric)``."""
+        return next((found for found in self.explained if matches(found.place, place)), None)
+
+
+def matches(pattern: Place, place: Sequence[str]) -> bool:
+    """Whether a note or an explanation for ``pattern``, ``"*"`` for any name, applies to ``place``."""
+    return all(name in ("*", found) for name, found in zip(pattern, place, strict=True))

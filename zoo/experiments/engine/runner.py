@@ -10,12 +10,14 @@ from pathlib import Path
 from data_loaders.errors import short_reason
 from zoo.errors import UserError
 from zoo.experiments.engine.declaration import Cell, Record
+from zoo.experiments.engine.page import page
 from zoo.experiments.engine.progress import OnProgress
 from zoo.experiments.engine.records import read_all, read_record, sweep
 from zoo.experiments.engine.request import Request, number_of_jobs
-from zoo.experiments.engine.tables import Line, write_tables
+from zoo.experiments.engine.tables import Line, table_lines, write_tables
 from zoo.experiments.engine.workers import CallEndedError, one_thread, results_of
 from zoo.files.output import output_folder, versions
+from zoo.files.tables import write_text
 
 #: Packages whose versions change numbers.
 PACKAGES = ("posterior-zoo", "numpy", "torch", "jax", "pyro-ppl", "numpyro")
@@ -70,7 +72,7 @@ def reproduce(
         finally:
             sweep(folder)
             records = read_all(folder, request.experiment, request.seed, request.effort.options)
-            lines = write_tables(request, folder, records) if records else []
+            lines = _write(request, folder, records) if records else []
         if ended and not records:
             raise ended
     if ended:
@@ -103,6 +105,14 @@ def _compute(
             del todo[_place(record.cell)]
             finished[_place(record.cell)] = record
             tell(list(todo.values()), list(finished.values()))
+
+
+def _write(request: Request, folder: Path, records: Sequence[Record]) -> list[Line]:
+    """The three files of tables, each whole or not at all."""
+    lines = table_lines(request, records)
+    write_tables(folder, records, lines)
+    write_text(folder / "table.md", page(request, folder, records, lines))
+    return lines
 
 
 def _finish(request: Request, folder: Path, records: Sequence[Record]) -> None:

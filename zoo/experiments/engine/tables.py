@@ -4,90 +4,120 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
-from itertools import product
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
-from rich.markup import escape
-from rich.table import Table
 
-from zoo.evaluation.estimates import Estimate
-from zoo.evaluation.scoreboard import format_figure
-from zoo.experiments.engine.declaration import AXES, Combination, Experiment, Record
-from zoo.experiments.engine.records import RESULT
-from zoo.experiments.engine.request import WORDS, Request
-from zoo.files.output import read_config
-from zoo.files.tables import markdown_table, write_csv, write_text
+from zoo.experiments.engine.declaration import Combination, Explanation, Place, Published, Record
+from zoo.experiments.engine.request import Request
+from zoo.files.tables import write_csv
 
 RESULT_COLUMNS = (
     "experiment", "dataset", "method", "setting", "trial", "seed", "metric", "value", "seconds", "status",
 )  # fmt: skip
-#: A difference of that many standard errors is told in the note.
+LINE_COLUMNS = (
+    "dataset", "method", "setting", "metric", "mean", "se", "n", "min", "median", "max", "published",
+    "published_se", "published_min", "published_max", "z", "note",
+)  # fmt: skip
+#: A z beyond this is far: it asks for an explanation.
 FAR = 2.0
-#: Up to so many metrics have a table each.
-MOST_METRICS = 4
-#: Of a number without a standard error that says where it ends: that of one trial, or of equal ones.
-DIGITS = 4
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Of a number over the trials.
+
+    :ivar se: sample standard deviation (divisor ``n - 1``) over the trials, divided by ``sqrt(n)``; None for
+        one trial
+    :ivar n: trials that are in the mean; failed ones are not
+    """
+
+    mean: float
+    se: float | None
+    n: int
+    lowest: float
+    median: float
+    highest: float
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of ``table.csv``; None is a number that does not exist.
+    """A number of ours beside the published one.
 
-    :ivar se: sample standard deviation (divisor ``n - 1``) over the trials, divided by ``sqrt(n)``
-    :ivar n: trials that are in the mean; failed ones are not, and the note counts them
+    :ivar ours: None where every trial failed
+    :ivar published: None where nothing is in print
+    :ivar comparable: whether ours is the work of the full budget
+    :ivar explanation: why the two may differ
+    :ivar note: all that a reader must know of this number
     """
 
     dataset: str
     method: str
     setting: str
     metric: str
-    mean: float | None
-    se: float | None
-    n: int
-    published: float | None
-    published_se: float | None
-    note: str
+    ours: Summary | None
+    published: Published | None
+    comparable: bool = True
+    explanation: Explanation | None = None
+    note: str = ""
 
     @property
-    def ours(self) -> str:
-        if self.mean is None or self.se:
-            return format_figure(None if self.mean is None else Estimate(self.mean, self.se))
-        return f"{self.mean:.{DIGITS}g}" if abs(self.mean) < 10**DIGITS else f"{self.mean:.0f}"
+    def place(self) -> Place:
+        return self.dataset, self.method, self.setting, self.metric
 
     @property
-    def theirs(self) -> str:
-        if self.published is None:
-            return ""
-        if not self.published_se:
-            return f"{self.published:g}"  # as many digits as there are
-        return format_figure(Estimate(self.published, self.published_se))
+    def combination(self) -> Combination:
+        return self.dataset, self.method, self.setting
 
     @property
-    def cells(self) -> tuple[str, ...]:
-        """Of the tables for people."""
-        return self.dataset, self.method, self.setting, self.metric, self.ours, str(self.n), self.theirs
+    def z(self) -> float | None:
+        """Ours minus the published value, over the root of the summed squares of both standard errors; None
+        unless both exist.
+        """
+        if not self.compared or self.ours.se is None or self.published.se is None:
+            return None
+        error = math.hypot(self.ours.se, self.published.se)
+        return (self.ours.mean - self.published.value) / error if error else None
 
     @property
-    def both(self) -> str:
-        return f"{self.ours or 'failed'} ({self.theirs})" if self.theirs else self.ours or "failed"
+    def compared(self) -> bool:
+        """Whether both numbers are there and of the same work."""
+        return self.comparable and self.ours is not None and self.published is not None
+
+    @property
+    def far(self) -> bool:
+        return self.z is not None and abs(self.z) > FAR
+
+    @property
+    def outside(self) -> bool:
+        """Whether our median lies outside the range in print."""
+        return self.ranged and not self.published.lowest <= self.ours.median <= self.published.highest
+
+    @property
+    def ranged(self) -> bool:
+        """Whether the print has smallest, median and largest value, to set ours beside."""
+        return self.compared and self.published.lowest is not None
+
+    def row(self) -> tuple:
+        """Of ``table.csv``."""
+        nothing, bare = Summary(*[None] * 6), Published(*[None] * 4)
+        ours, published = self.ours or nothing, self.published or bare
+        numbers = (ours.mean, ours.se, ours.n or 0, ours.lowest, ours.median, ours.highest)
+        printed = (published.value, published.se, published.lowest, published.highest)
+        return *self.place, *numbers, *printed, self.z, self.note
 
 
-#: Of the tables for people.
-HEADINGS = ("data set", "method", "setting", "metric", "ours", "n", "published")
-LINE_COLUMNS = tuple(f.name for f in fields(Line))
-
-
-def write_tables(request: Request, folder: Path, records: Sequence[Record]) -> list[Line]:
-    """Writes the three files, each whole or not at all, from all results of the folder."""
-    lines = table_lines(request, records)
+def write_tables(folder: Path, records: Sequence[Record], lines: Sequence[Line]) -> None:
+    """``results.csv`` and ``table.csv``, each whole or not at all, from all results of the folder."""
     write_csv(pd.DataFrame(_result_rows(records), columns=RESULT_COLUMNS), folder / "results.csv")
-    write_text(folder / "table.md", markdown(request, folder, records, lines))
-    write_csv(pd.DataFrame(lines, columns=LINE_COLUMNS), folder / "table.csv")
-    return lines
+    write_csv(line_table(lines), folder / "table.csv")
+
+
+def line_table(lines: Sequence[Line]) -> pd.DataFrame:
+    """A row a line."""
+    return pd.DataFrame([line.row() for line in lines], columns=LINE_COLUMNS)
 
 
 def _result_rows(records: Sequence[Record]) -> Iterable[Sequence[object]]:
@@ -120,231 +150,36 @@ def table_lines(request: Request, records: Sequence[Record]) -> list[Line]:
         published = {place[3] for place in experiment.published if place[:3] == combination}
         for metric in experiment.metrics:
             if metric in wanted | published:
-                lines.append(_line(request, combination, metric, group))
+                lines.append(_line(request, (*combination, metric), group))
     return lines
 
 
-def _line(request: Request, combination: Combination, metric: str, group: Sequence[Record]) -> Line:
+def _line(request: Request, place: Place, group: Sequence[Record]) -> Line:
     experiment = request.experiment
-    values = [record.metrics[metric] for record in group if metric in record.metrics]
-    mean, se = mean_and_se(values)
-    published, published_se = experiment.published.get((*combination, metric), (None, None))
-    notes = [experiment.note(*combination, metric)]
+    ours = summary([record.metrics[place[3]] for record in group if place[3] in record.metrics])
+    published = experiment.published.get(place)
+    explanation = experiment.explanation(*place) if published else None
+    notes = [experiment.note(*place)]
     failed = sum(not record.ok for record in group)
     if failed:
         notes.append(f"{failed} of {len(group)} trials failed")
-    if is_published_effort(request):
-        notes.append(_distance(mean, se, published, published_se))
-    note = "; ".join(filter(None, notes))
-    return Line(*combination, metric, mean, se, len(values), published, published_se, note)
+    if published and published.remark:
+        notes.append(f"print: {published.remark}")
+    if explanation:
+        notes.append(f"{explanation.kind}: {explanation.why}")
+    comparable = is_published_effort(request)
+    return Line(*place, ours, published, comparable, explanation, "; ".join(filter(None, notes)))
 
 
-def mean_and_se(values: Sequence[float]) -> tuple[float | None, float | None]:
-    """Mean, and sample standard deviation (divisor ``n - 1``) over ``sqrt(n)``, which needs two values."""
+def summary(values: Sequence[float]) -> Summary | None:
+    """None of no values; the standard error needs two."""
     if not values:
-        return None, None
+        return None
     se = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
-    return statistics.fmean(values), se
+    mean, median = statistics.fmean(values), statistics.median(values)
+    return Summary(mean, se, len(values), min(values), median, max(values))
 
 
 def is_published_effort(request: Request) -> bool:
     """Whether the cells do the work of the full budget, so that published numbers can be compared."""
     return request.effort.options == request.experiment.full.options
-
-
-def _distance(
-    mean: float | None, se: float | None, published: float | None, published_se: float | None
-) -> str:
-    if mean is None or se is None or published is None or published_se is None:
-        return ""
-    error = math.hypot(se, published_se)
-    if error == 0 or abs(mean - published) <= FAR * error:
-        return ""
-    side = "above" if mean > published else "below"
-    return f"{abs(mean - published) / error:.1f} standard errors of the difference {side} the published value"
-
-
-# ------------------------------------------------------------------------------------------- for people
-
-
-def markdown(request: Request, folder: Path, records: Sequence[Record], lines: Sequence[Line]) -> str:
-    """The table as a page: what it is, how it was made, what is missing, then the numbers."""
-    experiment = request.experiment
-    parts = [
-        f"# {experiment.name}\n\n{experiment.summary}",
-        "\n".join(_facts(request, folder, records)),
-        "\n".join(_completeness(request, records)),
-        *_failures(folder, records),
-        *_tables(experiment, lines),
-        _whole_table(lines),
-        _extremes(experiment, records),
-    ]
-    return "\n\n".join(filter(None, parts)) + "\n"
-
-
-def _facts(request: Request, folder: Path, records: Sequence[Record]) -> Iterable[str]:
-    experiment, effort = request.experiment, request.effort
-    found = read_config(folder)["versions"]
-    yield f"- published in: {experiment.source}"
-    yield f"- {_made_by(request, folder, records)}"
-    options = ", ".join(f"{name} {value}" for name, value in effort.options.items())
-    yield f"- seed {request.seed}" + (f"; {options}" if options else "")
-    yield "- " + ", ".join(f"{name} {version}" for name, version in found.items())
-    yield "- ours: mean ± standard error, the sample standard deviation (divisor n - 1) over the root of n"
-    if experiment.published:
-        yield f"- published standard errors: {experiment.published_error}"
-    if not is_published_effort(request):
-        full = ", ".join(f"{name} {value}" for name, value in experiment.full.options.items())
-        if experiment.published:
-            yield f"- **not comparable with the published numbers, which need {full}**"
-        else:
-            yield f"- **not the work of the full budget, which is {full}**"
-
-
-def _made_by(request: Request, folder: Path, records: Sequence[Record]) -> str:
-    """The one call that makes all that the folder holds, whichever calls have made it; and that it makes more
-    where it does.
-    """
-    chosen = {}
-    for axis in AXES:
-        seen = {getattr(record.cell, axis) for record in records}
-        names = tuple(name for name in request.experiment.axis(axis) if name in seen)
-        if len(names) < len(request.experiment.axis(axis)):
-            chosen[axis] = names
-    trials = 1 + max(record.cell.trial for record in records)
-    whole = replace(request, chosen=chosen, trials=trials)
-    words = "made by" if len(whole.cells()) == len(records) else "made by a part of"
-    return f"{words}: `{whole.command(folder)}`"
-
-
-def _completeness(request: Request, records: Sequence[Record]) -> Iterable[str]:
-    """How much of the whole grid there is, and what is missing."""
-    grid = list(request.experiment.combinations())
-    asked = {cell.combination for cell in request.cells()}
-    have = Counter(record.cell.combination for record in records)
-    missing: dict[str, list[Combination]] = {}
-    total = 0
-    for combination in grid:
-        trials = request.experiment.full.trials
-        if combination in asked:
-            trials = max(trials, request.trials)
-        lack = max(0, trials - have[combination])
-        total += lack
-        if lack:
-            count = f"{lack} of {trials} trials" if have[combination] else "all trials"
-            missing.setdefault(count, []).append(combination)
-    if not missing:
-        yield f"Complete: {len(records)} cells, {len(grid)} combinations."
-        return
-    yield f"**Partial: {len(records)} of {len(records) + total} cells.** Missing:\n"
-    for count, combinations in missing.items():
-        yield f"- {count} of {_summary(grid, combinations)}"
-
-
-def _summary(grid: Sequence[Combination], part: Sequence[Combination]) -> str:
-    """Names of combinations; a data set all of whose combinations are meant stands for them."""
-    if len(part) == len(grid):
-        return "every combination"
-    names = []
-    for dataset in dict.fromkeys(combination[0] for combination in part):
-        meant = [combination for combination in part if combination[0] == dataset]
-        whole = len(meant) == sum(combination[0] == dataset for combination in grid)
-        names += [dataset] if whole else [" ".join(combination) for combination in meant]
-    return ", ".join(names)
-
-
-def _failures(folder: Path, records: Sequence[Record]) -> Iterable[str]:
-    failed = [record for record in records if not record.ok]
-    if failed:
-        lines = [f"**{len(failed)} of {len(records)} cells failed**; `--retry-failed` computes them again:\n"]
-        for record in failed:
-            where = record.folder.relative_to(folder) / RESULT
-            lines.append(f"- {record.cell.name}: {record.status} (traceback in `{where}`)")
-        yield "\n".join(lines)
-
-
-def _tables(experiment: Experiment, lines: Sequence[Line]) -> Iterable[str]:
-    """A table a metric, or where these are many a table a data set; a column a method and setting in both,
-    and in a cell ours, with the published number in brackets.
-    """
-    if len(experiment.metrics) > MOST_METRICS:
-        return (_dataset_table(experiment, name, lines) for name in experiment.datasets)
-    return (_metric_table(experiment, metric, lines) for metric in experiment.metrics)
-
-
-def _dataset_table(experiment: Experiment, dataset: str, lines: Sequence[Line]) -> str:
-    lines = [line for line in lines if line.dataset == dataset]
-    if not lines:
-        return ""
-    table = _cross_table(experiment, lines, "metric", experiment.metrics)
-    table["what it is"] = [experiment.metrics[metric] for metric in table.index]
-    brackets = "published in brackets\n\n" if _has_published(lines) else ""
-    return f"## {dataset}\n\n{brackets}" + markdown_table(table, "l" + "r" * (table.shape[1] - 2) + "l")
-
-
-def _metric_table(experiment: Experiment, metric: str, lines: Sequence[Line]) -> str:
-    lines = [line for line in lines if line.metric == metric]
-    if len({(line.method, line.setting) for line in lines}) < 2:
-        return ""
-    table = _cross_table(experiment, lines, "dataset", experiment.datasets)
-    brackets = "; published in brackets" if _has_published(lines) else ""
-    title = f"## {metric}\n\n{experiment.metrics[metric]}{brackets}\n\n"
-    return title + markdown_table(table, "l" + "r" * (table.shape[1] - 1))
-
-
-def _has_published(lines: Sequence[Line]) -> bool:
-    return any(line.theirs for line in lines)
-
-
-def _cross_table(
-    experiment: Experiment, lines: Sequence[Line], axis: str, order: Iterable[str]
-) -> pd.DataFrame:
-    """A row a name of the axis, a column a method and setting, both in the order of the grid and where there
-    is a result; the names are the index and stand in the first column.
-
-    :param axis: dataset or metric
-    :param order: all names of the axis
-    """
-    columns = [axis, "method", "setting", "both"]
-    found = pd.DataFrame([[getattr(line, name) for name in columns] for line in lines], columns=columns)
-    cells = found.pivot(index=axis, columns=["method", "setting"], values="both")
-    places = [place for place in product(experiment.methods, experiment.settings) if place in cells.columns]
-    table = cells.reindex(index=[name for name in order if name in cells.index], columns=places).fillna("")
-    table.columns = [" ".join(place if len(experiment.settings) > 1 else place[:1]) for place in places]
-    table.insert(0, WORDS.get(axis, axis), table.index, allow_duplicates=True)  # a method may have this name
-    return table
-
-
-def _whole_table(lines: Sequence[Line]) -> str:
-    table = pd.DataFrame([(*line.cells, line.note) for line in lines], columns=[*HEADINGS, "note"])
-    return "## All numbers\n\n" + markdown_table(table, "llllrrrl")
-
-
-def _extremes(experiment: Experiment, records: Sequence[Record]) -> str:
-    """Smallest, median and largest value over the trials of every combination that has several."""
-    if not experiment.extremes:
-        return ""
-    rows = []
-    for combination in experiment.combinations():
-        group = [record for record in records if record.cell.combination == combination]
-        for metric in experiment.metrics:
-            values = [record.metrics[metric] for record in group if metric in record.metrics]
-            if len(values) > 1:
-                three = min(values), statistics.median(values), max(values)
-                rows.append(
-                    [*combination, metric, *(f"{value:.{DIGITS}g}" for value in three), str(len(values))]
-                )
-    if not rows:
-        return ""
-    table = pd.DataFrame(rows, columns=[*HEADINGS[:4], "smallest", "median", "largest", "n"])
-    return "## Over the trials\n\n" + markdown_table(table, "llllrrrr")
-
-
-def rich_table(lines: Sequence[Line]) -> Table:
-    """The same for a terminal, without the notes."""
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for i, heading in enumerate(HEADINGS):
-        table.add_column(heading, justify="left" if i < 4 else "right", overflow="fold")
-    for line in lines:
-        table.add_row(*map(escape, line.cells))
-    return table

@@ -2,20 +2,24 @@
 
 The published programs differ from what they print, and several are wrong (guides.variational.spike_slab and
 guides.variational.multiplicative_flow say how); the thesis's accuracies were obtained with a wrong variance.
- Published numbers were at hand only where a table shows them.  Networks, priors, starts and learning rates
- are those of
-zoo.experiments.lbbnn.networks; two experiments on one data set look at the same networks.
+``published/`` holds what is in print; the functions below say which number of ours each stands beside.
+Networks, priors, starts and learning rates are those of zoo.experiments.lbbnn.networks; two experiments on
+one data set look at the same networks.
 """
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from zoo.errors import UserError
-from zoo.experiments.engine.declaration import Deferred, Effort, Experiment, Source
+from zoo.experiments.engine.declaration import Deferred, Effort, Experiment, Place, Published, Source
+from zoo.experiments.engine.published import Row, explanations, published_numbers, read_table, source_of
 
+FOLDER = "lbbnn"
 PAPER = "Skaaret-Lund 2022, latent binary Bayesian neural networks (thesis); Hubin and Storvik 2019"
 METHODS = (
     "lrt", "mnf", "concrete", "gaussian", "concrete-dropout", "group-normal-jeffreys", "mlp", "mc-dropout",
@@ -64,6 +68,25 @@ TABLE = {
     "an input to an output",
     **SETTLING,
 }
+#: What the printed recipe calls an ensemble beside networks really drawn.
+VARIANCE = {
+    "accuracy_mean": "accuracy of the posterior mean network",
+    "accuracy_lrt": "accuracy of averaged passes in which every row has noise of its own",
+    "nll_lrt": "their negative log likelihood, nats",
+    "ece_lrt": "their calibration error",
+    **SCORES,
+    **DENSITIES,
+    **SETTLING,
+}
+PRINTED_QUESTIONS = {
+    "The posterior mean network": ("accuracy_mean",),
+    "Averaged passes as in training, which the thesis calls an ensemble": (
+        "accuracy_lrt", "nll_lrt", "ece_lrt",
+    ),
+    "Ten networks drawn from the posterior": ("accuracy", "nll", "ece"),
+    "How many weights are needed": ("density_mean", "density_half"),
+    "Where the bound stands": tuple(SETTLING),
+}  # fmt: skip
 SELECTION = {
     "rmse": "root mean squared difference to the exact inclusion probabilities; lower is better",
     "worst": "largest difference to them",
@@ -75,18 +98,100 @@ SELECTION = {
 #: Of the frontier; learned: inclusion and scales by empirical Bayes.
 FRONTIER_PRIORS, KL_WEIGHTS = ("learned", "fixed", "pi0.1-sd1"), ("1", "0.3", "0.1", "0.05", "0.03")
 COLD_NOTE = "a cold posterior, of data that count 1/kl times: sharper than the posterior, and not it"
-NOT_AT_HAND = "published number not at hand"
-WRONG_VARIANCE = "the thesis trained with a wrong variance (lbbnn/variance shows what that does)"
 KMNIST = (
     "where the training images cannot be had, 8000 of the test images train and 2000 test: such numbers do "
     "not compare with published ones"
 )
-NETWORK_NOTES = {
-    ("*", "*", "*", "*"): NOT_AT_HAND,
-    ("*", "lrt", "*", "*"): WRONG_VARIANCE,
-    ("*", "mnf", "*", "*"): WRONG_VARIANCE,
-    ("*", "lrt", "*", "ece"): "of networks that are really drawn, not of passes with noise of a row's own",
+UNPUBLISHED = Source("this package", "not published")
+#: Titles of the tables of a network's figures.
+QUESTIONS = {
+    "Ten networks drawn from the posterior": ("accuracy", "nll", "ece", "accuracy_one"),
+    "The posterior mean network": ("accuracy_mean", "nll_mean", "ece_mean"),
+    "The median probability network": ("accuracy_median", "nll_median", "ece_median"),
+    "How many weights are needed": ("density_mean", "density_half", "density_paths"),
+    "Where the bound stands": tuple(SETTLING),
 }
+CONVOLUTIONAL_QUESTIONS = {**QUESTIONS, "How many weights are needed": ("density_mean", "density_half")}
+
+# ------------------------------------------------------------------------------------------ what is in print
+
+#: Printed prediction mode and figure -> ours.
+PRINTED = {
+    ("posterior_mean", "accuracy"): "accuracy_mean",
+    ("ensemble_10", "accuracy"): "accuracy",
+    ("ensemble", "accuracy"): "accuracy",
+    ("", "density"): "density_mean",
+}
+PRINTED_METHODS = {"concrete_dropout": "concrete-dropout", "horseshoe": "group-normal-jeffreys"}
+#: Factors from the printed units to shares.
+SHARES = {"accuracy": "0.01", "decisions": "0.0001"}
+
+
+def _network_figure(row: Row, setting: str, methods: Collection[str]) -> Place | None:
+    """Of a table of networks: accuracies by prediction mode, and the density of those with inclusions."""
+    method = PRINTED_METHODS.get(row.method, row.method)
+    figure = PRINTED.get((row.setting.partition(" ")[2], row.metric))
+    if figure is None or method not in methods or (figure == "density_mean" and method not in INCLUDING):
+        return None
+    return row.dataset, method, setting, figure
+
+
+def _dense_print(thesis: str, slides: str) -> dict[Place, Published]:
+    """The thesis's numbers, and for the methods that it does not have those of the slides."""
+    found = {}
+    for table, methods in ((thesis, INCLUDING), (slides, set(METHODS) - set(INCLUDING))):
+        if table:
+            rows = read_table(FOLDER, table)
+            place = functools.partial(_network_figure, setting="default", methods=methods)
+            found |= published_numbers(rows, place, SHARES)
+    return found
+
+
+def _thesis_print() -> dict[Place, Published]:
+    """The thesis's numbers beside its own recipe, and beside the right one."""
+    rows = [row for number in (1, 2, 3) for row in read_table(FOLDER, f"thesis-table-{number}")]
+    place = functools.partial(_network_figure, setting="thesis", methods=INCLUDING)
+    found = published_numbers(rows, place, SHARES)
+    for (dataset, method, setting, figure), number in list(found.items()):
+        if method == "lrt":
+            passes = "accuracy_lrt" if figure == "accuracy" else figure
+            found[dataset, "lrt-thesis", setting, passes] = number
+    return found
+
+
+def _convolutional_print() -> dict[Place, Published]:
+    """The slides do not say whether their mean field is relaxed or trained by local reparametrisation."""
+
+    def place(row: Row) -> Place | None:
+        printed = replace(row, method="lrt" if row.method == "concrete" else row.method)
+        return _network_figure(printed, setting="pi0.1-sd1", methods=("lrt", "mnf"))
+
+    rows = [row for name in ("mnist", "fmnist") for row in read_table(FOLDER, f"slides-cnn-{name}")]
+    return published_numbers(rows, place, SHARES)
+
+
+def _decision(row: Row) -> Place | None:
+    method = PRINTED_METHODS.get(row.method, row.method)
+    figure = {"decisions": "decided", "accuracy": "accuracy_decided"}[row.metric]
+    return (row.dataset, method, "default", figure) if method in METHODS else None
+
+
+def _selection(row: Row) -> Place:
+    """Rates of single columns are the share of runs that select them, whichever rate the print calls it."""
+    kind, _, column = row.setting.partition("_")
+    figure = row.metric if kind == "all" else f"selected_{column}"
+    return "mjmcmc_sim_logistic", row.method, "default", figure
+
+
+def _seconds(row: Row) -> Place | None:
+    return ("mnist", row.method, "default", "seconds") if row.metric == "seconds_per_epoch" else None
+
+
+def _as_named(row: Row) -> Place:
+    return row.dataset, row.method, row.setting, row.metric
+
+
+# --------------------------------------------------------------------------------------------- what is run
 
 
 def check_options(options: Mapping[str, Any]) -> None:
@@ -114,7 +219,13 @@ def _of_this_kind(**declared: Any) -> Experiment:
     return Experiment(check=check_options, **declared)
 
 
-def _dense(name: str, what: str, source: Source, quick: Effort, full: Effort, notes: Mapping) -> Experiment:
+def _dense(
+    name: str, what: str, quick: Effort, full: Effort, notes: Mapping, thesis: str = "", slides: str = ""
+) -> Experiment:
+    """A dense network by every method; ``thesis`` and ``slides`` are the tables that are in print."""
+    source, errors = (
+        source_of(FOLDER, thesis) if thesis else (Source("this package", "not published"), "none")
+    )
     return _of_this_kind(
         name=f"lbbnn/{name}",
         summary=f"{what}, network with hidden layers of 400 and 600: accuracy, calibration and density; "
@@ -127,9 +238,12 @@ def _dense(name: str, what: str, source: Source, quick: Effort, full: Effort, no
         settings=("default", "pi0.1-sd1", "pi0.25-sd1"),
         quick=quick,
         full=full,
+        published=_dense_print(thesis, slides),
+        published_error=errors,
+        explained=explanations(FOLDER, name),
         exists=lambda dataset, method, setting: setting == "default" or method in INCLUDING,
         notes=notes,
-        extremes=True,
+        questions=QUESTIONS,
     )
 
 
@@ -138,11 +252,12 @@ EXPERIMENTS = (
         name="lbbnn/simulation",
         summary="Variable selection in the published logistic simulation: inclusion probabilities against "
         "the exact ones, and the share of runs that select each column.",
-        source=Source(PAPER, "the logistic study (section 5.2)"),
+        source=source_of(FOLDER, "thesis-section-5.2")[0],
         run=Deferred("lbbnn.selection", "simulation"),
         metrics={
             **SELECTION,
             "elbo": "evidence lower bound, nats; the log evidence is -186.95",
+            "bound_change": "how much it rose in the last tenth of the fit, counted in learning rates, nats",
             **{
                 f"selected_{i}": f"column {i} is selected: over runs its true (or false) positive rate"
                 for i in COLUMNS
@@ -160,7 +275,16 @@ EXPERIMENTS = (
             ("*", "exact", "*", "rmse"): "against those of another program, which the others are graded by",
             ("*", "exact", "*", "elbo"): "the log evidence itself, by Laplace's approximation of every model",
         },
-        extremes=True,
+        published=published_numbers(read_table(FOLDER, "thesis-section-5.2"), _selection),
+        published_error=source_of(FOLDER, "thesis-section-5.2")[1],
+        explained=explanations(FOLDER, "simulation"),
+        questions={
+            "How near the inclusion probabilities are to the exact ones": ("rmse", "worst"),
+            "Where the bound stands": ("elbo", "bound_change"),
+            "What is selected": ("tpr", "fpr", "wrongly_in", "wrongly_out"),
+            "How often each column is selected": tuple(f"selected_{i}" for i in COLUMNS),
+            "Inclusion probability of each column": tuple(f"inclusion_{i}" for i in COLUMNS),
+        },
     ),
     _of_this_kind(
         name="lbbnn/correlations",
@@ -189,7 +313,6 @@ EXPERIMENTS = (
     _dense(
         "digits",
         "digits (8 x 8 images, embedded)",
-        Source("this package", "not published"),
         Effort(trials=1, cost="3 minutes", options={**QUICK, "epochs": 4}),
         Effort(trials=3, cost="35 minutes on 2 cores", options=FULL),
         {("*", "*", "*", "*"): "an epoch stands for 20 passes over the 1617 rows"},
@@ -197,34 +320,56 @@ EXPERIMENTS = (
     _dense(
         "mnist",
         "MNIST",
-        Source(PAPER, "tables of MNIST"),
         Effort(trials=1, cost="3 minutes", options=QUICK),
         Effort(trials=3, cost="1.5 hours on 2 cores", options=FULL),
-        NETWORK_NOTES,
+        {},
+        thesis="thesis-table-2",
+        slides="slides-mnist",
     ),
     _dense(
         "fmnist",
         "Fashion-MNIST",
-        Source(PAPER, "tables of Fashion-MNIST"),
         Effort(trials=1, cost="3 minutes", options=QUICK),
         Effort(trials=3, cost="1.5 hours on 2 cores", options=FULL),
-        NETWORK_NOTES,
+        {},
+        thesis="thesis-table-3",
+        slides="slides-fmnist",
     ),
     _dense(
         "kmnist",
         "KMNIST",
-        Source(PAPER, "tables of KMNIST"),
         Effort(trials=1, cost="3 minutes", options=QUICK),
         Effort(trials=3, cost="15 minutes on 2 cores (1.5 hours with the training images)", options=FULL),
-        {**NETWORK_NOTES, ("kmnist", "*", "*", "*"): KMNIST},
+        {("kmnist", "*", "*", "*"): KMNIST},
+        thesis="thesis-table-1",
+    ),
+    _of_this_kind(
+        name="lbbnn/thesis",
+        summary="The thesis's tables, its own recipe beside the right one: lrt-thesis has the printed "
+        "variance, and its ensemble averages passes with noise of a row's own; the others have the right "
+        "variance and networks really drawn; prior inclusion 0.05, slab N(0, 1), logits from U(0, 1), 250 "
+        "epochs.",
+        source=replace(source_of(FOLDER, "thesis-table-1")[0], table="Tables 1 (KMNIST), 2 (MNIST) and 3"),
+        run=Deferred("lbbnn.images", "variance_table"),
+        metrics=VARIANCE,
+        datasets=("kmnist", "mnist", "fmnist"),
+        methods=("lrt-thesis", *INCLUDING),
+        settings=("thesis",),
+        quick=Effort(trials=1, cost="15 minutes", options=QUICK),
+        full=Effort(
+            trials=10, cost="days on 2 cores; meant for device=cuda", options={**FULL, "epochs": 250}
+        ),
+        published=_thesis_print(),
+        published_error=source_of(FOLDER, "thesis-table-1")[1],
+        explained=explanations(FOLDER, "thesis"),
+        notes={("kmnist", "*", "*", "*"): KMNIST},
+        questions=PRINTED_QUESTIONS,
     ),
     _of_this_kind(
         name="lbbnn/cnn",
         summary="LeNet-like convolutional networks under several priors; a setting names the prior inclusion "
         "probability and the sd of the slab.",
-        source=Source(
-            "Hubin et al. 2022 (slides); Skaaret-Lund, Storvik and Hubin 2023", "convolutional networks"
-        ),
+        source=replace(source_of(FOLDER, "slides-cnn-mnist")[0], table="tables of the convolutional network"),
         run=Deferred("lbbnn.images", "convolutional_table"),
         metrics={name: text for name, text in TABLE.items() if name != "density_paths"},
         datasets=("mnist", "fmnist", "kmnist"),
@@ -238,14 +383,18 @@ EXPERIMENTS = (
             or setting == "default"
             or (method == "gaussian" and setting in ("pi0.1-sd1", "pi0.1-sd0.1"))
         ),
-        notes={("*", "*", "*", "*"): NOT_AT_HAND, ("kmnist", "*", "*", "*"): KMNIST},
+        published=_convolutional_print(),
+        published_error=source_of(FOLDER, "slides-cnn-mnist")[1],
+        explained=explanations(FOLDER, "cnn"),
+        notes={("kmnist", "*", "*", "*"): KMNIST},
+        questions=CONVOLUTIONAL_QUESTIONS,
     ),
     _of_this_kind(
         name="lbbnn/frontier",
         summary="What prior, guide and weight of the divergence (kl) make of accuracy, calibration, density "
         "and bound; the last 15 % of the training images are held out to choose by. Weights below 1 are cold "
         "posteriors.",
-        source=Source("this package", "not published"),
+        source=UNPUBLISHED,
         run=Deferred("lbbnn.images", "frontier"),
         metrics={
             **SCORES,
@@ -263,68 +412,51 @@ EXPERIMENTS = (
         notes={("*", method, "*", "*"): COLD_NOTE for method in ("cold-lrt", "cold-mnf")}
         | {("kmnist", "*", "*", "*"): KMNIST},
         finish=Deferred("lbbnn.plots", "plot_frontier"),
-        extremes=True,
+        questions={
+            "Ten drawn networks on the test images": tuple(SCORES),
+            "The same on the images to choose by": tuple(f"{name}_validation" for name in SCORES),
+            "How many weights are needed": ("density_mean", "density_half", "density_paths"),
+            "Where the bound stands": tuple(SETTLING),
+        },
     ),
     _of_this_kind(
         name="lbbnn/variance",
         summary="What the variance printed in the thesis does: passes as in training beside networks really "
         "drawn; prior inclusion 0.05, slab N(0, 1), inclusion logits from U(0, 1), 4 epochs.",
-        source=Source(
-            "not published: one run each of a program written before this package, independent of it",
-            "constant learning rate 0.001",
-        ),
+        source=source_of(FOLDER, "independent-program")[0],
         run=Deferred("lbbnn.images", "variance_table"),
-        metrics={
-            "accuracy_mean": "accuracy of the posterior mean network",
-            "accuracy_lrt": "accuracy of averaged passes in which every row has noise of its own",
-            "nll_lrt": "their negative log likelihood, nats",
-            "ece_lrt": "their calibration error",
-            **SCORES,
-            **DENSITIES,
-        },
+        metrics=VARIANCE,
         datasets=("mnist",),
         methods=("lrt", "lrt-thesis"),
         settings=("thesis",),
         quick=Effort(trials=1, cost="1 minute", options=QUICK),
         full=Effort(trials=1, cost="3 minutes", options={**FULL, "epochs": 4}),
-        published={
-            ("mnist", method, "thesis", metric): (value, None)
-            for method, values in {
-                "lrt": (0.9689, 0.9636, 0.045, 0.9656, 0.145, 0.046, 0.255, 0.022),
-                "lrt-thesis": (0.9802, 0.9778, 0.016, 0.9364, 0.418, 0.220, 0.252, 0.019),
-            }.items()
-            for metric, value in zip(
-                ("accuracy_mean", "accuracy_lrt", "ece_lrt", "accuracy", "nll", "ece", *DENSITIES),
-                values,
-                strict=True,
-            )
-        },
-        published_error="none: one run",
-        notes={("*", "*", "*", "*"): "here the learning rate falls to zero along a half cosine"},
+        published=published_numbers(read_table(FOLDER, "independent-program"), _as_named),
+        published_error=source_of(FOLDER, "independent-program")[1],
+        explained=explanations(FOLDER, "variance"),
+        questions=PRINTED_QUESTIONS,
     ),
     _of_this_kind(
         name="lbbnn/decisions",
         summary="Decide only where the ensemble gives its class a probability of 0.95 or more; the "
         "probabilities are averages of proper softmax outputs.",
-        source=Source(
-            "Hubin and Storvik 2019; Hubin et al. 2022 (slides)", "decisions at the threshold 0.95"
-        ),
+        source=source_of(FOLDER, "slides-decisions")[0],
         run=Deferred("lbbnn.images", "decisions"),
         metrics={
             "decided": "share of test images that are decided",
             "accuracy_decided": "accuracy among them; higher is better",
             "accuracy_all": "accuracy among all",
             "decided_outside": "share of images of another data set that are decided; lower is better",
+            "bound_change": SETTLING["bound_change"],
         },
         datasets=("mnist", "fmnist", "kmnist"),
-        methods=("lrt", "mnf", "gaussian", "mlp", "deep-ensemble"),
-        quick=Effort(trials=1, cost="4 minutes", options=QUICK),
-        full=Effort(trials=1, cost="40 minutes on 2 cores", options=FULL),
-        notes={
-            ("*", "*", "*", "*"): "the published programs put a logistic function where the softmax belongs: "
-            "their 0.95 is a probability of 0.974",
-            ("kmnist", "*", "*", "*"): KMNIST,
-        },
+        methods=(*INCLUDING, "gaussian", "concrete-dropout", "group-normal-jeffreys", "mlp", "deep-ensemble"),
+        quick=Effort(trials=1, cost="5 minutes", options=QUICK),
+        full=Effort(trials=1, cost="60 minutes on 2 cores", options=FULL),
+        published=published_numbers(read_table(FOLDER, "slides-decisions"), _decision, SHARES),
+        published_error=source_of(FOLDER, "slides-decisions")[1],
+        explained=explanations(FOLDER, "decisions"),
+        notes={("kmnist", "*", "*", "*"): KMNIST},
     ),
     _of_this_kind(
         name="lbbnn/entropy",
@@ -338,6 +470,7 @@ EXPERIMENTS = (
             "entropy_outside": "mean entropy on images of another set (fmnist for mnist, else mnist; "
             "shuffled pixels for digits), nats",
             "auroc": "how well the entropy tells the two sets apart, 0.5 to 1; higher is better",
+            "bound_change": SETTLING["bound_change"],
         },
         datasets=("digits", "mnist", "fmnist", "kmnist"),
         methods=("lrt", "mnf", "mnf-early", "mlp", "deep-ensemble"),
@@ -384,7 +517,7 @@ EXPERIMENTS = (
     _of_this_kind(
         name="lbbnn/export",
         summary="The median probability network as a program without its zeros: size and speed.",
-        source=Source("this package", "not published"),
+        source=UNPUBLISHED,
         run=Deferred("lbbnn.images", "export"),
         metrics={
             "density_half": DENSITIES["density_half"],
@@ -399,6 +532,7 @@ EXPERIMENTS = (
             "difference_small": "the same, without dead units",
             "units_small": "hidden units that are left of 1000",
             "inputs_small": "inputs that are left of 784",
+            "bound_change": SETTLING["bound_change"],
         },
         datasets=("mnist",),
         methods=("lrt", "mnf", "concrete"),
@@ -409,7 +543,7 @@ EXPERIMENTS = (
         name="lbbnn/cost",
         summary="Seconds of an epoch, and relative to a deterministic network of the same shape whose steps "
         "are taken in turn with the method's.",
-        source=Source(PAPER, "running times"),
+        source=source_of(FOLDER, "thesis-section-5.3")[0],
         run=Deferred("lbbnn.images", "cost"),
         metrics={
             "seconds": "an epoch on this machine, one thread",
@@ -423,7 +557,10 @@ EXPERIMENTS = (
         full=Effort(
             trials=3, cost="8 minutes, on an idle machine with --jobs 1", options={**COST, "steps": 150}
         ),
+        published=published_numbers(read_table(FOLDER, "thesis-section-5.3"), _seconds),
+        published_error=source_of(FOLDER, "thesis-section-5.3")[1],
+        explained=explanations(FOLDER, "cost"),
         notes={("*", "mlp", "*", "*"): "the same guide as the others, with points for laws"},
-        extremes=True,
+        questions={"What an epoch costs": ("seconds", "seconds_plain", "relative", "parameters")},
     ),
 )

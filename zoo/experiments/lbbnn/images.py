@@ -98,11 +98,16 @@ def settling(cell: Cell, fitted: Fitted) -> dict[str, float]:
     has the change of its loss.
     """
     data, guide = fitted.data, fitted.guides[-1]
-    figures = {"bound_change": fitted.history.change / len(data.x)}
+    figures = {"bound_change": last_change(fitted)}
     if cell.method.removeprefix(COLD) in BOUNDS:
         seed = stable_seed("bound", fitted.seed)
         figures["bound"] = bound(guide, (data.x, data.y), seed=seed).value
     return figures
+
+
+def last_change(fitted: Fitted) -> float:
+    """Of the bound, or of minus the loss, in the last tenth of the training, nats a training image."""
+    return fitted.history.change / len(fitted.data.x)
 
 
 def frontier(cell: Cell) -> Mapping[str, float]:
@@ -138,7 +143,7 @@ def variance_table(cell: Cell) -> Mapping[str, float]:
     figures = scores(fitted.ensemble(x, members), y)
     figures |= {f"{key}_lrt": value for key, value in scores(passes, y).items()}
     figures["accuracy_mean"] = scores(fitted.mean_network(x), y)["accuracy"]
-    return figures | densities(fitted, dense=False)
+    return figures | densities(fitted, dense=False) | settling(cell, fitted)
 
 
 # ------------------------------------------------------------------------------ what predictions are good for
@@ -155,6 +160,7 @@ def decisions(cell: Cell) -> Mapping[str, float]:
         "decided": sure.double().mean().item(),
         "accuracy_all": (label == fitted.data.y_test).double().mean().item(),
         "decided_outside": (out >= THRESHOLD).double().mean().item(),
+        "bound_change": last_change(fitted),
     }
     if sure.any():
         right = label[sure] == fitted.data.y_test[sure]
@@ -177,6 +183,7 @@ def entropies(cell: Cell) -> Mapping[str, float]:
         "entropy_inside": float(values[0].mean()),
         "entropy_outside": float(values[1].mean()),
         "auroc": float(roc_auc_score(labels, np.concatenate(values))),
+        "bound_change": last_change(fitted),
     }
 
 
@@ -258,6 +265,7 @@ def export(cell: Cell) -> Mapping[str, float]:
     return figures | {
         "units_small": float(sum(program.widths[1:-1])),
         "inputs_small": float(program.widths[0]),
+        "bound_change": last_change(fitted),
     }
 
 

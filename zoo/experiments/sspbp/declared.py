@@ -1,24 +1,25 @@
 """Ott and Williamson (2022): spike-and-slab probabilistic backpropagation, chapter 3 of the dissertation.
 
-The published numbers of Table 3.1 and, in part, of Table 3.2 were at hand; those of Tables 3.3, 3.4 and A.1
-to A.6 were not, nor which table of the appendix shows what.  The grid is complete, the numbering of the
-appendix is ours.  A fit gives RMSE and log likelihood at once, and its seed hangs on the fit, not on the
-table: A.3 has the fits of 3.3, A.4 those of 3.4, A.5 those of A.1 and A.6 those of A.2, so whoever has run
-the one can read the other in it.
+Every table is here, and its numbers beside it (``published/``).  A fit gives RMSE and log likelihood at once,
+and its seed hangs on the fit, not on the table: A.3 has the fits of 3.3, A.6 those of 3.4, A.2 those of A.1
+and A.5 those of A.4, and each shows both figures beside both prints.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zoo.experiments.engine.declaration import Cell, Deferred, Effort, Experiment, Source
+from zoo.experiments.engine.declaration import Cell, Deferred, Effort, Experiment, Place, Published
+from zoo.experiments.engine.published import Row, explanations, published_numbers, read_table, source_of
 
 if TYPE_CHECKING:
     from zoo.experiments.engine.declaration import Record
 
-PAPER = "Ott and Williamson 2022, spike-and-slab probabilistic backpropagation (dissertation, chapter 3)"
+PAPER, UNKNOWN = "sspbp", "not available"
 #: Means of X and W, both of variance one.
 PAIRS = {"X0-W0": (0, 0), "X1-W3": (1, 3), "X1-W-3": (1, -3), "X3-W3": (3, 3), "X3-W-3": (3, -3)}
 DATASETS = ("boston", "concrete", "energy", "kin8nm", "naval", "power_plant", "wine_red", "yacht")
@@ -89,54 +90,96 @@ def draw_product(out: Path, records: Sequence[Record]) -> None:
 # networks: Tables 3.2 to 3.4, A.1 to A.6
 
 
-def _network_table(number: str, figure: str, bias: bool, settings: Sequence[str], remark: str) -> Experiment:
-    """RMSE and log likelihood of PBP and SSPBP on the eight sets; ``figure`` is the table's own."""
-    figures = FIGURES if bias else FIGURES | PUBLISHED_FIGURES
+#: Of one network each: hidden units, a layer after the other.
+_MAIN, _OTHER = ("50", "10x10"), ("10", "100")
+#: The tables that print RMSE and log likelihood of the same fits: biases, networks, and their names.
+_FITS = (
+    (True, _MAIN, {"rmse": "table-3.3", "log_likelihood": "table-a3"}),
+    (False, _MAIN, {"rmse": "table-3.4", "log_likelihood": "table-a6"}),
+    (True, _OTHER, {"rmse": "table-a1", "log_likelihood": "table-a2"}),
+    (False, _OTHER, {"rmse": "table-a4", "log_likelihood": "table-a5"}),
+)
+
+
+def _network_table(figure: str, bias: bool, settings: Sequence[str], tables: Mapping[str, str]) -> Experiment:
+    """RMSE and log likelihood of PBP and SSPBP on the eight sets; ``figure`` is the table's own.
+
+    Without biases the print is of the published evaluation and stands beside ours of that kind.
+    """
+    figures, suffix = (FIGURES, "") if bias else (PUBLISHED_FIGURES | FIGURES, "_published")
     own_first = sorted(figures, key=lambda name: not name.startswith(figure))
-    word = {"rmse": "Test RMSE", "log_likelihood": "Test log likelihood"}[figure]
+    source, errors = source_of(PAPER, tables[figure])
+    (other,) = tables.keys() - {figure}
+
+    def place(row: Row) -> Place:
+        return row.dataset, row.method, row.setting, row.metric + suffix
+
+    words = {"rmse": "RMSE", "log_likelihood": "log likelihood"}
     return Experiment(
-        name=f"sspbp/table-{number}",
-        summary=f"{word} of PBP and SSPBP {'with' if bias else 'without'} biases, networks "
-        f"{' and '.join(settings)} (layers x units), 5 random 80/20 splits; {remark}.",
-        source=Source(PAPER, f"Table {number[0].upper()}{'.' if number[0] == 'a' else ''}{number[1:]}"),
+        name=f"sspbp/{tables[figure]}",
+        summary=f"Test {words[figure]} of PBP and SSPBP {'with' if bias else 'without'} biases, hidden units "
+        f"{' and '.join(settings)}, random 80/20 splits; the {words[other]} of the same fits beside "
+        f"{source_of(PAPER, tables[other])[0].table}.",
+        source=source,
         run=Deferred("sspbp.networks", "with_bias" if bias else "without_bias"),
         metrics={name: figures[name] for name in own_first},
         datasets=DATASETS,
         methods=METHODS,
         settings=settings,
         quick=Effort(trials=1, cost="1 minute on 2 cores", options={"epochs": 2}),
-        full=Effort(trials=5, cost="3 minutes on 2 cores", options={"epochs": EPOCHS}),
-        published_error="population standard deviation over 5 repetitions / sqrt(5)",
-        notes={
-            ("*", "*", "*", "*"): "published number not at hand",
-            ("energy", "*", "*", "*"): "not the published task (heating load from 8 columns, 768 rows): that "
-            "was cooling load from 9 columns, heating load among them, 767 rows",
-            ("naval", "*", "*", "*"): "two columns are constant: their sd is taken as 1",
+        full=Effort(trials=20, cost="10 minutes on 2 cores", options={"epochs": EPOCHS}),
+        published={
+            where: number
+            for table in tables.values()
+            for where, number in published_numbers(read_table(PAPER, table), place).items()
         },
+        published_error=errors,
+        explained=explanations(PAPER, tables[figure]),
     )
 
 
-#: number, figure that it shows, biases, networks, remark
-_MAIN, _OTHER = ("1x50", "2x10"), ("1x10", "1x100")
-_ORDER = "that 3.3 is the one with biases follows the order in which they are described"
-_OURS = "what the table is about is our choice"
-_NETWORK_TABLES = (
-    ("3.3", "rmse", True, _MAIN, _ORDER),
-    ("3.4", "rmse", False, _MAIN, _ORDER),
-    ("a1", "rmse", True, _OTHER, _OURS),
-    ("a2", "rmse", False, _OTHER, _OURS),
-    ("a3", "log_likelihood", True, _MAIN, f"{_OURS}; the fits of Table 3.3, which shows it too"),
-    ("a4", "log_likelihood", False, _MAIN, f"{_OURS}; the fits of Table 3.4, which shows it too"),
-    ("a5", "log_likelihood", True, _OTHER, f"{_OURS}; the fits of Table A.1, which shows it too"),
-    ("a6", "log_likelihood", False, _OTHER, f"{_OURS}; the fits of Table A.2, which shows it too"),
-)
+def _replayed_print() -> dict[Place, Published]:
+    """All eight tables, energy left out: its task is another one here."""
+
+    def place(row: Row, kind: str) -> Place | None:
+        return (
+            None
+            if row.dataset == "energy"
+            else (row.dataset, row.method, f"{kind}-{row.setting}", row.metric)
+        )
+
+    return {
+        where: number
+        for bias, _, tables in _FITS
+        for table in tables.values()
+        for where, number in published_numbers(
+            read_table(PAPER, table), functools.partial(place, kind="bias" if bias else "free")
+        ).items()
+    }
+
+
+def _of_slabs(row: Row) -> Place:
+    """Table 3.2 numbers the linear layers, but calls the last one by what it gives."""
+    layers = row.setting.count("x") + 2
+    layer = layers if row.metric.endswith("output") else row.metric.rpartition("_")[2]
+    return row.dataset, row.method, row.setting, f"slab_layer_{layer}"
+
+
+def _of_products(row: Row) -> Place | None:
+    """Table 3.1; the share of zeros is the law's, not a method's."""
+    return (row.dataset, row.method, "default", "mmd2") if row.metric == "mmd" else None
+
+
+def _as_named(row: Row) -> Place:
+    return row.dataset, row.method, row.setting, row.metric
+
 
 EXPERIMENTS = (
     Experiment(
         name="sspbp/figure-3.1",
         summary="Densities of max(X W, 0) and of both messages, drawn in figure-3.1.png; "
         "the pairs are those of Table 3.1, which of them the published figure shows is not known.",
-        source=Source(PAPER, "Figure 3.1"),
+        source=replace(source_of(PAPER, "table-3.1")[0], table="Figure 3.1", page=UNKNOWN),
         run=describe_product,
         metrics={
             "slab": "probability of not being exactly 0",
@@ -153,7 +196,7 @@ EXPERIMENTS = (
         name="sspbp/table-3.1",
         summary="Squared MMD between max(X W, 0) and each message; in row Xa-Wb X ~ N(a, 1), W ~ N(b, 1); "
         "what is published as MMD is its square.",
-        source=Source(PAPER, "Table 3.1"),
+        source=source_of(PAPER, "table-3.1")[0],
         run=compare_product,
         metrics={
             "mmd2": "biased estimate of the squared MMD, kernel exp(-(s - t)^2), from draws; lower is better",
@@ -163,19 +206,9 @@ EXPERIMENTS = (
         methods=("pbp", "sspbp", "same"),
         quick=Effort(trials=1, cost="20 seconds", options={"draws": 1000}),
         full=Effort(trials=5, cost="1 minute on 2 cores", options={"draws": 10_000}),
-        published={
-            ("X0-W0", "pbp", "default", "mmd2"): (0.066, None),
-            ("X0-W0", "sspbp", "default", "mmd2"): (0.020, None),
-            ("X1-W3", "pbp", "default", "mmd2"): (0.031, None),
-            ("X1-W3", "sspbp", "default", "mmd2"): (0.015, None),
-            ("X1-W-3", "pbp", "default", "mmd2"): (0.21, None),
-            ("X1-W-3", "sspbp", "default", "mmd2"): (0.0038, None),
-            ("X3-W3", "pbp", "default", "mmd2"): (0.0043, None),
-            ("X3-W3", "sspbp", "default", "mmd2"): (0.0051, None),
-            ("X3-W-3", "pbp", "default", "mmd2"): (0.017, None),
-            ("X3-W-3", "sspbp", "default", "mmd2"): (0.00024, None),
-        },
-        published_error="none: one draw of 10,000 a side",
+        published=published_numbers(read_table(PAPER, "table-3.1"), _of_products),
+        published_error=source_of(PAPER, "table-3.1")[1],
+        explained=explanations(PAPER, "table-3.1"),
         notes={
             ("*", "same", "*", "mmd2"): "no distance at all: the bias and noise of the estimate",
             (
@@ -190,7 +223,7 @@ EXPERIMENTS = (
         name="sspbp/table-3.2",
         summary="Mean slab probability of each linear layer over the test rows of boston, without biases; "
         "all runs count.",
-        source=Source(PAPER, "Table 3.2"),
+        source=source_of(PAPER, "table-3.2")[0],
         run=Deferred("sspbp.networks", "mean_slabs"),
         metrics={
             f"slab_layer_{layer}": f"mean over test rows of the slab probability of linear layer {layer}"
@@ -202,47 +235,34 @@ EXPERIMENTS = (
         settings=("5", "50", "5x5", "50x50", "5x5x5", "50x50x50"),
         quick=Effort(trials=2, cost="30 seconds on 2 cores", options={"epochs": 4}),
         full=Effort(trials=30, cost="1 minute on 2 cores", options={"epochs": EPOCHS}),
-        published={
-            ("boston", "sspbp", "5", "slab_layer_2"): (0.976, 0.007),
-            ("boston", "sspbp", "5x5", "slab_layer_2"): (0.962, 0.007),
-            ("boston", "sspbp", "5x5", "slab_layer_3"): (0.968, 0.006),
-            ("boston", "sspbp", "5x5x5", "slab_layer_2"): (0.958, 0.008),
-            ("boston", "sspbp", "5x5x5", "slab_layer_3"): (0.970, 0.008),
-            ("boston", "sspbp", "5x5x5", "slab_layer_4"): (0.971, 0.009),
-        },
-        published_error="as printed; how it was computed is not known",
-        notes={
-            (
-                "*",
-                "*",
-                "5x5",
-                "slab_layer_3",
-            ): "published without the runs that failed, which biases it upwards",
-            (
-                "*",
-                "*",
-                "5x5x5",
-                "slab_layer_3",
-            ): "published without the runs that failed, which biases it upwards",
-            (
-                "*",
-                "*",
-                "5x5x5",
-                "slab_layer_4",
-            ): "published without the runs that failed, which biases it upwards",
-            ("*", "*", "50", "*"): "published number not at hand",
-            ("*", "*", "50x50", "*"): "published numbers not at hand",
-            ("*", "*", "50x50x50", "*"): "published numbers not at hand",
-        },
+        published=published_numbers(read_table(PAPER, "table-3.2"), _of_slabs),
+        published_error=source_of(PAPER, "table-3.2")[1],
+        explained=explanations(PAPER, "table-3.2"),
+        questions={"By linear layer": tuple(f"slab_layer_{layer}" for layer in range(1, 5))},
     ),
-    *(_network_table(*row) for row in _NETWORK_TABLES),
+    *sorted((_network_table(figure, *fits) for fits in _FITS for figure in FIGURES), key=lambda e: e.name),
+    Experiment(
+        name="sspbp/replay",
+        summary="The printed repetitions themselves: splits, starting means and orders of rows drawn from "
+        "the published program's seed, and its standardisation; bias-50 is the column 50 of Table 3.3, "
+        "free-50 that of Table 3.4.",
+        source=replace(source_of(PAPER, "table-3.3")[0], table="Tables 3.3, 3.4, A.1 to A.6", page=UNKNOWN),
+        run=Deferred("sspbp.replay", "replayed"),
+        metrics=FIGURES,
+        datasets=tuple(name for name in DATASETS if name != "energy"),
+        methods=METHODS,
+        settings=tuple(f"{kind}-{units}" for kind in ("bias", "free") for units in (*_MAIN, *_OTHER)),
+        quick=Effort(trials=1, cost="3 minutes", options={"epochs": 2}),
+        full=Effort(trials=5, cost="30 minutes on 2 cores", options={"epochs": EPOCHS}),
+        published=_replayed_print(),
+        published_error=source_of(PAPER, "table-3.3")[1],
+        explained=explanations(PAPER, "replay"),
+    ),
     Experiment(
         name="sspbp/reference-program",
         summary="PBP with biases, one layer of 50, beside what the published C program reaches, on random "
         "80/20 splits and on the usual 90/10 splits 0 to 4.",
-        source=Source(
-            "Hernandez-Lobato and Adams 2015, the authors' C program, run for this package", "our runs"
-        ),
+        source=source_of(PAPER, "reference-program")[0],
         run=Deferred("sspbp.networks", "reference_figures"),
         metrics=FIGURES,
         datasets=("boston", "concrete", "energy", "wine_red", "yacht"),
@@ -250,26 +270,9 @@ EXPERIMENTS = (
         settings=("80-20", "90-10"),
         quick=Effort(trials=1, cost="30 seconds", options={"epochs": 4}),
         full=Effort(trials=5, cost="1 minute on 2 cores", options={"epochs": EPOCHS}),
-        published={
-            (data, "pbp", setting, metric): value
-            for (data, setting), values in {
-                ("boston", "80-20"): ((3.23, 0.23), (-2.62, 0.10)),
-                ("concrete", "80-20"): ((5.74, 0.09), (-3.17, 0.02)),
-                ("wine_red", "80-20"): ((0.622, 0.011), (-0.946, 0.019)),
-                ("yacht", "80-20"): ((1.24, 0.09), (-1.75, 0.02)),
-                ("boston", "90-10"): ((2.71, None), (-2.43, None)),
-                ("concrete", "90-10"): ((5.63, None), (-3.15, None)),
-                ("energy", "90-10"): ((1.67, None), (-1.99, None)),
-                ("wine_red", "90-10"): ((0.637, None), (-0.974, None)),
-                ("yacht", "90-10"): ((1.07, None), (-1.64, None)),
-            }.items()
-            for metric, value in zip(FIGURES, values, strict=True)
-        },
-        published_error="population standard deviation over 5 repetitions / sqrt(5)",
-        notes={
-            ("*", "*", "80-20", "*"): "the program ran on other random splits",
-            ("*", "*", "90-10", "*"): "the same splits, other initial weights and orders",
-        },
+        published=published_numbers(read_table(PAPER, "reference-program"), _as_named),
+        published_error=source_of(PAPER, "reference-program")[1],
+        explained=explanations(PAPER, "reference-program"),
         exists=lambda dataset, method, setting: (dataset, setting) != ("energy", "80-20"),
     ),
 )

@@ -67,40 +67,39 @@ def fit(cell: Cell, task: Task, widths: tuple[int, ...], bias: bool) -> Probabil
 def with_bias(cell: Cell) -> Mapping[str, float]:
     """RMSE and log likelihood on an 80/20 split."""
     task = task_80_20(cell.dataset, cell.trial)
-    return _figures(fit(cell, task, _widths(cell), True), task)
+    return figures(fit(cell, task, _widths(cell), True), task)
 
 
 def without_bias(cell: Cell) -> Mapping[str, float]:
     """The same of a network without biases, and by the published evaluation."""
     task = task_80_20(cell.dataset, cell.trial)
     guide = fit(cell, task, _widths(cell), False)
-    figures = _figures(guide, task)
+    found = figures(guide, task)
     if cell.method == "pbp":  # Gaussian messages have no spike to put in a wrong place
-        return figures | {f"{name}_published": value for name, value in figures.items()}
-    return figures | _published_figures(guide, task)
+        return found | {f"{name}_published": value for name, value in found.items()}
+    return found | published_figures(guide, task)
 
 
 def _widths(cell: Cell) -> tuple[int, ...]:
-    """Hidden units of each layer, of a setting that is called layers x units."""
-    layers, units = map(int, cell.setting.split("x"))
-    return (units,) * layers
+    """Hidden units of each layer: ``10x10`` are two layers of ten."""
+    return tuple(map(int, cell.setting.split("x")))
 
 
 def reference_figures(cell: Cell) -> Mapping[str, float]:
     """RMSE and log likelihood of one layer of 50 with biases; the setting names the kind of split."""
     task = {"80-20": task_80_20, "90-10": task_90_10}[cell.setting](cell.dataset, cell.trial)
-    return _figures(fit(cell, task, REFERENCE_WIDTHS, bias=True), task)
+    return figures(fit(cell, task, REFERENCE_WIDTHS, bias=True), task)
 
 
 def mean_slabs(cell: Cell) -> Mapping[str, float]:
     """Mean over the test rows of the slab probability of every linear layer."""
-    widths = tuple(map(int, cell.setting.split("x")))
     task = task_80_20(cell.dataset, cell.trial)
-    slabs = fit(cell, task, widths, bias=False).slab_probabilities(task.x_test)
+    slabs = fit(cell, task, _widths(cell), bias=False).slab_probabilities(task.x_test)
     return {f"slab_layer_{layer}": slab.mean().item() for layer, slab in enumerate(slabs, start=1)}
 
 
-def _figures(guide: ProbabilisticBackpropagation, task: Task) -> dict[str, float]:
+def figures(guide: ProbabilisticBackpropagation, task: Task) -> dict[str, float]:
+    """RMSE and log likelihood of the test rows, in the target's unit."""
     predictive = guide.predictive(task.x_test)
     y = torch.as_tensor(task.scale.transform_y(task.y_test))
     return {
@@ -109,7 +108,8 @@ def _figures(guide: ProbabilisticBackpropagation, task: Task) -> dict[str, float
     }
 
 
-def _published_figures(guide: ProbabilisticBackpropagation, task: Task) -> dict[str, float]:
+def published_figures(guide: ProbabilisticBackpropagation, task: Task) -> dict[str, float]:
+    """The same by the published evaluation, of spike-and-slab messages."""
     law = guide.predictive(task.x_test, noise=False)
     scale, square = task.scale, task.scale.y_sd**2
     return published_evaluation(

@@ -11,7 +11,7 @@ from tests.zoo.cli_helpers import fresh_process
 from tests.zoo.experiments.toy_experiments import CELLS, declare
 from zoo.errors import UserError
 from zoo.experiments.engine.catalogue import experiments, find_experiment
-from zoo.experiments.engine.declaration import Cell, Source
+from zoo.experiments.engine.declaration import Cell, Explanation, Source
 from zoo.experiments.engine.request import plan
 from zoo.seeds import stable_seed
 
@@ -113,6 +113,9 @@ def test_name_that_cannot_be_typed_or_be_a_folder(axis, name):
         ({"published": {("a", "*", "5", "error"): (1, 1)}}, r"'\*' of .* is nowhere in the grid"),
         ({"notes": {("*", "k", "*", "*"): "x"}}, "'k' of .* is nowhere in the grid"),
         ({"notes": {("*", "m"): "x"}}, "shorter|longer"),
+        ({"explained": [Explanation(("*", "k", "*", "*"), "x", "y")]}, "'k' of .* is nowhere in the grid"),
+        ({"questions": {"Which?": ("error",)}}, "ask for every metric once"),
+        ({"questions": {"Which?": ("error", "score"), "What?": ("score",)}}, "ask for every metric once"),
     ],
 )
 def test_declaration_with_a_slip_of_the_pen(changes, words):
@@ -125,6 +128,15 @@ def test_notes_with_stars_are_joined():
     assert experiment.note("b", "n", "5", "error") == "another b; n|5"
     assert experiment.note("a", "n", "5", "error") == "n|5"
     assert experiment.note("a", "n", "5", "score") == ""
+
+
+def test_first_explanation_that_applies_counts():
+    first = Explanation(("b", "*", "*", "error"), "misprint", "x")
+    second = Explanation(("*", "*", "*", "*"), "another task", "y")
+    experiment = declare(explained=[first, second])
+    assert experiment.explanation("b", "m", "5", "error") is first
+    assert experiment.explanation("b", "m", "5", "score") is second
+    assert declare().explanation("b", "m", "5", "error") is None
 
 
 def test_source_with_and_without_a_page():

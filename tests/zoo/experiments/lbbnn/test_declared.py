@@ -94,9 +94,11 @@ def test_convolutional_table(cell):
     assert set(figures) == set(BY_NAME["lbbnn/cnn"].metrics)
 
 
-def test_variance_table_tells_passes_from_networks(cell):
-    figures = images.variance_table(cell("lrt-thesis", "thesis"))
+@pytest.mark.parametrize("method", ["lrt-thesis", SLOW("mnf"), "concrete"])
+def test_variance_table_tells_passes_from_networks(cell, method):
+    figures = images.variance_table(cell(method, "thesis"))
     assert_declared("variance", figures)
+    assert_declared("thesis", figures)
     assert set(figures) == set(BY_NAME["lbbnn/variance"].metrics)
     assert figures["nll"] != figures["nll_lrt"]
 
@@ -111,7 +113,7 @@ class Known(Fitted):
 def known(monkeypatch, logits, outside, y):
     """Two-class predictions inside and outside the domain."""
     data = networks.Images(logits, y, logits, y, 2)
-    fitted = Known(None, [], data, History(), 0)
+    fitted = Known(None, [], data, History(change=2.0 * len(y)), 0)
     monkeypatch.setattr(images, "fit", lambda cell: fitted)
     monkeypatch.setattr(images, "outside", lambda name, device: outside)
 
@@ -124,6 +126,7 @@ def test_decisions_by_hand(cell, monkeypatch):
     assert_declared("decisions", figures)
     assert figures == pytest.approx(
         {"decided": 0.6, "accuracy_decided": 2 / 3, "accuracy_all": 0.6, "decided_outside": 0.25}
+        | {"bound_change": 2.0}
     )
 
 
@@ -222,7 +225,7 @@ def test_figures_of_selection_by_hand():
     assert (figures["tpr"], figures["fpr"]) == pytest.approx((7 / 9, 1 / 11))
     assert (figures["wrongly_in"], figures["wrongly_out"]) == (2, 1)
     assert (figures["selected_1"], figures["selected_3"], figures["inclusion_2"]) == (1, 0, 0.7)
-    assert {*figures, "elbo"} == set(BY_NAME["lbbnn/simulation"].metrics)
+    assert {*figures, "elbo", "bound_change"} == set(BY_NAME["lbbnn/simulation"].metrics)
     assert set(selection.figures(found, exact, each=False)) == set(BY_NAME["lbbnn/correlations"].metrics)
 
 
@@ -324,8 +327,8 @@ def test_correlation_cell_of_the_reference(cell, first_rows, rows):
 
 def test_all_experiments_are_there():
     expected = (
-        "simulation correlations digits mnist fmnist kmnist cnn frontier variance decisions entropy training "
-        "pictures export cost"
+        "simulation correlations digits mnist fmnist kmnist thesis cnn frontier variance decisions "
+        "entropy training pictures export cost"
     )
     assert set(BY_NAME) == {f"lbbnn/{name}" for name in expected.split()}
     assert all(find_experiment(name) is experiment for name, experiment in BY_NAME.items())
@@ -343,6 +346,15 @@ def test_methods_settings_and_data_exist(experiment):
         networks.make_guide(method, networks.BNN(4, outputs=10, likelihood="categorical"), setting)
     work = "steps" if "cost" in experiment.name else "epochs"
     assert experiment.full.options[work] > experiment.quick.options[work]
+
+
+def test_printed_ensemble_stands_beside_passes_of_the_printed_recipe_and_drawn_networks_of_the_right_one():
+    table = BY_NAME["lbbnn/thesis"].published
+    ensemble = table["kmnist", "lrt-thesis", "thesis", "accuracy_lrt"]
+    assert ensemble == table["kmnist", "lrt", "thesis", "accuracy"]
+    assert ("kmnist", "lrt-thesis", "thesis", "accuracy") not in table
+    assert ensemble != table["kmnist", "lrt-thesis", "thesis", "accuracy_mean"]
+    assert {place[1] for place in table} == {"lrt-thesis", "lrt", "mnf", "concrete"}
 
 
 def test_priors_that_do_not_differ_are_run_once():
@@ -422,7 +434,7 @@ def test_through_the_command_line(monkeypatch, tmp_path):
     outcome = CliRunner().invoke(app, [*words, "--out", str(out)])
     assert outcome.exit_code == 0, outcome.output
     page = (out / "table.md").read_text()
-    assert "## Over the trials" in page
+    assert "## How many weights are needed" in page
     assert "density_half" in page
 
 

@@ -270,6 +270,7 @@ def test_same_fit_in_every_experiment_and_another_in_every_trial():
     assert torch.equal(first.draws(3)["w1"], again.draws(3)["w1"])
 
 
+@pytest.mark.slow
 def test_early_network_is_the_same_one_stopped_early():
     """Number for number: its learning rate has not fallen yet."""
     late, early = fit(cell("mnf", epochs=5)), fit(cell("mnf-early", epochs=5))

@@ -59,6 +59,7 @@ def test_columns_of_a_design_are_whole_numbers_and_designs_go_on_below(drawn, tm
     assert max(drawn[0].get_size_inches()) * DPI <= 2000
 
 
+@pytest.mark.slow
 def test_many_methods_and_many_pictures_stay_within_a_screen(drawn, tmp_path):
     entropies = {"inside": np.linspace(0, 1, 9), "outside": np.linspace(1, 2, 9)}
     plots.plot_entropies(tmp_path, [record(tmp_path, method=f"m{i}", entropies=entropies) for i in range(9)])

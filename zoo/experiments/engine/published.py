@@ -1,0 +1,116 @@
+"""Numbers in print: one CSV a printed table, in the folder ``published`` of the paper's experiments.
+
+A table has the columns ``dataset, method, setting, metric, value`` and, where the print has such things,
+``se``, ``statistic`` (min, median, max over the runs), ``n`` and ``note``.  Names and digits are those of the
+print; a function of the experiment says which number of ours each of them stands beside.  Two more files lie
+beside the tables: ``sources.csv`` (what each was copied from) and ``explained.csv`` (why some numbers cannot
+be met, ``*`` for any name).
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+
+from zoo.experiments.engine.declaration import Explanation, Place, Published, Source
+
+#: Of the experiments: the papers' folders lie there.
+ROOT = Path(__file__).parents[1]
+#: Values of ``statistic`` that belong to one range.
+RANGE = ("min", "median", "max")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of a table, as printed.
+
+    :ivar se: empty where none is printed, as ``statistic`` and ``note`` are
+    """
+
+    dataset: str
+    method: str
+    setting: str
+    metric: str
+    value: str
+    se: str = ""
+    statistic: str = ""
+    note: str = ""
+
+
+#: Where a number stands in our table, None for one that has no place there.
+Placed = Callable[[Row], Place | None]
+
+
+def read_table(paper: str, table: str) -> list[Row]:
+    """All lines of ``published/<table>.csv`` in the folder of a paper."""
+    names = Row.__dataclass_fields__
+    return [
+        Row(**{name: text for name, text in line.items() if name in names}) for line in _lines(paper, table)
+    ]
+
+
+def source_of(paper: str, table: str) -> tuple[Source, str]:
+    """What a table was copied from, and how its standard errors were computed."""
+    line = next(line for line in _lines(paper, "sources") if line["file"] == table)
+    return Source(line["paper"], line["table"], line["page"]), line["errors"]
+
+
+def published_numbers(
+    rows: Sequence[Row], place: Placed, unit: Mapping[str, str] | None = None
+) -> dict[Place, Published]:
+    """The numbers of some rows at the places that they have in our table.
+
+    :param unit: printed metric -> factor to our unit, as text: ``{"accuracy": "0.01"}``
+    :raises ValueError: for two numbers at one place
+    """
+    groups: dict[Place, list[Row]] = defaultdict(list)
+    for row in rows:
+        found = place(row)
+        if found is not None:
+            groups[found].append(row)
+    factors = unit or {}
+    return {
+        where: _number(group, Decimal(factors.get(group[0].metric, "1"))) for where, group in groups.items()
+    }
+
+
+def explanations(paper: str, table: str) -> tuple[Explanation, ...]:
+    """Those of ``explained.csv`` that are about a table; ``table`` names the experiment there."""
+    return tuple(
+        Explanation(
+            (line["dataset"], line["method"], line["setting"], line["metric"]), line["kind"], line["why"]
+        )
+        for line in _lines(paper, "explained")
+        if table in line["tables"].split()
+    )
+
+
+def _number(rows: Sequence[Row], factor: Decimal) -> Published:
+    """Of one place: a number, or the three of a range."""
+    by_statistic = {row.statistic: _scaled(row.value, factor) for row in rows}
+    if len(by_statistic) < len(rows):
+        raise ValueError(f"two published numbers at one place: {rows}")
+    remark = "; ".join(dict.fromkeys(row.note for row in rows if row.note))
+    if tuple(by_statistic) == RANGE:
+        low, median, high = by_statistic.values()
+        words = f"{low:f} / {median:f} / {high:f}"
+        return Published(float(median), None, float(low), float(high), words, remark)
+    (row,) = rows
+    value, se = _scaled(row.value, factor), _scaled(row.se, factor) if row.se else None
+    words = f"{value:f}" if se is None else f"{value:f} ± {se:f}"
+    return Published(float(value), float(se) if se else None, printed=words, remark=remark)
+
+
+def _scaled(text: str, factor: Decimal) -> Decimal:
+    """In our unit, with the digits that are printed and no others."""
+    value = Decimal(text)
+    return value if factor == 1 else value * factor
+
+
+def _lines(paper: str, name: str) -> Iterator[dict[str, str]]:
+    with (ROOT / paper / "published" / f"{name}.csv").open(newline="", encoding="utf-8") as file:
+        yield from csv.DictReader(file)
