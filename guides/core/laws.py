@@ -207,10 +207,15 @@ class RandomTensorLaw(SiteLaw):
 class GaussianLaw(RandomTensorLaw):
     """Independent Gaussians, ``Normal(loc, exp(log_scale))``."""
 
+    @property
+    def shared_prior(self) -> list[Tensor] | None:
+        """``[mean, sd]`` of a Normal prior that all elements share, else None."""
+        return self._shared_prior(dist.Normal, "loc", "scale")
+
     @cached_property
     def moments_and_kl(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """``(mean, variance, KL)``; the KL is None unless the whole site shares one prior."""
-        prior = self._shared_prior(dist.Normal, "loc", "scale")
+        prior = self.shared_prior
         if prior is None:
             return self.loc, torch.exp(2 * self.log_scale), None
         return self.loc, *GaussianSite.apply(self.loc, self.log_scale, *prior)
@@ -239,10 +244,15 @@ class SpikeSlabLaw(RandomTensorLaw):
         super().__init__(name, batch_shape, event_shape, loc, log_scale, **kwargs)
         self.logits = logits
 
+    @property
+    def shared_prior(self) -> list[Tensor] | None:
+        """``[inclusion logit, mean, sd]`` of a spike and slab that all elements share, else None."""
+        return self._shared_prior(SpikeSlab, "logits", "loc", "scale")
+
     @cached_property
     def moments_and_kl(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """``(mean, variance, KL)``; the KL is None unless the whole site shares one prior."""
-        prior = self._shared_prior(SpikeSlab, "logits", "loc", "scale")
+        prior = self.shared_prior
         if prior is not None:
             return SpikeSlabSite.apply(self.logits, self.loc, self.log_scale, *prior)
         probs, slab_variance = torch.sigmoid(self.logits), torch.exp(2 * self.log_scale)

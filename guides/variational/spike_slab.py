@@ -56,6 +56,10 @@ class AutoSpikeSlab(FlatGuide):
         90 % intervals of an activation cover 15 % of drawn networks at starting values, and what is trained
         is not the law that :meth:`draws` draws from.  It has no use but to
         show that (``zoo reproduce lbbnn/variance``).
+    :param empirical_bayes: inclusion and sd of every spike-and-slab prior that the weights of a site share,
+        and the sd of such Normal priors (biases), are chosen by the data: those that make the bound largest
+        (:mod:`guides.core.learned_priors`; ``learned_priors.numbers`` has what was found).  The model's own
+        numbers are where that starts, and stay those of its ``log_prob``
     :raises PathwiseGradientError: at the first call, when a weight is used in a way that has no gradient
     """
 
@@ -71,8 +75,11 @@ class AutoSpikeSlab(FlatGuide):
         init_scale: float = 0.1,
         init_inclusion: str | tuple[float, float] = "dense",
         variance: str = "exact",
+        empirical_bayes: bool = False,
     ):
-        super().__init__(model, init_loc_fn=init_loc_fn, init_scale=init_scale)
+        super().__init__(
+            model, init_loc_fn=init_loc_fn, init_scale=init_scale, empirical_bayes=empirical_bayes
+        )
         if variance not in ("exact", "thesis"):
             raise ValueError(f"variance must be 'exact' or 'thesis', got {variance!r}")
         self.variance = variance

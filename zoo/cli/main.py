@@ -16,6 +16,7 @@ from rich.markup import escape
 from zoo.budgets import BASELINES, BUDGETS, STEPS
 from zoo.cli.options import (
     ActivationOption,
+    BiasScaleOption,
     DataArgument,
     DataName,
     InclusionOption,
@@ -26,10 +27,12 @@ from zoo.cli.options import (
     SplitOption,
     TargetOption,
     TaskOption,
+    WeightScaleOption,
     WidthsOption,
     check_at_least,
     fit_options,
     split_names,
+    split_scales,
     split_widths,
 )
 from zoo.cli.progress import progress_bar, progress_bar_or_lines
@@ -263,6 +266,8 @@ def fit_command(
     widths: WidthsOption = None,
     activation: ActivationOption = None,
     inclusion: InclusionOption = None,
+    weight_scale: WeightScaleOption = None,
+    bias_scale: BiasScaleOption = None,
 ) -> None:
     """See ``FIT_HELP``."""
     from zoo.commands.predict import fit, held_out
@@ -277,6 +282,8 @@ def fit_command(
         "activation": activation,
         "noise_scale": noise,
         "inclusion": inclusion,
+        "weight_scale": split_scales("--weight-scale", weight_scale),
+        "bias_scale": split_scales("--bias-scale", bias_scale),
     }
     options = model_options(problem, model, [guide], given)
     with progress_bar() as progress:
@@ -347,6 +354,8 @@ def compare_command(
     widths: WidthsOption = None,
     activation: ActivationOption = None,
     inclusion: InclusionOption = None,
+    weight_scale: WeightScaleOption = None,
+    bias_scale: BiasScaleOption = None,
 ) -> None:
     """See ``COMPARE_HELP``."""
     from zoo.commands.compare import run
@@ -367,6 +376,8 @@ def compare_command(
         widths=split_widths(widths),
         activation=activation,
         inclusion=inclusion,
+        weight_scale=split_scales("--weight-scale", weight_scale),
+        bias_scale=split_scales("--bias-scale", bias_scale),
     )
     with progress_bar() as progress:
         rows = run(comparison, out, progress, tell=_complain)

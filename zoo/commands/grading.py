@@ -20,6 +20,11 @@ from zoo.files.tables import write_csv
 from zoo.fitting.methods import ClosedForm
 from zoo.fitting.problem import Problem
 
+#: Of a row whose figures are not all of one law.
+TWO_LAWS = (
+    "RMSE, likelihood, CRPS and coverage are those of its prediction in closed form (the message), mean "
+    "error, sd ratio and W1 those of drawn networks"
+)
 INCLUSION_COLUMNS = ("method", "site", "index", "name", "probability", "mcse")
 
 
@@ -67,9 +72,14 @@ def grade(problem: Problem, result: Graded, truth: Graded | None) -> Row:
         if truth is not None and result is not truth:
             distances, left_out = _distances(problem, result, truth)
             figures |= distances
+            remarks = [names["note"]]
             if left_out:
-                remark = f"{left_out} point(s) left out of the distances: the reference does not vary there"
-                names["note"] = "; ".join(filter(None, (names["note"], remark)))
+                remarks.append(
+                    f"{left_out} point(s) left out of the distances: the reference does not vary there"
+                )
+            if result.closed_form:
+                remarks.append(TWO_LAWS)
+            names["note"] = "; ".join(filter(None, remarks))
         return Row.from_figures(figures=figures, status=result.status, **names)
     except ValueError as error:  # a prediction that is not finite, say; the evaluation names it
         return Row(**names, status=f"failed: {str(error).splitlines()[0]}")

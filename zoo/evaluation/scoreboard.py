@@ -79,6 +79,12 @@ LEGEND: dict[str, Column] = {
         "higher",
         "lower bound of the log evidence of the standardised target, nats; compare guides of one model only",
     ),
+    "bound_change": Column(
+        "last tenth",
+        "",
+        "how much the bound (without one: minus the loss) rose in the last tenth of the fit, counted in "
+        "learning rates, nats; near 0 it has settled",
+    ),
     "pareto_k": Column(
         "Pareto k", "lower", "tail index of the guide's importance weights; below 0.7 they can be used"
     ),
@@ -119,6 +125,7 @@ class Row:
     ref_w1: float | None = None
     ref_pip_rmse: float | None = None
     elbo: float | None = None
+    bound_change: float | None = None
     pareto_k: float | None = None
     density_mean: float | None = None
     density_half: float | None = None

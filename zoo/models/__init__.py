@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from zoo.models.implicit_process import BNNProcess, NeuralSampler
     from zoo.models.latent_binary import SpikeSlabLinear, SpikeSlabLogistic
     from zoo.models.lenet import LeNet
-    from zoo.models.weights import GaussianWeights, SpikeSlabWeights
+    from zoo.models.weights import FanIn, GaussianWeights, SpikeSlabWeights
 
 __all__ = [
     "BNN",
     "BNNProcess",
+    "FanIn",
     "GaussianWeights",
     "LeNet",
     "NeuralSampler",
@@ -39,6 +40,7 @@ __all__ = [
 _HOMES = {
     "BNN": "bnn",
     "BNNProcess": "implicit_process",
+    "FanIn": "weights",
     "GaussianWeights": "weights",
     "LeNet": "lenet",
     "NeuralSampler": "implicit_process",

@@ -144,7 +144,8 @@ def test_show_tells_all_of_a_model():
     for part in (card.law, card.assumes, card.cost, card.fails, PAPERS["lbbnn"].citation):
         assert " ".join(part.split()) in text
     assert text.startswith("model spike-slab-bnn is bnn with a spike and slab")
-    assert "options --widths 50, --activation relu, --noise (not set), --inclusion 0.5 truth none" in text
+    assert "options --widths 50, --activation relu, --noise (not set), --inclusion 0.5" in text
+    assert "--inclusion 0.5, --weight-scale 1.0, --bias-scale (not set) truth none" in text
     assert "guides mean-field, spike-slab, mnf, mnf-iaf, concrete, mvn published lbbnn/digits" in text
     assert 'zoo.models.create("spike-slab-bnn", in_features=13)' in text
     text = shown("bnn")
