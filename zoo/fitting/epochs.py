@@ -132,7 +132,7 @@ def train(
     history = History()
     devices = [data[0].device] if data[0].is_cuda else []
     with torch.random.fork_rng(devices=devices), fitting():
-        torch.manual_seed(training.seed)
+        torch.manual_seed(stable_seed("steps", training.seed))
         set_up(guide, data, training)
         svi = SVI(model, guide, guide.optimizer(training.lr, factors=training.factors), guide.elbo())
         batches = shuffled_epochs(data, training.batch_size, stable_seed("orders", training.seed))

@@ -117,7 +117,7 @@ class Fit:
         """
         about = json.loads(json.dumps(about or {}))
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.settings.seed)
+            torch.manual_seed(stable_seed("steps", self.settings.seed))
             if checkpoint is not None and checkpoint.exists():
                 self._restore(checkpoint, about)
             else:
