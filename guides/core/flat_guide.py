@@ -52,7 +52,7 @@ from guides.core.sites import (
     repeat_to_full,
     site_family,
 )
-from guides.core.store_names import put_into_store
+from guides.core.store_names import is_in_store, put_into_store
 
 
 class _MessengerAndModule(type(GuideMessenger), type(AutoGuide)):
@@ -99,6 +99,8 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         self._probe: RowProbe | None = None
         self._watched: Watched | None = None
         self._prefix: str | None = None
+        self._probed_data: set[str] = set()
+        self._probed_rows = 0
         # Of the run in progress, or the last one:
         self._purpose = Purpose.EXPECTATIONS
         self._tensors: dict[str, tuple[Tensor, ...]] = {}
@@ -208,6 +210,9 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         the layer's output.  The second question is asked of all sites at once first: most models pass.
         """
         self._run_recorded(None, *args, **kwargs)
+        nodes = self.trace.nodes.items()
+        self._probed_data = {n for n, node in nodes if node["type"] == "sample" and node["is_observed"]}
+        self._probed_rows = max((uses.rows for uses in self._uses.values()), default=0)
         uses = {name: self._uses.get(name, Uses()) for name in self.sites}
         usable = {n for n, site in self.sites.items() if uses[n].used_once and self._allows_moments(site)}
         mixed = {}
@@ -223,13 +228,13 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
                 raise PathwiseGradientError(
                     f"site {name!r} (spike and slab): the model shows {NOTHING} that depends on its layer, "
                     "so rows of its output may meet; call the guide with the model's data, let the model "
-                    "return its prediction, or give the site relaxed indicators (AutoConcrete)"
+                    "return its prediction, or take AutoConcrete (relaxed indicators)"
                 )
             if self._needs_moments(site) and mixed.get(name):
                 raise PathwiseGradientError(
                     f"site {name!r} (spike and slab): rows of its layer's output meet in one term of "
                     f"{mixed[name]!r}, so they need the same weights, and drawn inclusion has no pathwise "
-                    "gradient; give every row a likelihood term of its own, or the site relaxed indicators"
+                    "gradient; give every row a likelihood term of its own, or take AutoConcrete"
                 )
             self.sites[name] = replace(site, by_moments=name in usable and not mixed.get(name))
 
@@ -281,6 +286,7 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
             self.setup(*args, **kwargs)
         self._uses = {}
         self._purpose = Purpose.EXPECTATIONS if self._recording else purpose_of_run()
+        self._follow_store()
         with self:
             # Inside the messenger, or Trace_ELBO sees no parameter.
             self._tensors = self._views(**{name: self._param(name) for name in self._parameters})
@@ -288,6 +294,9 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
             (self._watched or self.model)(*args, **kwargs)
         for uses in self._uses.values():
             uses.is_over = True
+        if not self._recording and self._shows_more_than_at_setup():
+            self._record_uses(*args, **kwargs)
+            return self(*args, **kwargs)
         self._learn_priors()
         self._hide_other_sites()
         return {name: node["value"] for name, node in self.trace.nodes.items() if name in self.sites}
@@ -301,6 +310,17 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         laws = {name: self.trace.nodes[name]["fn"] for name in self.sites if name in self.trace.nodes}
         laws = {name: law for name, law in laws.items() if isinstance(law, RandomTensorLaw)}
         self.learned_priors.after_run(laws, self.kl_weight)
+
+    def _shows_more_than_at_setup(self) -> bool:
+        """Whether this run has data that the set-up run had not, or rows where that had one: then it must be
+        asked again whether rows meet.
+        """
+        if not any(site.by_moments for site in self.sites.values()):
+            return False
+        nodes = self.trace.nodes.items()
+        data = {n for n, node in nodes if node["type"] == "sample" and node["is_observed"]}
+        rows = max((uses.rows for uses in self._uses.values()), default=0)
+        return not data <= self._probed_data or (self._probed_rows < 2 <= rows)
 
     def _hide_other_sites(self) -> None:
         """A guide's trace shows its own latent sites only, though running the model also met the others.
@@ -329,9 +349,18 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
 
     def _param(self, name: str) -> Tensor:
         """A ``pyro.param`` statement for a parameter of this module."""
-        if pyro.get_param_store().param_name(self.get_parameter(name)) is None:
-            self._prefix = put_into_store(self, self._prefix)
         return pyro.param(f"{self._prefix}.{name}")
+
+    def _follow_store(self) -> None:
+        """Takes what was loaded into Pyro's store, and puts there what it has lost."""
+        if self._prefix is None or not is_in_store(self, self._prefix):
+            layout = repr([(s.name, s.family, tuple(s.shape)) for s in self.sites.values()])
+            self._prefix = put_into_store(self, self._prefix, layout)
+
+    def _detached(self) -> dict[str, tuple[Tensor, ...]]:
+        if self.has_parameters and self._prefix is not None:
+            self._follow_store()
+        return super()._detached()
 
     def _pyro_sample(self, msg: dict) -> None:
         site = self.sites.get(msg["name"])

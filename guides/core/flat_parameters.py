@@ -1,8 +1,7 @@
 """A fitted mean-field law over named sites: its parameters, and what one may ask of it.
 
-All parameters live in flat vectors (one optimiser step for the whole guide), as ordinary ``nn.Parameter``:
-All parameters live in flat vectors (one optimiser step for the whole guide), as ordinary ``nn.Parameter``s:
-names that belong to one guide alone (:mod:`guides.core.store_names`).
+All parameters live in flat vectors (one optimiser step for the whole guide), as ordinary ``nn.Parameter``s;
+in Pyro's store they have names that belong to one guide alone (:mod:`guides.core.store_names`).
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from guides.core.purpose import Purpose
 from guides.core.random_tensors import PathwiseGradientError, RandomTensor
 from guides.core.row_mixing import RowProbe
 
-REMEDY = "use it once, through F.linear, @ or F.conv2d, or give the site relaxed indicators"
+REMEDY = "use it once, through F.linear, @ or F.conv2d, or take AutoConcrete (relaxed indicators)"
 
 
 class SiteLaw(TorchDistribution):
@@ -122,6 +122,7 @@ class RandomTensorLaw(SiteLaw):
         return self.by_moments
 
     def output(self, value: Tensor, batch: torch.Size) -> Tensor:
+        self.uses.rows = max(self.uses.rows, batch.numel())
         return value if self.uses.probe is None else self.uses.probe(self.name, value, batch)
 
     def draw(self, operation: str) -> Tensor:
@@ -380,6 +381,7 @@ class Uses:
     :param wants_grad: whether the execution began with gradients enabled
     :param purpose: what the execution is for
     :param probe: changes the outputs of layers, to see what depends on them
+    :ivar rows: the most rows that a layer of the site has had
     :ivar is_over: the run has ended; looking at a value disturbs nothing any more
     :ivar is_weight: the recording run has seen the site multiply a layer's input
     :ivar axis: the site's axis that runs over those inputs, or over a convolution's filters
@@ -397,6 +399,7 @@ class Uses:
         self.wants_grad = wants_grad and not self.scores_draws
         self.asks_no_gradient = purpose in (Purpose.DRAWS, Purpose.STRUCTURE)
         self.probe = probe
+        self.rows = 0
         self.is_over = False
         self.is_weight = False
         self.axis: int | None = None

@@ -22,7 +22,7 @@ from pyro.poutine.trace_messenger import TraceMessenger
 
 
 class Purpose(Enum):
-    """:cvar EXPECTATIONS: an ELBO, or a call without a trace around it
+    """:cvar EXPECTATIONS: an ELBO, or a call with gradients and no trace around it
     :cvar DRAWS: draws and their densities, no gradient
     :cvar WEIGHED_DRAWS: draws and their densities, differentiated
     :cvar STRUCTURE: which site depends on which (``pyro.render_model``), whatever the numbers
@@ -53,11 +53,12 @@ def purpose_of_run() -> Purpose:
         if purpose is not None:
             return purpose
         if frame.f_code.co_varnames[:1] == ("self",) and isinstance(loss := frame.f_locals.get("self"), ELBO):
-            linear = isinstance(loss, _LINEAR) and not isinstance(loss, _NOT_LINEAR)
+            known = type(loss).__module__.startswith(("pyro.infer.", "guides."))  # a subclass may be anything
+            linear = known and isinstance(loss, _LINEAR) and not isinstance(loss, _NOT_LINEAR)
             return Purpose.EXPECTATIONS if linear else _of_draws()
         frame = frame.f_back
     traced = any(isinstance(handler, TraceMessenger) and not handler.param_only for handler in _PYRO_STACK)
-    return _of_draws() if traced else Purpose.EXPECTATIONS
+    return _of_draws() if traced or not torch.is_grad_enabled() else Purpose.EXPECTATIONS
 
 
 def draws_in_parallel() -> bool:

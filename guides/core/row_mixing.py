@@ -8,7 +8,8 @@ the rows, then in the other, with the same random numbers; a term that changes b
 
 The terms are those of the model's observed sites, also of those that ``poutine.block`` hides from the guide
 (a guide in Pyro's ``AutoGuideList``).  Of a model without data (a bare network, whose likelihood is
-elsewhere) they are the elements of its return value; where that says nothing either, rows are taken to meet.
+elsewhere, or whose data say nothing about the layer) they are the elements of its return value; where that
+says nothing either, rows are taken to meet.
 """
 
 from __future__ import annotations
@@ -38,11 +39,12 @@ class RowProbe:
     :param sites: names of the sites
     :param split: number of the split; None moves nothing and only counts
     :param side: which half is moved
+    :param sign: in which direction
     :ivar rows: the most rows that a layer has had
     """
 
-    def __init__(self, sites: Collection[str], split: int | None = None, side: bool = False):
-        self.sites, self.split, self.side = frozenset(sites), split, side
+    def __init__(self, sites: Collection[str], split: int | None = None, side: bool = False, sign: int = 1):
+        self.sites, self.split, self.side, self.sign = frozenset(sites), split, side, sign
         self.rows = 0
 
     def __call__(self, name: str, output: Tensor, batch: torch.Size) -> Tensor:
@@ -56,8 +58,9 @@ class RowProbe:
         moved = _half(count, self.split) == self.side
         generator = torch.Generator().manual_seed(self.split)
         step = torch.randn(output.shape, generator=generator).to(output) * (1 + output.abs().mean())
+        step = step + step.sign() * output.abs()  # over the zero of a rectifier, in one of the directions
         shape = tuple(batch) + (1,) * (output.dim() - len(batch))
-        return output + step * moved.to(output.device).reshape(shape)
+        return output + self.sign * step * moved.to(output.device).reshape(shape)
 
 
 #: The name of the terms of a model that observes nothing.
@@ -81,7 +84,7 @@ class _Observer(Messenger):
 class Watched:
     """A model whose observed sites can be looked at, also those that a handler around it hides.
 
-    :ivar terms: after a call: log density of every observed site, elementwise; without any, what was returned
+    :ivar terms: after a call: log density of every observed site, elementwise, and what was returned
     """
 
     def __init__(self, model: Callable):
@@ -94,8 +97,7 @@ class Watched:
         value = self._model(*args, **kwargs)
         seen = self._observer.sites.items()
         self.terms = {name: base_prior(law).log_prob(data) for name, (law, data) in seen}
-        if not self.terms:
-            self.terms = {f"{RETURN_VALUE} {i}": tensor for i, tensor in enumerate(_tensors(value))}
+        self.terms |= {f"{RETURN_VALUE} {i}": tensor for i, tensor in enumerate(_tensors(value))}
         return value
 
 
@@ -129,15 +131,23 @@ def mixed_site(run: Callable[[RowProbe], dict[str, Tensor]], sites: Collection[s
     """
     counter = RowProbe(sites)
     before = run(counter)
-    reacts = not all(name.startswith(RETURN_VALUE) for name in before)
+    reacts = dict.fromkeys(before, False)
+    mixed = dict.fromkeys(before, False)
     for split in range(min(MOST_SPLITS, max(counter.rows - 1, 0).bit_length())):
-        halves = [run(RowProbe(sites, split, side)) for side in (False, True)]
-        for name, value in before.items():
-            changed = [_changed(value, half[name]) for half in halves]
-            if (changed[0] & changed[1]).any():
-                return name
-            reacts = reacts or (changed[0] | changed[1]).any()
-    return None if reacts or counter.rows < 2 else NOTHING
+        changed = {}
+        for side in (False, True):
+            for sign in (1, -1):  # a rectifier may see no change in one direction
+                after = run(RowProbe(sites, split, side, sign))
+                for name, value in before.items():
+                    found = _changed(value, after[name])
+                    changed[name, side] = changed.get((name, side), False) | found
+        for name in before:
+            reacts[name] |= bool((changed[name, False] | changed[name, True]).any())
+            mixed[name] |= bool((changed[name, False] & changed[name, True]).any())
+    data = [name for name in before if not name.startswith(RETURN_VALUE)]
+    seen = data if any(reacts[name] for name in data) else list(before)
+    answer = next((name for name in seen if mixed[name]), None)
+    return answer or (None if counter.rows < 2 or any(reacts[name] for name in seen) else NOTHING)
 
 
 def _half(count: int, split: int) -> Tensor:

@@ -6,52 +6,95 @@ what is in it.  The parameters themselves belong to the guide (``state_dict``); 
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import weakref
 
 import pyro
 import torch
 from pyro.params.param_store import ParamStoreDict
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-#: Parameters that a guide of this process has put into a store.  What a store holds beside them was loaded.
+#: Parameter that a guide of this process has put into a store -> its guide.  What a store holds beside them
+#: was loaded.
 _PUT_THERE = WeakIdKeyDictionary()
+#: Beside the parameters, what tells the layout of their flat vectors: a store knows lengths alone.
+LAYOUT = "layout"
 
 
-def put_into_store(module: nn.Module, prefix: str | None) -> str:
+def is_in_store(module: nn.Module, prefix: str) -> bool:
+    """Whether the store's parameters ``PREFIX.NAME`` are still those of the module."""
+    held = pyro.get_param_store()._params
+    return all(held.get(f"{prefix}.{name}") is parameter for name, parameter in module.named_parameters())
+
+
+def put_into_store(module: nn.Module, prefix: str | None, layout: str) -> str:
     """Puts every parameter of a module into Pyro's store as ``PREFIX.NAME``; returns the prefix.
 
-    A store that was loaded from a file gives its values to the first guide of its class that comes along.
+    Values that were loaded into the store go to the first guide of their class that comes along, or to the
+    one that had the name; names of guides that are gone are used again.
 
     :param prefix: what the guide had before; None, or taken by another: ``AutoSpikeSlab``,
         ``AutoSpikeSlab_1``, ... whatever is free
-    :raises ValueError: when loaded values have other shapes
+    :param layout: what the numbers in the parameters mean
+    :raises ValueError: when loaded values are those of another layout
     """
     store, parameters = pyro.get_param_store(), dict(module.named_parameters())
     base = type(module).__name__
     names = itertools.chain([prefix] if prefix else [], [base], (f"{base}_{i}" for i in itertools.count(1)))
-    for candidate in names:
-        present = {
-            name: store._params[f"{candidate}.{name}"]
-            for name in parameters
-            if f"{candidate}.{name}" in store
-        }
-        if all(found is parameters[name] or found not in _PUT_THERE for name, found in present.items()):
-            break
+    prefix = next(name for name in names if not _is_taken(store, name, module))
+    loaded = {
+        name: store._params[f"{prefix}.{name}"]
+        for name in parameters
+        if f"{prefix}.{name}" in store and store._params[f"{prefix}.{name}"] not in _PUT_THERE
+    }
+    digest = _digest(layout)
+    if loaded:
+        _check_layout(store, prefix, loaded, parameters, digest)
     for name, parameter in parameters.items():
-        if name in present and present[name] is not parameter:
-            _take_over(f"{candidate}.{name}", present[name], parameter, store)
-        store[f"{candidate}.{name}"] = parameter  # the same object: its transform is the identity
-        _PUT_THERE[parameter] = True
-    return candidate
+        if name in loaded:
+            with torch.no_grad():
+                parameter.copy_(loaded[name])
+        _put(store, f"{prefix}.{name}", parameter, module)
+    _put(store, f"{prefix}.{LAYOUT}", digest, module)
+    return prefix
 
 
-def _take_over(name: str, loaded: torch.Tensor, parameter: nn.Parameter, store: ParamStoreDict) -> None:
-    if loaded.shape != parameter.shape:
+def _is_taken(store: ParamStoreDict, prefix: str, module: nn.Module) -> bool:
+    """Whether a guide that still lives has the names."""
+    for name, _ in module.named_parameters():
+        held = store._params.get(f"{prefix}.{name}")
+        if held is not None and held in _PUT_THERE and _PUT_THERE[held]() not in (None, module):
+            return True
+    return False
+
+
+def _put(store: ParamStoreDict, name: str, tensor: Tensor, module: nn.Module) -> None:
+    if name in store:
+        del store[name]
+    store[name] = tensor  # the same object: its transform is the identity
+    _PUT_THERE[store._params[name]] = weakref.ref(module)
+
+
+def _check_layout(store: ParamStoreDict, prefix: str, loaded: dict, parameters: dict, digest: Tensor) -> None:
+    place = f"{prefix}.{LAYOUT}"
+    same = place not in store or torch.equal(store._params[place].detach().to(digest), digest)
+    for name, value in loaded.items():
+        if value.shape != parameters[name].shape:
+            raise ValueError(
+                f"Pyro's parameter store holds '{prefix}.{name}' with shape {tuple(value.shape)}, this "
+                f"guide's has {tuple(parameters[name].shape)}: it was saved for another model; call "
+                "pyro.clear_param_store()"
+            )
+    if not same:
         raise ValueError(
-            f"Pyro's parameter store holds {name!r} with shape {tuple(loaded.shape)}, this guide's has "
-            f"{tuple(parameter.shape)}: it was saved for another model; call pyro.clear_param_store()"
+            f"Pyro's parameter store holds {prefix} of a model with other sites, or in another order; load "
+            "it into a guide of that model, or call pyro.clear_param_store()"
         )
-    with torch.no_grad():
-        parameter.copy_(loaded)
-    del store[name]
+
+
+def _digest(layout: str) -> Tensor:
+    """Eight numbers that a float keeps."""
+    digest = hashlib.sha256(layout.encode()).digest()
+    return torch.tensor([float(byte) for byte in digest[:8]])

@@ -182,9 +182,9 @@ class AutoConcrete(AutoSpikeSlab):
     (:func:`relaxed_moments`).  To first order in the temperature ``T`` it thus understates the variance that
     an undecided indicator causes, and costs a Gaussian likelihood of precision ``tau`` too little by
     ``T tau/2 x^2 alpha (1 - alpha) (mu^2 + sigma^2)``.  ``svi.evaluate_loss`` draws real indicators: a bound.
-    The gradient's variance grows as ``1 / T``.  The temperature starts high and falls with the training runs
-    of the model (a particle is one), to its last value in ``anneal_runs`` of them.  Who knows how long the
-    training will last says so by :meth:`anneal` instead, and from then on nothing else changes it::
+    The gradient's variance grows as ``1 / T``.  The temperature starts high and falls with the training
+    runs of the model (vectorized particles are one), to its last value in ``anneal_runs`` of them.  Who
+    knows how long the training will last says so by :meth:`anneal`, and nothing else changes it any more::
 
         for step, (x, y) in enumerate(batches):
             guide.anneal(step / steps)

@@ -202,10 +202,11 @@ class AutoDropout(FlatGuide):
 
     def _warn_of_learned_scales(self) -> None:
         """Points ``w = 0`` with a prior of scale zero have a density without bound: hierarchies collapse."""
-        for name, site in self.sites.items():
+        for name in self.sites:
             prior = self.trace.nodes[name]["infer"]["prior"]
             prior = base_prior(prior.prior if isinstance(prior, ClosedFormPrior) else prior)
-            if not site.is_transformed and prior.scale.requires_grad:
+            scale = getattr(prior, "scale", None)
+            if isinstance(scale, Tensor) and scale.requires_grad:
                 warnings.warn(
                     f"site {name!r}: the scale of its prior is trained too, and {type(self).__name__} makes "
                     "points of both: they will shrink to zero together; fix the scale, or use AutoMeanField",

@@ -173,3 +173,66 @@ def test_draws_of_a_list_by_predictive():
     draws = Predictive(rowwise(spike_slab(), lambda mean: None), guide=guide, num_samples=40)(x, None)
     assert draws["w"].shape == (40, 3)
     assert draws["b"].shape == (40,)
+
+
+# ------------------------------------------------------------------------------- what set-up did not see
+
+
+def test_data_that_come_later_are_asked_about():
+    """Set up on the net alone, whose return value keeps rows apart; the likelihood joins them."""
+    x, y = data()
+
+    def joined(x, y=None):
+        w = pyro.sample("w", normal())
+        mean = x @ w
+        if y is not None:
+            with pyro.plate("data", len(x)):
+                pyro.sample("y", dist.Normal(mean.mean().expand(len(x)), NOISE), obs=y)
+        return mean
+
+    guide = AutoMeanField(joined)
+    guide(x)
+    assert guide.sites["w"].by_moments
+    guide(x, y)
+    assert not guide.sites["w"].by_moments
+
+
+def test_one_row_says_nothing_about_two():
+    x, y = data()
+    guide = AutoMeanField(averaged(normal()))
+    guide(x[:1], y[:1])
+    guide(x, y)
+    assert not guide.sites["w"].by_moments
+    spikes = AutoSpikeSlab(averaged(spike_slab()))
+    spikes(x[:1], y[:1])
+    with pytest.raises(PathwiseGradientError, match="rows of its layer's output meet"):
+        spikes(x, y)
+
+
+def test_an_observation_elsewhere_does_not_hide_the_return_value():
+    x, _ = data()
+
+    def regularised(x):
+        w = pyro.sample("w", normal())
+        pyro.sample("other", dist.Normal(0.0, 1.0), obs=torch.tensor(0.3))
+        return (x @ w).mean().expand(len(x))
+
+    guide = AutoMeanField(regularised)
+    guide(x)
+    assert not guide.sites["w"].by_moments
+
+
+def test_rows_that_meet_behind_a_rectifier_are_seen_whatever_the_start():
+    """A unit that is dead in one direction is alive in the other."""
+    x = torch.randn(2, 3, generator=torch.Generator().manual_seed(7))
+
+    def summed(x, y=None):
+        w = pyro.sample("w", normal())
+        total = torch.relu(x @ w).sum()
+        pyro.sample("y", dist.Normal(total, NOISE), obs=y)
+
+    for seed in range(20):
+        pyro.set_rng_seed(seed)
+        guide = AutoMeanField(summed)
+        guide(x, torch.tensor(1.0))
+        assert not guide.sites["w"].by_moments

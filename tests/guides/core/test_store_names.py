@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 
 import pyro
@@ -38,14 +39,16 @@ def test_store_holds_the_guides_own_parameters():
     guide = AutoSpikeSlab(model)
     step(guide)
     store = dict(pyro.get_param_store().named_parameters())
-    assert set(store) == {f"AutoSpikeSlab.{name}" for name, _ in guide.named_parameters()}
+    own = {f"AutoSpikeSlab.{name}" for name, _ in guide.named_parameters()}
+    assert set(store) == own | {"AutoSpikeSlab.layout"}
     assert all(store[f"AutoSpikeSlab.{name}"] is parameter for name, parameter in guide.named_parameters())
 
 
 def test_submodules_too():
     guide = AutoMNF(model)
     step(guide)
-    assert set(pyro.get_param_store()) == {f"AutoMNF.{name}" for name, _ in guide.named_parameters()}
+    own = {f"AutoMNF.{name}" for name, _ in guide.named_parameters()}
+    assert set(pyro.get_param_store()) == own | {"AutoMNF.layout"}
 
 
 def test_two_guides_of_one_class_have_names_of_their_own():
@@ -61,7 +64,10 @@ def test_two_guides_of_one_class_have_names_of_their_own():
 
 
 def test_a_guide_that_is_gone_leaves_nothing_to_the_next():
-    step(AutoSpikeSlab(model), steps=20)
+    gone = AutoSpikeSlab(model)
+    step(gone, steps=20)
+    del gone
+    gc.collect()
     fresh = AutoSpikeSlab(model)
     fresh.setup(*data())
     start = fresh.loc.detach().clone()
@@ -102,6 +108,52 @@ def test_store_of_another_model_is_refused(tmp_path):
         AutoSpikeSlab(larger)(*data())
 
 
+def test_store_loaded_into_a_living_guide_is_taken_over(tmp_path):
+    """As early stopping does it; and whatever is asked next, training or draws, sees the same numbers."""
+    guide = AutoSpikeSlab(model)
+    step(guide, steps=5)
+    store, best = pyro.get_param_store(), guide.loc.detach().clone()
+    store.save(tmp_path / "store.pt")
+    state = copy.deepcopy(store.get_state())
+    for restore in (lambda: store.load(tmp_path / "store.pt"), lambda: store.set_state(state)):
+        step(guide, steps=5)
+        assert not torch.equal(guide.loc, best)
+        restore()
+        assert torch.equal(guide.site_distribution("w").loc, best)
+        step(guide, pyro.optim.SGD({"lr": 0.0}))
+        assert torch.equal(guide.loc, best)
+        assert store["AutoSpikeSlab.loc"] is guide.loc
+
+
+def test_sites_in_another_order_are_another_model(tmp_path):
+    def two(first, second):
+        def ordered(x, y=None):
+            sites = {name: pyro.sample(name, dist.Normal(0.0, 1.0)) for name in (first, second)}
+            with pyro.plate("data", len(x)):
+                pyro.sample("y", dist.Normal(sites["a"] + 2 * sites["b"], 0.5).expand([len(x)]), obs=y)
+
+        return ordered
+
+    AutoMeanField(two("a", "b"))(*data())
+    pyro.get_param_store().save(tmp_path / "store.pt")
+    pyro.clear_param_store()
+    pyro.get_param_store().load(tmp_path / "store.pt")
+    with pytest.raises(
+        ValueError, match="holds AutoMeanField of a model with other sites, or in another order"
+    ):
+        AutoMeanField(two("b", "a"))(*data())
+
+
+def test_names_of_guides_that_are_gone_are_used_again():
+    for _ in range(3):
+        step(AutoSpikeSlab(model))
+        gc.collect()
+    kept = AutoSpikeSlab(model)
+    step(kept)
+    assert {name.split(".")[0] for name in pyro.get_param_store()} == {"AutoSpikeSlab"}
+    assert pyro.get_param_store()["AutoSpikeSlab.loc"] is kept.loc
+
+
 def test_guide_goes_on_after_the_store_is_cleared():
     guide = AutoSpikeSlab(model)
     step(guide)
@@ -120,7 +172,7 @@ def test_optimizer_state_and_rates_by_name():
     optimizer = step(guide, pyro.optim.Adam(lambda name: {"lr": rates.get(name, 0.05)}))
     moved = {name for name, parameter in guide.named_parameters() if not torch.equal(parameter, before[name])}
     assert moved == set(before) - {"logits"}
-    assert set(optimizer.get_state()) == set(pyro.get_param_store())
+    assert set(optimizer.get_state()) == set(pyro.get_param_store()) - {"AutoSpikeSlab.layout"}
 
 
 def test_whole_guide_pickles():

@@ -222,3 +222,62 @@ def test_list_is_evaluated_by_draws_and_trained_by_expectations():
     assert abs(found.mean() - log_evidence(False)) < 4 * found.std() / 20 + 1e-9
     SVI(GAUSSIAN, guide, pyro.optim.Adam({"lr": 0.01}), Trace_ELBO()).step(x, y)
     assert guide[0].sites["w"].by_moments
+
+
+def test_weights_of_a_positive_site_are_unbiased():
+    """A Gamma prior has a log-normal law and a closed-form ELBO: its draws are weighed all the same."""
+    y = torch.tensor([2.0, 0.0, 3.0, 1.0], dtype=torch.float64)
+    a, b = torch.tensor([3.0, 2.0], dtype=torch.float64)
+
+    def counts(y=None):
+        rate = pyro.sample("rate", dist.Gamma(a, b))
+        with pyro.plate("data", 4):
+            pyro.sample("y", dist.Poisson(rate), obs=y)
+
+    total, n = y.sum(), len(y)
+    evidence = a * b.log() - torch.lgamma(a) + torch.lgamma(a + total) - (a + total) * (b + n).log()
+    evidence = evidence - torch.lgamma(y + 1).sum()
+    guide = AutoMeanField(counts)
+    guide.setup(y)
+    with torch.no_grad():
+        guide.loc.fill_(0.35)
+        guide.log_scale.fill_(math.log(0.35))
+    found = WeighedPredictive(counts, guide=guide, num_samples=MORE_DRAWS)(y).log_weights
+    ratio = (found - evidence).exp()
+    assert found.std() > 0.01
+    assert abs(ratio.mean() - 1) < 4 * ratio.std() / MORE_DRAWS**0.5
+
+
+@pytest.mark.parametrize("gradients", [False, True], ids=["no_grad", "grad"])
+def test_traces_of_the_messenger_itself(gradients):
+    """``guide(...); guide.get_traces()``: an ELBO where gradients are wanted, weights where they are not."""
+    x, y = data()
+    guide = exact_guide(AutoMeanField, GAUSSIAN, shift=0.2)
+    with torch.set_grad_enabled(gradients):
+        found = []
+        for _ in range(MORE_DRAWS):
+            guide(x, y)
+            model_trace, guide_trace = guide.get_traces()
+            difference = model_trace.log_prob_sum() - guide_trace.log_prob_sum()
+            found.append(difference.item())
+    found = torch.tensor(found, dtype=torch.float64) - log_evidence(False)
+    if gradients:
+        assert found.mean() < 0
+    else:
+        ratio = found.exp()
+        assert abs(ratio.mean() - 1) < 4 * ratio.std() / MORE_DRAWS**0.5
+
+
+def test_a_loss_of_the_users_own_gets_draws():
+    """Whatever a subclass of Trace_ELBO does with the traces: here the importance-weighted bound."""
+
+    class Weighted(Trace_ELBO):
+        def loss(self, model, guide, *args, **kwargs):
+            terms = [
+                p.log_prob_sum() - q.log_prob_sum() for p, q in self._get_traces(model, guide, args, kwargs)
+            ]
+            return -(torch.stack(terms).logsumexp(0) - math.log(len(terms))).item()
+
+    guide = exact_guide(AutoMeanField, GAUSSIAN)
+    found = Weighted(num_particles=5).loss(GAUSSIAN, guide, *data())
+    assert found == pytest.approx(-log_evidence(False), abs=1e-5)
