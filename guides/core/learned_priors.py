@@ -76,8 +76,8 @@ class Learned:
     def charge(self, weights: int) -> float:
         """Half the logarithm of the number of weights behind each learned number, as in BIC, nats."""
         counts = [weights] * (1 if self.inclusion is None else 2)
-        counts += [weights / len(self.outputs)] * max(0, len(self.outputs) - 1)
-        counts += [weights / len(self.inputs)] * max(0, len(self.inputs) - 1)
+        for rates in filter(None, (self.outputs, self.inputs)):
+            counts += [weights / len(rates)] * (len(rates) - 1)  # their mean is fixed
         return 0.5 * math.fsum(map(math.log, counts))
 
 
