@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from typing import Literal
 
 import pyro
 import torch
@@ -81,8 +82,10 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         *,
         init_loc_fn: Callable[[dict], Tensor] = initial_value,
         init_scale: float = 0.1,
-        empirical_bayes: bool = False,
+        empirical_bayes: bool | Literal["rates"] = False,
     ):
+        if empirical_bayes not in (False, True, "rates"):
+            raise ValueError(f"empirical_bayes must be True, False or 'rates', got {empirical_bayes!r}")
         if not init_scale > 0:
             raise ValueError(f"init_scale must be positive, got {init_scale}")
         AutoGuide.__init__(self, model)
@@ -93,7 +96,7 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         #: What the KL divergence counts in training, where a small weight early on leads out of bad optima;
         #: ``svi.evaluate_loss`` is minus the bound all the same.  To leave it below 1 fits a cold posterior.
         self.kl_weight = 1.0
-        self.learned_priors = LearnedPriors() if empirical_bayes else None
+        self.learned_priors = LearnedPriors(empirical_bayes == "rates") if empirical_bayes else None
         self._is_set_up = False
         self._recording = False
         self._probe: RowProbe | None = None

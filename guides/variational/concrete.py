@@ -217,7 +217,7 @@ class AutoConcrete(AutoSpikeSlab):
         init_loc_fn: Callable[[dict], Tensor] = initial_value,
         init_scale: float = 0.1,
         init_inclusion: str | tuple[float, float] = "dense",
-        empirical_bayes: bool = False,
+        empirical_bayes: bool | Literal["rates"] = False,
     ):
         super().__init__(
             model,

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import cached_property, partial
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -195,7 +196,7 @@ class AutoMNF(AutoSpikeSlab):
         init_inclusion: str | tuple[float, float] = "dense",
         init_z: float = 1.0,
         init_z_scale: float = 0.1,
-        empirical_bayes: bool = False,
+        empirical_bayes: bool | Literal["rates"] = False,
     ):
         super().__init__(
             model,

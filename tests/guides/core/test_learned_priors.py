@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pyro
 import pytest
 import torch
@@ -10,16 +12,16 @@ from pyro.infer import SVI, TraceMeanField_ELBO
 from torch.distributions import kl_divergence
 
 from guides import AutoConcrete, AutoMeanField, AutoMNF, AutoSpikeSlab, SpikeSlab
-from guides.core.learned_priors import EVERY, LearnedPriors
+from guides.core.learned_priors import EVERY, Learned, LearnedPriors
 from tests.guides.battery import NOISE, data, fit, linear_model, network, normal, perturb, spike_slab
 
 SPARSE = [AutoSpikeSlab, AutoMNF, AutoConcrete]
 
 
-def trained(make=AutoSpikeSlab, prior=spike_slab, steps: int = 1, **options):
+def trained(make=AutoSpikeSlab, prior=spike_slab, steps: int = 1, learned=True):
     x, y = data()
     model = network(prior)
-    guide = make(model, empirical_bayes=True, **options)
+    guide = make(model, empirical_bayes=learned)
     guide.setup(x, y)
     perturb(guide, 0.3)
     if steps:
@@ -35,7 +37,8 @@ def test_learned_numbers_make_the_divergence_smallest():
     assert set(guide.learned_priors.numbers) == {"w1", "w2", "b1"}  # b2 and the precision are one number
     for name in ("w1", "w2", "b1"):
         loc, log_scale, *logits = before[name]
-        scale, inclusion = guide.learned_priors.numbers[name]
+        learned = guide.learned_priors.numbers[name]
+        scale, inclusion = learned.scale, learned.inclusion
 
         def divergence(scale, inclusion, loc=loc, log_scale=log_scale, logits=logits):
             if not logits:
@@ -49,7 +52,7 @@ def test_learned_numbers_make_the_divergence_smallest():
             assert divergence(scale * factor, inclusion) > best
             if inclusion is not None:
                 assert divergence(scale, inclusion * factor) > best
-    assert guide.learned_priors.numbers["b1"][1] is None
+    assert guide.learned_priors.numbers["b1"].inclusion is None
 
 
 @pytest.mark.parametrize("make", SPARSE)
@@ -59,7 +62,7 @@ def test_the_loss_has_the_learned_prior_in_it(make):
     model = linear_model(spike_slab)
     guide = make(model, empirical_bayes=True)
     guide.setup(x, y)
-    guide.learned_priors = LearnedPriors({"w": (0.6, 0.8)})
+    guide.learned_priors = LearnedPriors(numbers={"w": Learned(0.6, 0.8)})
 
     def same(x, y=None):
         w = pyro.sample("w", SpikeSlab(torch.tensor(0.8), 0.0, torch.tensor(0.6)).expand([3]).to_event(1))
@@ -90,9 +93,38 @@ def test_mean_field_learns_the_sds_of_its_layers():
     _, guide, _ = trained(AutoMeanField, normal)
     found = guide.learned_priors.numbers
     assert set(found) == {"w1", "w2", "b1"}
-    assert all(inclusion is None and scale > 0 for scale, inclusion in found.values())
+    assert all(learned.inclusion is None and learned.scale > 0 for learned in found.values())
     _, guide, _ = trained(AutoMeanField, spike_slab)
     assert set(guide.learned_priors.numbers) == {"b1"}  # a Gaussian beside a spike has no such closed form
+
+
+def test_rates_are_those_of_rows_and_columns():
+    """And their prior is in the loss: a closed form against the KL divergence of every weight."""
+    _, guide, (x, y) = trained(steps=0, learned="rates")
+    before = guide._detached()["w1"][2].sigmoid()
+    guide(x, y)
+    found = guide.learned_priors.numbers["w1"]
+    table = found.inclusion * torch.tensor(found.outputs)[:, None] * torch.tensor(found.inputs)
+    torch.testing.assert_close(table, before.mean(1)[:, None] * before.mean(0) / before.mean())
+    guide(x, y)
+    law, (loc, log_scale, logits) = guide.trace.nodes["w1"]["fn"], guide._detached()["w1"]
+    prior = SpikeSlab(table.clamp(1e-6, 1 - 1e-6), 0.0, found.scale)
+    expected = kl_divergence(SpikeSlab(logits=logits, loc=loc, scale=log_scale.exp()), prior).sum()
+    torch.testing.assert_close(law.kl, expected, rtol=1e-4, atol=1e-4)
+    guide.zero_grad()
+    (own,) = torch.autograd.grad(law.kl, guide.logits)
+    free = guide.logits.detach().clone().requires_grad_()
+    pieces = free[: logits.numel()].view_as(logits)
+    whole = kl_divergence(SpikeSlab(logits=pieces, loc=loc, scale=log_scale.exp()), prior).sum()
+    torch.testing.assert_close(own, torch.autograd.grad(whole, free)[0], rtol=1e-3, atol=1e-4)
+
+
+def test_charge_of_what_was_learned_is_that_of_bic():
+    numbers = {"w": Learned(1.0, 0.5, (1.0,) * 4, (1.0,) * 3), "b": Learned(2.0)}
+    expected = math.log(12) + 3 / 2 * math.log(3) + 2 / 2 * math.log(4) + math.log(4) / 2
+    assert LearnedPriors(numbers=numbers).charge({"w": 12, "b": 4}) == pytest.approx(expected)
+    with pytest.raises(ValueError, match="empirical_bayes must be True, False or 'rates', got 'rate'"):
+        AutoSpikeSlab(network(spike_slab), empirical_bayes="rate")
 
 
 def test_numbers_follow_every_few_training_runs_and_no_other_run():
@@ -119,8 +151,9 @@ def test_a_prior_that_hangs_on_another_site_is_left_alone():
     assert guide.learned_priors.numbers == {}
 
 
-def test_learned_priors_are_saved_with_the_guide():
-    model, guide, (x, y) = trained(steps=EVERY + 2)
+@pytest.mark.parametrize("learned", [True, "rates"])
+def test_learned_priors_are_saved_with_the_guide(learned):
+    model, guide, (x, y) = trained(steps=EVERY + 2, learned=learned)
     other = AutoSpikeSlab(model)
     other.load_state_dict(guide.state_dict())
     assert other.learned_priors.numbers == guide.learned_priors.numbers

@@ -102,6 +102,9 @@ def settling(cell: Cell, fitted: Fitted) -> dict[str, float]:
     if cell.method.removeprefix(COLD) in BOUNDS:
         seed = stable_seed("bound", fitted.seed)
         figures["bound"] = bound(guide, (data.x, data.y), seed=seed).value
+        if guide.learned_priors is not None:
+            sizes = {name: site.numel for name, site in guide.sites.items()}
+            figures["bound_charge"] = guide.learned_priors.charge(sizes) / len(data.x)
     return figures
 
 

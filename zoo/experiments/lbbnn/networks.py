@@ -11,7 +11,7 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -64,14 +64,15 @@ class Prior:
     :ivar inclusion: probability; without indicators the weights are Gaussian
     :ivar scale: sd of the slab, or of the Gaussian
     :ivar gaussian_scale: sd of the weights of ``gaussian``; those of the other comparators are N(0, 1)
-    :ivar learned: whether inclusion and sds of every layer are chosen by the data (empirical Bayes)
+    :ivar learned: whether inclusion and sds of every layer are chosen by the data (empirical Bayes);
+        ``"rates"``: the inclusion by output and input
     :ivar published: whether start and learning rate are those of the thesis's program
     """
 
     inclusion: float
     scale: Scale = 1.0
     gaussian_scale: Scale = None
-    learned: bool = False
+    learned: bool | Literal["rates"] = False
     published: bool = False
 
 
@@ -82,6 +83,7 @@ def he_slab(inclusion: float) -> FanIn:
 
 PRIORS = {
     "learned": Prior(0.02, he_slab(0.02), FanIn(math.sqrt(2)), learned=True),
+    "rates": Prior(0.02, he_slab(0.02), FanIn(math.sqrt(2)), learned="rates"),
     "fixed": Prior(0.02, he_slab(0.02), FanIn(math.sqrt(2))),
     "pi0.1-sd1": Prior(0.1, 1.0, 1.0),
     "pi0.25-sd1": Prior(0.25, 1.0, 1.0),
@@ -308,7 +310,7 @@ def make_guide(method: str, model: BNN | LeNet, setting: str) -> FlatGuide:
         "mnf": lambda: AutoMNF(model, **sparse),
         "mnf-early": lambda: AutoMNF(model, **sparse),
         "concrete": lambda: AutoConcrete(model, **sparse),
-        "gaussian": lambda: AutoMeanField(model, **laws),
+        "gaussian": lambda: AutoMeanField(model, **start, empirical_bayes=bool(prior.learned)),
         "group-normal-jeffreys": lambda: AutoGroupNormalJeffreys(model, **start),
         "concrete-dropout": lambda: AutoConcreteDropout(model, init_loc_fn=init_to_he),
         "mc-dropout": lambda: AutoDropout(model, rate=DROPOUT_RATE, init_loc_fn=init_to_he),

@@ -89,7 +89,7 @@ def test_figures_that_do_not_exist_are_left_out(cell, method):
 
 
 def test_convolutional_table(cell):
-    figures = images.convolutional_table(cell("lrt", "pi0.25-sd1", widths="lenet", rows=100))
+    figures = images.convolutional_table(cell("lrt", widths="lenet", rows=100))
     assert_declared("cnn", figures)
     assert set(figures) == set(BY_NAME["lbbnn/cnn"].metrics)
 
@@ -368,9 +368,9 @@ def test_priors_that_do_not_differ_are_run_once():
 def test_posteriors_and_cold_ones_stand_apart_on_the_frontier():
     experiment = BY_NAME["lbbnn/frontier"]
     found = {(method, setting) for _, method, setting in experiment.combinations()}
-    assert len(found) == 2 * 3 * 5
+    assert len(found) == 2 * 4 * 5
     whole = {setting for method, setting in found if method == "lrt"}
-    assert whole == {"learned-kl1", "fixed-kl1", "pi0.1-sd1-kl1"}
+    assert whole == {"learned-kl1", "rates-kl1", "fixed-kl1", "pi0.1-sd1-kl1"}
     assert "a cold posterior" in experiment.note("mnist", "cold-lrt", "learned-kl0.1", "ece")
     assert experiment.note("mnist", "lrt", "learned-kl1", "ece") == ""
 
