@@ -9,7 +9,8 @@ import pyro
 import pytest
 
 README = Path(__file__).parent.parent / "README.md"
-SELECTION, TRUTH, NETWORK, MODELS = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+EXAMPLES = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+SELECTION, TRUTH, NETWORK, BOOTSTRAP, MODELS = EXAMPLES
 
 
 def run_selection() -> dict:
@@ -42,6 +43,16 @@ def test_message_passing():
     x, y = names["x"], names["y"]
     error = (names["fit"].predictive(x).mean - y).square().mean().sqrt()
     assert error < y.std() / 2
+
+
+@pytest.mark.slow
+def test_bootstrap():
+    """After the first example too: its columns 0 and 3 matter."""
+    names = run_selection()
+    exec(BOOTSTRAP, names)  # noqa: S102
+    found = names["posterior"].draws()["w"]
+    assert found.shape == (100, 10)
+    assert (found.mean(0)[[0, 3]] - names["torch"].tensor([1.0, -2.0])).abs().max() < 0.2
 
 
 def test_nothing_is_left_to_fill_in():

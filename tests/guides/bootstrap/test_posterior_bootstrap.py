@@ -94,6 +94,7 @@ def weights_of(rows: int, num_draws: int, seed: int) -> torch.Tensor:
     return dirichlet_weights(num_draws, rows, 0, 0.0, generator(seed))
 
 
+@pytest.mark.slow
 def test_weighted_likelihood_bootstrap_of_a_gaussian_is_its_closed_form():
     y = numbers()
     posterior = PosteriorBootstrap(gaussian).fit(y, num_draws=30, seed=4, steps=800, lr=0.3)
@@ -120,6 +121,7 @@ def test_linear_regression_is_weighted_least_squares(loss):
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_large_samples_have_the_sandwich_covariance():
     """Not that of the likelihood, which believes in one noise for all rows."""
     x, y = regression(rows=2000)

@@ -298,6 +298,7 @@ def test_a_gaussian_process_is_found():
     assert (law.variance.sqrt() / sd).log().abs().max() < 0.15
 
 
+@pytest.mark.slow
 def test_two_branches_are_found():
     """y = -1 or 1 whatever x is, noise 0.1: no predictive that is Gaussian has more than -1.42 nats."""
     x, sign = torch.randn(600, 1), torch.randint(2, (600,)) * 2.0 - 1

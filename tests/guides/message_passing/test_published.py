@@ -127,6 +127,7 @@ def test_without_biases_the_spike_is_there():
         ("sspbp", False, (5, 4)),
     ],
 )
+@pytest.mark.slow
 def test_package_agrees_with_the_published_algorithm(method, bias, widths):
     run, start, orders, (x, y, x_test) = published_run(widths, MESSAGES[method], bias=bias)
     expected = run.predict(x_test)

@@ -209,7 +209,7 @@ def test_spike_slab_equals_a_loop_over_models(noise_scale, blocks, monkeypatch):
     np.testing.assert_allclose(f_sd**2, np.diag(x_new @ covariance @ x_new.T), rtol=1e-7, atol=1e-12)
 
 
-@pytest.mark.parametrize("p", [1, 2])
+@pytest.mark.parametrize("p", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_spike_slab_against_numerical_integration(p):
     """The joint density as written in the docstring, summed on a grid over (w, log tau); nothing shared."""
     X, y = problem(6, p)

@@ -120,6 +120,7 @@ def test_a_figure_that_does_not_exist_is_empty(graded):
         assert all(math.isfinite(float(row[name])) for name in expected - {"pareto_k"})
 
 
+@pytest.mark.slow
 def test_figures_are_in_units_of_the_target(tmp_path):
     """The target times 1024: rmse and crps as many times as large, distances and coverage the same."""
     tables = []

@@ -69,6 +69,7 @@ def test_other_differences_of_a_fit_are_named_with_both_values(table, tmp_path):
         assert contents(out) == before
 
 
+@pytest.mark.slow
 def test_a_larger_budget_gives_the_comparison_of_a_folder_of_its_own(table, tmp_path, monkeypatch):
     make_tiny(monkeypatch)
     monkeypatch.setitem(BUDGETS, "quick", Budget(steps=4, draws=30, warmup=1, mcmc_draws=1))
