@@ -48,6 +48,12 @@ PAPERS = {
             "from Multimodal Posteriors with the Posterior Bootstrap (ICML); Ott 2022 (dissertation, "
             "chapter 4).",
         ),
+        Paper(
+            "sip",
+            "posteriors over functions",
+            "Rodriguez Santana, Zaldivar and Hernandez-Lobato 2022, Function-space Inference with Sparse "
+            "Implicit Processes (ICML).",
+        ),
     )
 }
 

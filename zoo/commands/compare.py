@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -18,6 +18,7 @@ from zoo.commands.reference import reference_posterior
 from zoo.commands.report import write_plots
 from zoo.errors import FailedError, Interrupted
 from zoo.evaluation.estimates import Estimate
+from zoo.evaluation.known_laws import oracle_rows
 from zoo.evaluation.pareto import pareto_k
 from zoo.evaluation.scoreboard import Row, write_scoreboard
 from zoo.files.kept import load_kept, seal_posterior
@@ -67,6 +68,7 @@ def run(
         sound = [result for result, row in zip(results, rows, strict=True) if row.status == "ok"]
         if comparison.entry.selects:
             write_inclusion(sound, problem.dataset.feature_names, folder)
+        rows += oracle_rows(problem.dataset)
         write_plots(comparison, sound, rows, folder)
         write_scoreboard(rows, folder)  # last: where it stands, so does everything else
     return rows
@@ -184,6 +186,7 @@ def _load(path: Path, guide: GuideEntry, model: Callable) -> tuple[Posterior, Cl
     try:
         if posterior.info["state"] != file_checksum(_state(path)):
             return None
-        return posterior, guide.method.load(_state(path), model).closed_form
+        fitted = guide.method.load(_state(path), model)
+        return replace(posterior, model=fitted.model), fitted.closed_form
     except (OSError, ValueError, KeyError, TypeError):
         return None
