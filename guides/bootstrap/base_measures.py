@@ -91,6 +91,26 @@ class PredictiveBase:
         return (*chosen, trace.nodes[self.site]["value"])
 
 
+def base_for(base: BaseMeasure | None, rows: Rows) -> BaseMeasure:
+    """A base measure for rows of data, that fitted to them by default.
+
+    :raises ValueError: when what it draws is no row like these
+    """
+    base = base or GaussianBase(*rows)
+    drawn = base.draw(1, torch.Generator())
+    for part, own in zip(drawn, rows, strict=False):
+        if part.shape[1:] != own.shape[1:]:
+            raise ValueError(
+                f"the base measure draws rows of shape {tuple(part.shape[1:])} where the data have "
+                f"{tuple(own.shape[1:])}"
+            )
+    if len(drawn) != len(rows):
+        raise ValueError(
+            f"the base measure draws {len(drawn)} tensors, the model has {len(rows)} arguments with rows"
+        )
+    return base
+
+
 def _root(covariance: Tensor) -> Tensor:
     diagonal = covariance.diagonal().diag()
     for ridge in (0.0, 1e-10, 1e-8, 1e-6, 1e-4):

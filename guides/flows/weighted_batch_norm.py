@@ -48,6 +48,12 @@ class WeightedBatchNorm(nn.Module):
         self.register_buffer("mean", torch.zeros(features))
         self.register_buffer("variance", torch.ones(features))
 
+    def reset_parameters(self) -> None:
+        """As at the start."""
+        with torch.no_grad():
+            self.log_scale.zero_()
+            self.shift.zero_()
+
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """``x [N, d] -> (y [N, d], log|det| [])``; rows of any batch shape in evaluation mode."""
         mean, variance = self._statistics(x) if self.training else (self.mean, self.variance)

@@ -33,6 +33,7 @@ LARGEST_LOG_SCALE = 3.0
 PRIOR_SD = 10.0
 #: Bins and half-width of splines, in standardised units.
 BINS, BOUND = 8, 4.0
+NO_SHAPE = torch.Size()
 
 Kind = Literal["maf", "realnvp", "spline"]
 
@@ -210,7 +211,7 @@ class Flowing(dist.TorchDistribution):
     support = dist.constraints.real_vector
     has_rsample = True
 
-    def __init__(self, flow: FlowDensity, sites: dict[str, Tensor], batch_shape: torch.Size = torch.Size()):
+    def __init__(self, flow: FlowDensity, sites: dict[str, Tensor], batch_shape: torch.Size = NO_SHAPE):
         self.flow, self.sites = flow, sites
         super().__init__(batch_shape, torch.Size([flow.features]), validate_args=False)
 
@@ -220,7 +221,7 @@ class Flowing(dist.TorchDistribution):
     def log_prob(self, value: Tensor) -> Tensor:
         return self.flow.log_density(self.sites, self.flow.encode(value))
 
-    def rsample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:
+    def rsample(self, sample_shape: torch.Size = NO_SHAPE) -> Tensor:
         mean = self.sites["mean"]
         noise = torch.randn(*sample_shape, *self.batch_shape, self.flow.features).to(mean)
         if self.flow.covariance:
