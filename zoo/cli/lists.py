@@ -89,8 +89,9 @@ def _short(cost: str) -> str:
 
 
 def list_data() -> None:
-    """All data sets."""
+    """All data sets, and the tables without a target."""
     from data_loaders import describe, list_datasets
+    from data_loaders.densities import DENSITIES
 
     heading = ("name", "task", "rows", "columns", "splits", "from")
     rows = []
@@ -98,5 +99,9 @@ def list_data() -> None:
         source = "at hand" if d.file is None else "download" if d.downloadable else "ZOO_DATA"
         rows.append((d.name, d.task, d.rows, d.features, d.splits, source))
     print_lines("Data sets", [heading, *rows])
+    print_lines(
+        "Densities (zoo fit NAME --model maf): columns, rows of training, validation and test, from",
+        [(d.name, d.features, *d.rows, d.source) for d in DENSITIES.values()],
+    )
     print("at hand: needs no network; ZOO_DATA: a folder that this variable names must hold the file")
     print("zoo show NAME tells everything about one of them")
