@@ -36,6 +36,22 @@ class EmpiricalBase:
         return tuple(part[keep] for part in self.rows)
 
 
+@dataclass(frozen=True)
+class IsotropicBase:
+    """A round Gaussian.
+
+    :param centre: ``[d]``
+    :param sd: of every column
+    """
+
+    centre: Tensor
+    sd: float
+
+    def draw(self, count: int, generator: torch.Generator) -> Rows:
+        noise = torch.randn(count, len(self.centre), generator=generator, dtype=torch.float64)
+        return ((self.centre + self.sd * noise).to(self.centre),)
+
+
 class GaussianBase:
     """The Gaussian with the mean and the covariance of rows, over all their columns together.
 

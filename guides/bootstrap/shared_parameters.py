@@ -275,7 +275,7 @@ class SharedParameterBootstrap:
             torch.manual_seed(seed)
             rows = WeightedLoss.of(self.model, args, "mle").row_values
             base = base_for(self.base_measure, rows) if self.concentration else None
-            draws = _Laws(rows, self.concentration, base, self.num_pseudo)
+            draws = Laws(rows, self.concentration, base, self.num_pseudo)
             for start in range(restarts):
                 if start:
                     restart(self.model)
@@ -307,7 +307,7 @@ class SharedPosterior:
 
     model: nn.Module
     args: tuple
-    laws: _Laws
+    laws: Laws
     info: dict
     progress: Progress
 
@@ -330,7 +330,7 @@ class SharedPosterior:
         return Posterior.from_draws(self.model, self.sites(num_draws, seed), {**self.info, "draw_seed": seed})
 
 
-def local_draws(model: ClosedForm, laws: _Laws, num_draws: int, seed: int = 0) -> Parameters:
+def local_draws(model: ClosedForm, laws: Laws, num_draws: int, seed: int = 0) -> Parameters:
     """Of a model with a closed form.  Rows pass the shared parameters once, for all draws."""
     generator, parts = torch.Generator().manual_seed(_OTHER_STREAM + seed), []
     with torch.no_grad():
@@ -346,7 +346,7 @@ def local_draws(model: ClosedForm, laws: _Laws, num_draws: int, seed: int = 0) -
 
 
 @dataclass(frozen=True)
-class _Laws:
+class Laws:
     """The Dirichlet process given rows, up to its truncation."""
 
     rows: Rows

@@ -189,6 +189,12 @@ class FlowDensity(nn.Module):
         squares = z.square().sum(-1) - 2 * mean @ z.mT + mean.square().sum(-1, keepdim=True)
         return log_det - constant - 0.5 * squares
 
+    def latent(self, sites: dict[str, Tensor], *shape: int) -> Tensor:
+        """``[*shape, d]`` drawn by torch's global generator."""
+        mean = sites["mean"]
+        noise = torch.randn(*shape, self.features).to(mean)
+        return mean + (noise @ _root(sites).mT if self.covariance else noise)
+
     # --------------------------------------------------------------------------------------- the Pyro model
 
     def forward(self, x: Tensor | int = 1) -> Tensor:
@@ -222,11 +228,7 @@ class Flowing(dist.TorchDistribution):
         return self.flow.log_density(self.sites, self.flow.encode(value))
 
     def rsample(self, sample_shape: torch.Size = NO_SHAPE) -> Tensor:
-        mean = self.sites["mean"]
-        noise = torch.randn(*sample_shape, *self.batch_shape, self.flow.features).to(mean)
-        if self.flow.covariance:
-            noise = noise @ _root(self.sites).mT
-        return self.flow.decode(mean + noise)
+        return self.flow.decode(self.flow.latent(self.sites, *sample_shape, *self.batch_shape))
 
 
 def _root(sites: dict[str, Tensor]) -> Tensor:

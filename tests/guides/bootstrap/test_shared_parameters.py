@@ -15,8 +15,8 @@ from guides.bootstrap.base_measures import EmpiricalBase, GaussianBase
 from guides.bootstrap.shared_parameters import (
     InClosedForm,
     Law,
+    Laws,
     Training,
-    _Laws,
     frozen,
     local_draws,
     train,
@@ -78,7 +78,7 @@ def moments(x: torch.Tensor, prior: torch.Tensor, a: float) -> tuple[torch.Tenso
 @pytest.mark.parametrize("a", [0.0, 5.0, 80.0])
 def test_means_of_an_identity_flow_have_the_moments_of_the_process(a):
     x, prior, m = rows(), rows(6, seed=1) + 3, 300
-    laws = _Laws((x,), a, EmpiricalBase((prior,)) if a else None, m if a else 0)
+    laws = Laws((x,), a, EmpiricalBase((prior,)) if a else None, m if a else 0)
     mean = local_draws(Affine(2), laws, DRAWS)["mean"]
     centre, second = moments(x, prior, a)
     total = len(x) + a
@@ -95,7 +95,7 @@ def test_means_of_an_identity_flow_have_the_moments_of_the_process(a):
 
 def test_draws_are_minimisers_of_their_weighted_losses():
     """With pseudo-observations, against one draw at a time."""
-    x, laws = rows(), _Laws((rows(),), 10.0, GaussianBase(rows()), 20)
+    x, laws = rows(), Laws((rows(),), 10.0, GaussianBase(rows()), 20)
     found = local_draws(Affine(2), laws, 3, seed=5)["mean"]
     weights, (pseudo,) = laws.draw(3, torch.Generator().manual_seed((1 << 33) + 5))
     for b in range(3):
@@ -108,7 +108,7 @@ def test_means_of_whitened_rows_spread_as_one_over_the_root_of_n(a):
     x = rows(1000, 3)
     white = (x - x.mean(0)) @ torch.linalg.inv(torch.linalg.cholesky(torch.cov(x.T, correction=0))).T
     base = EmpiricalBase((white,)) if a else None
-    mean = local_draws(Affine(3), _Laws((white,), a, base, 500 if a else 0), 2000)["mean"]
+    mean = local_draws(Affine(3), Laws((white,), a, base, 500 if a else 0), 2000)["mean"]
     # the drawn base measure adds (a / (n + a))^2 / 500
     sd = math.sqrt(1 / (1001 + a) + (a / (1000 + a)) ** 2 / 500)
     assert mean.std(0).mean().item() == pytest.approx(sd, rel=0.04)
@@ -117,7 +117,7 @@ def test_means_of_whitened_rows_spread_as_one_over_the_root_of_n(a):
 def test_log_density_at_the_mean_is_above_the_mean_log_density_by_jensens_gap():
     x, model, features = rows(500, 10), Affine(10), 10
     white = (x - x.mean(0)) @ torch.linalg.inv(torch.linalg.cholesky(torch.cov(x.T, correction=0))).T
-    mean = local_draws(model, _Laws((white,), 0.0, None, 0), 3000)["mean"]
+    mean = local_draws(model, Laws((white,), 0.0, None, 0), 3000)["mean"]
     encoded = model.encode(rows(50, 10, seed=3))
     scores = model.log_density({"mean": mean}, encoded).mean(-1)
     gap = model.log_density({"mean": mean.mean(0)}, encoded).mean() - scores.mean()
