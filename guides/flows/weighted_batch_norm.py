@@ -56,19 +56,44 @@ class WeightedBatchNorm(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """``x [N, d] -> (y [N, d], log|det| [])``; rows of any batch shape in evaluation mode."""
-        mean, variance = self._statistics(x) if self.training else (self.mean, self.variance)
-        log_factor = self.log_scale - 0.5 * variance.log()
-        return torch.addcmul(self.shift, x - mean, log_factor.exp()), log_factor.sum()
+        if self.training:
+            weights = _WEIGHTS.get()
+            weights = x.new_full((len(x),), 1 / len(x)) if weights is None else weights.to(x)
+            y, log_det, self.mean, self.variance = _Normalise.apply(x, weights, self.log_scale, self.shift)
+            return y, log_det
+        log_factor = self.log_scale - 0.5 * self.variance.log()
+        return torch.addcmul(self.shift, x - self.mean, log_factor.exp()), log_factor.sum()
 
     def inverse(self, y: Tensor) -> Tensor:
         """By the statistics that are kept."""
         return (y - self.shift) * (0.5 * self.variance.log() - self.log_scale).exp() + self.mean
 
-    def _statistics(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        weights = _WEIGHTS.get()
-        if weights is None:
-            weights = x.new_full((len(x),), 1 / len(x))
-        mean = weights.to(x) @ x
-        variance = weights.to(x) @ (x - mean).square() + EPSILON
-        self.mean, self.variance = mean.detach(), variance.detach()
-        return mean, variance
+
+class _Normalise(torch.autograd.Function):
+    """Rows by their own statistics.  The derivative by hand takes a third of the passes over the rows.
+
+    With ``u = (x - m) / sqrt(v)``, ``c = exp(g) / sqrt(v)``, ``G`` the gradient of ``y``, ``l`` that of the
+    log-determinant, row ``i`` has the gradient
+    ``c G_i - W_i c sum_k G_k - W_i u_i (c sum_k G_k u_k + l / sqrt(v))``.
+    """
+
+    @staticmethod
+    def forward(ctx, x: Tensor, weights: Tensor, log_scale: Tensor, shift: Tensor):
+        mean = weights @ x
+        apart = x - mean
+        variance = weights @ apart.square() + EPSILON
+        root, scale = variance.rsqrt(), log_scale.exp()
+        unit = apart.mul_(root)
+        ctx.save_for_backward(unit, weights, root, scale)
+        ctx.mark_non_differentiable(mean, variance)
+        return torch.addcmul(shift, unit, scale), (log_scale + root.log()).sum(), mean, variance
+
+    @staticmethod
+    def backward(ctx, of_y: Tensor, of_log_det: Tensor, *none: None):
+        unit, weights, root, scale = ctx.saved_tensors
+        along = of_y * unit
+        total, projected, factor = of_y.sum(0), along.sum(0), scale * root
+        of_x = torch.addr(of_y * factor, weights, total * factor, alpha=-1)
+        pull = projected * factor + of_log_det * root
+        of_x.addcmul_(torch.mul(unit, weights.unsqueeze(1), out=along), pull, value=-1)
+        return of_x, None, projected * scale + of_log_det, total
