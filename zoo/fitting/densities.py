@@ -136,7 +136,8 @@ class FittedDensity:
         ((flow, sites),) = self.members
         tensors = {f"flow.{name}": value.contiguous() for name, value in flow.state_dict().items()}
         tensors |= {f"sites.{name}": value.contiguous() for name, value in sites.items()}
-        about = {"shape": asdict(shape), "features": flow.features, "info": self.info}
+        facts = {name: value for name, value in self.info.items() if name != "losses"}
+        about = {"shape": asdict(shape), "features": flow.features, "info": facts}
         metadata = {"about": json.dumps(about)}
         # masks and orders of columns share memory
         tensors = {name: value.clone() for name, value in tensors.items()}
@@ -221,7 +222,7 @@ def shared_bootstrap(
 
     flow, progress = _best(rows, shape, effort, stream, mean, on_step)
     sites = local_draws(flow, laws, effort.draws, effort.seed) if mean else _zero(flow)
-    return FittedDensity([(flow, sites)], _about(progress))
+    return FittedDensity([(flow, sites)], {**_about(progress), "losses": progress.losses})
 
 
 def _constant(rows: Rows, shape: FlowShape, effort: Effort, weights: Tensor, mean: bool) -> FittedDensity:

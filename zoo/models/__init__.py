@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from zoo.models.implicit_process import BNNProcess, NeuralSampler
     from zoo.models.latent_binary import SpikeSlabLinear, SpikeSlabLogistic
     from zoo.models.lenet import LeNet
+    from zoo.models.normalizing_flow import FlowDensity
     from zoo.models.weights import GaussianWeights, SpikeSlabWeights
 
 __all__ = [
     "BNN",
     "BNNProcess",
+    "FlowDensity",
     "GaussianWeights",
     "LeNet",
     "NeuralSampler",
@@ -39,6 +41,7 @@ __all__ = [
 _HOMES = {
     "BNN": "bnn",
     "BNNProcess": "implicit_process",
+    "FlowDensity": "normalizing_flow",
     "GaussianWeights": "weights",
     "LeNet": "lenet",
     "NeuralSampler": "implicit_process",
