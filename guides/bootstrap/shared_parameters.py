@@ -39,6 +39,8 @@ from guides.posterior.draws import Posterior
 WEIGHT_DECAY = 1e-6
 #: Draws made together.
 TOGETHER = 100
+#: Pseudo-observations that pass the shared parameters at a time: what a cache holds.
+PASSING = 4000
 #: The draws' random numbers are none of the training's, whatever the seeds.
 _OTHER_STREAM = 1 << 33
 #: Iterations of the inner optimisation in a step of the training, from where the last step ended.
@@ -339,7 +341,8 @@ def local_draws(model: ClosedForm, laws: Laws, num_draws: int, seed: int = 0) ->
             weights, pseudo = laws.draw(count, generator)
             whole = z.expand(count, *z.shape)
             if pseudo:
-                more = model.encode(*(part.flatten(0, 1) for part in pseudo))[0]
+                flat = zip(*(part.flatten(0, 1).split(PASSING) for part in pseudo), strict=True)
+                more = torch.cat([model.encode(*part)[0] for part in flat])
                 whole = torch.cat([whole, more.unflatten(0, (count, -1))], 1)
             parts.append(model.local(weights, whole))
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
