@@ -1,6 +1,7 @@
 """Guides for any Pyro model, and the posteriors they are graded against."""
 
 from guides.bootstrap.posterior_bootstrap import PosteriorBootstrap
+from guides.bootstrap.shared_parameters import SharedParameterBootstrap
 from guides.core.distributions import SpikeSlab
 from guides.core.flat_guide import UnsupportedSiteError
 from guides.core.random_tensors import PathwiseGradientError, RandomTensor
@@ -30,6 +31,7 @@ __all__ = [
     "PosteriorBootstrap",
     "ProbabilisticBackpropagation",
     "RandomTensor",
+    "SharedParameterBootstrap",
     "SpikeSlab",
     "UnsupportedSiteError",
     "fit_ensemble",

@@ -30,6 +30,7 @@ from zoo.cli.options import (
     WeightScaleOption,
     WidthsOption,
     check_at_least,
+    check_fit_numbers,
     fit_options,
     split_names,
     split_scales,
@@ -40,6 +41,7 @@ from zoo.cli.reproduce import REPRODUCE_HELP, reproduce_command
 from zoo.commands.options import check_seed, model_options
 from zoo.errors import FailedError, UserError
 from zoo.fitting.threads import one_torch_thread
+from zoo.models.densities import DENSITY_MODELS
 from zoo.version import __version__
 
 app = typer.Typer(
@@ -83,12 +85,24 @@ Examples:
   zoo fit diabetes --guide mean-field --out out/fit
   zoo fit houses.csv --target price --model pbp-bnn --guide pbp --out out/houses
   zoo fit boston --guide spike-slab --inclusion 0.1 --split 3 --out out/sparse
+  zoo fit table.csv --model maf --out out/density   a table without a target
+
+A density (maf, realnvp, spline-flow) models all columns, by the bootstrap with shared parameters; it takes
+--steps, --lr and --concentration, and zoo sample draws new rows from it.
+"""
+
+SAMPLE_HELP = """Draws new rows from a density that zoo fit has saved, each from a draw of its posterior.
+
+\b
+Example:
+  zoo sample out/density --rows 1000 --out new.csv
 """
 
 PREDICT_HELP = """Predicts new rows with a saved fit, in original units.
 
 Regression: columns mean, sd, q5, q50 and q95 of the predictive distribution, noise included. Classes: columns
-label, prob_0, prob_1, ... Where there is no terminal, a line every ten seconds tells how far it is.
+label, prob_0, prob_1, ... Densities: columns log_density (of the mixture of all draws, in nats) and q5, q50,
+q95 of the draws' log densities. Where there is no terminal, a line every ten seconds tells how far it is.
 
 \b
 Example:
@@ -268,8 +282,26 @@ def fit_command(
     inclusion: InclusionOption = None,
     weight_scale: WeightScaleOption = None,
     bias_scale: BiasScaleOption = None,
+    concentration: Annotated[
+        float | None,
+        typer.Option(
+            "--concentration",
+            help="Densities only: rows of data that the base measure weighs, a tenth of them by default; 0 "
+            "leaves it out.",
+        ),
+    ] = None,
 ) -> None:
     """See ``FIT_HELP``."""
+    if model in DENSITY_MODELS:
+        others = {
+            "guide": None if guide == "mean-field" else guide, "target": target, "task": task,
+            "batch-size": batch_size, "noise": noise, "widths": widths, "activation": activation,
+            "inclusion": inclusion, "weight-scale": weight_scale, "bias-scale": bias_scale,
+        }  # fmt: skip
+        _fit_density(data, model, concentration, {"steps": steps, "lr": lr}, split, seed, out, others)
+        return
+    if concentration is not None:
+        raise UserError(f"--concentration is for densities: {', '.join(DENSITY_MODELS)}")
     from zoo.commands.predict import fit, held_out
     from zoo.fitting.problem import load_problem
     from zoo.registry.queries import find_model
@@ -304,6 +336,38 @@ def fit_command(
     print(held_out(problem, result, seed))
 
 
+def _fit_density(
+    data: str,
+    model: str,
+    concentration: float | None,
+    given: dict[str, float | None],
+    split: int,
+    seed: int,
+    out: Path,
+    others: dict[str, object],
+) -> None:
+    """``zoo fit`` of a table without a target.
+
+    :param others: options that do not apply, None where left out
+    """
+    from zoo.commands.density import fit
+
+    for name, value in others.items():
+        if value is not None:
+            raise UserError(
+                f"--{name} does not apply to model {model!r}, a density: every column is modelled"
+            )
+    check_seed(seed)
+    check_fit_numbers(given)
+    wishes = {name: value for name, value in given.items() if value is not None}
+    with progress_bar() as progress:
+        words = fit(
+            data, model=model, concentration=concentration, wishes=wishes, split=split, seed=seed, out=out,
+            progress=progress,
+        )  # fmt: skip
+    print(words)
+
+
 @app.command("predict", help=PREDICT_HELP)
 @friendly
 @one_torch_thread()
@@ -319,13 +383,36 @@ def predict_command(
     seed: SeedOption = 0,
 ) -> None:
     """See ``PREDICT_HELP``."""
+    from zoo.commands import density
     from zoo.commands.predict import predict
 
     check_at_least(1, draws=draws)
     check_seed(seed)
     with progress_bar_or_lines() as progress:
+        if density.is_density(folder):
+            rows = density.predict(folder, table, out, progress=progress)
+            print(f"{rows} rows scored; written to {out}")
+            return
         rows = predict(folder, table, out, draws=draws, seed=seed, progress=progress)
     print(f"{rows} rows predicted; written to {out}")
+
+
+@app.command("sample", help=SAMPLE_HELP)
+@friendly
+@one_torch_thread()
+def sample_command(
+    folder: Annotated[Path, typer.Argument(help="The --out folder of zoo fit --model maf.")],
+    out: Annotated[Path, typer.Option("--out", help="CSV file to write, one line a row.")],
+    rows: Annotated[int, typer.Option("--rows", help="How many.")] = 1000,
+    seed: SeedOption = 0,
+) -> None:
+    """See ``SAMPLE_HELP``."""
+    from zoo.commands.density import sample
+
+    check_at_least(1, rows=rows)
+    check_seed(seed)
+    sample(folder, out, rows=rows, seed=seed)
+    print(f"{rows} rows drawn; written to {out}")
 
 
 @app.command("compare", help=COMPARE_HELP, short_help="Grades guides against the ground truth: the main job.")

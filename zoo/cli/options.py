@@ -78,11 +78,16 @@ def fit_options(guide: str, given: dict[str, float | None]) -> dict[str, Any]:
 
     given = {name: value for name, value in given.items() if value is not None}
     check_fit_options(find_guide(guide), given)
-    lr = given.get("lr", 1.0)
-    if not (lr > 0 and math.isfinite(lr)):
+    check_fit_numbers(given)
+    return {name.replace("-", "_"): value for name, value in given.items()}
+
+
+def check_fit_numbers(given: dict[str, float | None]) -> None:
+    """:raises UserError: for a learning rate or a count out of range; None is left out"""
+    lr = given.get("lr")
+    if lr is not None and not (lr > 0 and math.isfinite(lr)):
         raise UserError(f"--lr must be a positive number, not {lr:g}")
     check_at_least(1, **{name: value for name, value in given.items() if name != "lr"})
-    return {name.replace("-", "_"): value for name, value in given.items()}
 
 
 def split_widths(text: str | None) -> tuple[int, ...] | None:

@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from zoo.models.implicit_process import BNNProcess, NeuralSampler
     from zoo.models.latent_binary import SpikeSlabLinear, SpikeSlabLogistic
     from zoo.models.lenet import LeNet
+    from zoo.models.normalizing_flow import FlowDensity
     from zoo.models.weights import FanIn, GaussianWeights, SpikeSlabWeights
 
 __all__ = [
     "BNN",
     "BNNProcess",
     "FanIn",
+    "FlowDensity",
     "GaussianWeights",
     "LeNet",
     "NeuralSampler",
@@ -41,6 +43,7 @@ _HOMES = {
     "BNN": "bnn",
     "BNNProcess": "implicit_process",
     "FanIn": "weights",
+    "FlowDensity": "normalizing_flow",
     "GaussianWeights": "weights",
     "LeNet": "lenet",
     "NeuralSampler": "implicit_process",

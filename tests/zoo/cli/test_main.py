@@ -7,10 +7,12 @@ import re
 import pytest
 
 from data_loaders import list_datasets
+from data_loaders.densities import DENSITIES
 from tests.zoo.cli_helpers import fresh_process, linear_rows, run_zoo, write_csv
 from zoo.budgets import BASELINES, BUDGETS
 from zoo.cli.lists import shortened, width
 from zoo.experiments.engine.catalogue import experiments
+from zoo.models.densities import DENSITY_MODELS
 from zoo.papers import PAPERS
 from zoo.registry.queries import GUIDES, MODELS
 from zoo.version import __version__
@@ -85,7 +87,7 @@ def test_list_is_one_screen_with_a_line_an_entry():
     assert len(lines) <= 45
     assert max(map(len, lines)) <= 100
     first = [line.split()[0] for line in lines if line.startswith("  ")]
-    assert first == [*PAPERS, *MODELS, *GUIDES]
+    assert first == [*PAPERS, *MODELS, *DENSITY_MODELS, *GUIDES]
     for entry in (*MODELS.values(), *GUIDES.values()):  # nothing is cut short
         (line,) = (line for line in lines if line.endswith(f"  {entry.summary}"))
         assert line.split()[:2] == [entry.name, entry.paper]
@@ -97,7 +99,8 @@ def test_list_of_a_paper_holds_all_that_came_with_it_and_nothing_else(paper):
     assert len(lines) <= 45
     assert max(map(len, lines)) <= 100
     first = {line.split()[0] for line in lines if line.startswith("  ")}
-    expected = {entry.name for entry in (*MODELS.values(), *GUIDES.values()) if entry.paper == paper}
+    entries = (*MODELS.values(), *DENSITY_MODELS.values(), *GUIDES.values())
+    expected = {entry.name for entry in entries if entry.paper == paper}
     assert first == {paper} | expected | {name for name in experiments() if name.startswith(f"{paper}/")}
     assert PAPERS[paper].citation in " ".join(" ".join(lines).split())
 
@@ -112,7 +115,8 @@ def test_data_list_is_one_screen():
     lines = run_zoo("data", "list").stdout.splitlines()
     assert len(lines) <= 45
     assert max(map(len, lines)) <= 100
-    assert [line.split()[0] for line in lines[2:-2]] == list_datasets()
+    assert [line.split()[0] for line in lines[2:] if line.startswith("  ")] == list_datasets()
+    assert all(name in " ".join(lines[-5:]) for name in DENSITIES)
 
 
 def test_lists_are_cut_between_words_at_the_width_of_a_terminal(monkeypatch):

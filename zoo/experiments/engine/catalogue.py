@@ -13,6 +13,7 @@ MODULES = (
     "zoo.experiments.sspbp.declared",
     "zoo.experiments.lbbnn.declared",
     "zoo.experiments.sip.declared",
+    "zoo.experiments.npl.declared",
 )
 
 
