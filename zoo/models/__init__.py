@@ -19,12 +19,15 @@ if TYPE_CHECKING:
     from zoo.models.implicit_process import BNNProcess, NeuralSampler
     from zoo.models.latent_binary import SpikeSlabLinear, SpikeSlabLogistic
     from zoo.models.lenet import LeNet
+    from zoo.models.random_graphs import HollywoodModel, HollywoodProcess
     from zoo.models.weights import GaussianWeights, SpikeSlabWeights
 
 __all__ = [
     "BNN",
     "BNNProcess",
     "GaussianWeights",
+    "HollywoodModel",
+    "HollywoodProcess",
     "LeNet",
     "NeuralSampler",
     "PBPNetwork",
@@ -40,6 +43,8 @@ _HOMES = {
     "BNN": "bnn",
     "BNNProcess": "implicit_process",
     "GaussianWeights": "weights",
+    "HollywoodModel": "random_graphs",
+    "HollywoodProcess": "random_graphs",
     "LeNet": "lenet",
     "NeuralSampler": "implicit_process",
     "PBPNetwork": "bnn",
