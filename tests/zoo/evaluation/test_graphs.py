@@ -94,18 +94,22 @@ def test_a_sample_is_at_distance_zero_of_itself():
 
 
 def test_samples_of_one_law_give_the_floor():
-    """``sqrt((1 - kbar) (1/n + 1/m))`` for the biased root, kbar the mean kernel of two graphs."""
-    x, y = describe(random_graphs(60, 4)), describe(random_graphs(60, 5))
-    law = describe(random_graphs(240, 6))
-    floor = floors(law, y, repeats=15)
+    """``(1 - kbar) (1/n + 1/m)`` for the biased square, kbar the mean kernel of two graphs."""
+    law, convention = describe(random_graphs(400, 6)), Convention(squared=False, root=False)
     for name, scale in SCALES.items():
-        square = mmd(getattr(x, name), getattr(y, name), scale, Convention(biased=False, root=False))
-        biased = mmd(getattr(x, name), getattr(y, name), scale, Convention(root=False))
-        expected = math.sqrt(biased - square)
-        assert floor[f"mmd_{name}"].value == pytest.approx(expected, rel=0.35)
-    found = compare(x, y)
-    for name, estimate in found.items():
-        assert estimate.value < 2.5 * floor[name].value + 1e-9
+        alone = [
+            mmd(getattr(law, name)[[i]], getattr(law, name)[[i + 1]], scale, convention) for i in range(300)
+        ]
+        expected = np.mean(alone) / 2 * (2 / 30)  # of one graph each: 2 - 2 k
+        found = [floors(law, law[i : i + 30], convention, 5)[f"mmd_{name}"].value for i in range(0, 180, 30)]
+        assert np.mean(found) == pytest.approx(expected, rel=0.15)
+
+
+def test_what_is_of_one_law_scores_near_the_floor_and_what_is_not_far_above():
+    x, y = describe(random_graphs(60, 4)), describe(random_graphs(60, 5))
+    floor = floors(describe(random_graphs(240, 6)), y)
+    for name, estimate in compare(x, y).items():
+        assert estimate.value < 2.5 * floor[name].value
         assert 0 < estimate.se < 0.2
     far = scores(describe([nx.cycle_graph(8)] * 60), y)
     assert all(far[name] > 3 * floor[name].value for name in ("mmd_degree", "mmd_spectral", "ks_density"))
