@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from zoo.models.latent_binary import SpikeSlabLinear, SpikeSlabLogistic
     from zoo.models.lenet import LeNet
     from zoo.models.normalizing_flow import FlowDensity
+    from zoo.models.random_graphs import HollywoodModel, HollywoodProcess
     from zoo.models.weights import FanIn, GaussianWeights, SpikeSlabWeights
 
 __all__ = [
@@ -28,6 +29,8 @@ __all__ = [
     "FanIn",
     "FlowDensity",
     "GaussianWeights",
+    "HollywoodModel",
+    "HollywoodProcess",
     "LeNet",
     "NeuralSampler",
     "PBPNetwork",
@@ -45,6 +48,8 @@ _HOMES = {
     "FanIn": "weights",
     "FlowDensity": "normalizing_flow",
     "GaussianWeights": "weights",
+    "HollywoodModel": "random_graphs",
+    "HollywoodProcess": "random_graphs",
     "LeNet": "lenet",
     "NeuralSampler": "implicit_process",
     "PBPNetwork": "bnn",

@@ -15,6 +15,7 @@ from zoo.experiments.engine.catalogue import experiments
 from zoo.models import (
     BNN,
     GaussianWeights,
+    HollywoodModel,
     LeNet,
     PBPNetwork,
     SpikeSlabLinear,
@@ -49,6 +50,7 @@ from zoo.registry.guides import GUIDES
         ("spike-slab-logistic", {}, SpikeSlabLogistic(13, 0.25)),
         ("pbp-bnn", {"widths": (7,)}, PBPNetwork(13, widths=(7,))),
         ("pbp-bnn-no-bias", {}, PBPNetwork(13, bias=False)),
+        ("hollywood", {}, HollywoodModel()),
     ],
 )
 def test_created_models_are_those_of_their_classes(name, arguments, model):
@@ -63,7 +65,8 @@ def test_created_images():
 def test_names_of_a_paper():
     assert names() == list(MODELS)
     assert names(paper="sspbp") == ["pbp-bnn", "pbp-bnn-no-bias"]
-    assert set(names(paper="lbbnn")) == set(MODELS) - {"pbp-bnn", "pbp-bnn-no-bias"}
+    assert names(paper="graphs") == ["hollywood"]
+    assert set(names(paper="lbbnn")) == set(MODELS) - {"pbp-bnn", "pbp-bnn-no-bias", "hollywood"}
     with pytest.raises(UserError, match="unknown paper 'lbnn'; nearest: lbbnn"):
         names(paper="lbnn")
 
@@ -114,6 +117,7 @@ def test_options_are_what_the_builder_takes():
         "spike-slab-lenet": {"inclusion": 0.5},
         "pbp-bnn": {"widths": (50,), "noise_scale": None},
         "pbp-bnn-no-bias": {"widths": (50,), "noise_scale": None},
+        "hollywood": {},
     }
 
 
@@ -162,6 +166,7 @@ def test_options_survive_json():
         ("pbp-bnn", "regression", {}, Traits("hierarchical", "normal", activation="relu")),
         ("spike-slab-linear", "regression", {}, Traits("spike-slab", "normal", selects=True)),
         ("spike-slab-logistic", "binary", {}, Traits("spike-slab", "bernoulli", selects=True)),
+        ("hollywood", "binary", {}, Traits("none", "bernoulli", "picks")),
         ("lenet", "multiclass", {}, Traits("gaussian", "categorical", "images", "relu")),
         ("spike-slab-lenet", "multiclass", {}, Traits("spike-slab", "categorical", "images", "relu")),
     ],
