@@ -15,7 +15,7 @@ from zoo.evaluation.estimates import Estimate
 
 #: How far kinds of parameters may have to go: inclusion logits from "surely in" to "surely out", logarithms
 #: of sds from a start well below the prior's sd up to it, or down to what many rows determine.
-REACHES: Mapping[str, float] = {"logits": 20.0, "rate_logits": 10.0, "log_scale": 10.0, "z_log_scale": 10.0}
+REACHES: Mapping[str, float] = {"logits": 30.0, "rate_logits": 10.0, "log_scale": 10.0, "z_log_scale": 10.0}
 #: Above this rate a step is mostly noise, however few there are.
 HIGHEST_RATE = 0.1
 #: The last part of a fit, as a share of its summed learning rates, and how many of its steps stand for a

@@ -109,6 +109,8 @@ RATE = 1e-3
 #: With a law for every weight it is such that a mean can move by REACH, within bounds; logits and sds, which
 #: have farther to go, have rates of their own.  The thesis's start needs its logits moved by the same rate.
 REACH, THESIS_REACH, LOWEST_RATE, HIGHEST_RATE = 4.0, 6.0, 2e-4, 5e-3
+#: Rows of a minibatch of theirs; points, dropout and the thesis's recipe take those of ``Training``.
+BATCH = 200
 #: What the divergence counts at the first step, so that weights are not put out before they are of use.
 FIRST_WEIGHT = 0.01
 #: The share of the epochs after which the training of the deliberately less accurate control is broken off.
@@ -250,8 +252,10 @@ def training_of(cell: Cell, rows: int, seed: int) -> Training:
     if (weight < 1) != cell.method.startswith(COLD):
         raise ValueError(f"{cell.method} at weight {weight} of the divergence: what is cold is called so")
     if method in LAWS:
-        steps = epochs * max(1, rows // training.batch_size)
         published = prior_of(cell.setting).published
+        if not published:
+            training = replace(training, batch_size=BATCH)
+        steps = epochs * max(1, rows // training.batch_size)
         reach = THESIS_REACH if published else REACH
         rate = min(max(2 * reach / steps, LOWEST_RATE), HIGHEST_RATE)
         training = replace(training, lr=rate)

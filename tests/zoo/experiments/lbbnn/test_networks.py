@@ -282,21 +282,22 @@ def test_early_network_is_the_same_one_stopped_early():
 @pytest.mark.parametrize(
     ("method", "setting", "epochs", "rows", "rate"),
     [
-        ("lrt", "default", 20, 60_000, 8 / 12_000),  # 12,000 steps
-        ("gaussian", "default", 20, 60_000, 8 / 12_000),
-        ("mnf", "pi0.1-sd1", 250, 60_000, 2e-4),
+        ("lrt", "default", 20, 60_000, 8 / 6_000),  # 6,000 steps
+        ("gaussian", "default", 20, 60_000, 8 / 6_000),
+        ("mnf", "pi0.1-sd1", 500, 60_000, 2e-4),
         ("lrt", "default", 20, 8_000, 5e-3),
         ("lrt", "thesis", 20, 60_000, 1e-3),
         ("mlp", "default", 20, 8_000, 1e-3),
-        ("mnf-early", "default", 20, 60_000, 8 / 12_000),
-        ("cold-lrt", "learned-kl0.1", 20, 60_000, 8 / 12_000),
+        ("mnf-early", "default", 20, 60_000, 8 / 6_000),
+        ("cold-lrt", "learned-kl0.1", 20, 60_000, 8 / 6_000),
     ],
 )
 def test_learning_rates(method, setting, epochs, rows, rate):
     place = Cell("x", "mnist", method, setting, 0, options={**OPTIONS, "epochs": epochs})
     training = networks.training_of(place, rows, 7)
     assert training.lr == pytest.approx(rate)
-    steps = epochs * rows // 100
+    steps = epochs * rows // training.batch_size
+    assert training.batch_size == (100 if method == "mlp" or setting == "thesis" else networks.BATCH)
     if method == "mlp" or setting == "thesis":
         assert (training.factors, training.kl_weights) == ({}, (1.0, 1.0))
     else:
