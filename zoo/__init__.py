@@ -58,7 +58,8 @@ def compare(
     :return: a row a method, with the name of the method as index and the columns of ``scoreboard.csv``; then
         ``<figure>_se`` and ``<figure>_floor`` of those figures whose standard error or noise floor has no
         column there.  A figure that does not exist is missing.  ``attrs["notes"]`` holds what should be
-        known about the data and the request.  A fit that fails is a row whose status says why
+        known about the data and the request, ``attrs["verdict"]`` the scoreboard in sentences.  A fit that
+        fails is a row whose status says why
     :raises ValueError: for bad input, in one line (:class:`zoo.errors.UserError`, ``data_loaders.DataError``)
     """
     import tempfile
@@ -66,6 +67,7 @@ def compare(
     from zoo.commands.compare import run
     from zoo.commands.comparison import ask
     from zoo.evaluation.scoreboard import wide_frame
+    from zoo.evaluation.verdict import verdict
 
     comparison = ask(
         str(data),
@@ -88,4 +90,5 @@ def compare(
         rows = run(comparison, folder if out is None else out)
     board = wide_frame(rows)
     board.attrs["notes"] = list(comparison.notes)
+    board.attrs["verdict"] = verdict(rows)
     return board

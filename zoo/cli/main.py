@@ -448,6 +448,7 @@ def compare_command(
     from zoo.commands.compare import run
     from zoo.commands.comparison import ask
     from zoo.evaluation.scoreboard import rich_table
+    from zoo.evaluation.verdict import verdict
 
     comparison = ask(
         data,
@@ -471,6 +472,8 @@ def compare_command(
     _print_notes(comparison.notes)
     console = Console()
     console.print(rich_table(rows, escape(f"{model} on {data}"), console.width))
+    for sentence in verdict(rows):
+        console.print(escape(sentence), highlight=False)
     print(f"written to {out}")
     for row in rows:
         if row.status != "ok":

@@ -21,6 +21,7 @@ from zoo.evaluation.estimates import Estimate
 from zoo.evaluation.known_laws import oracle_rows
 from zoo.evaluation.pareto import pareto_k
 from zoo.evaluation.scoreboard import Row, write_scoreboard
+from zoo.evaluation.verdict import verdict
 from zoo.files.kept import load_kept, seal_posterior
 from zoo.files.output import kept_config, outgrow, output_folder
 from zoo.files.sealed import file_checksum
@@ -70,7 +71,7 @@ def run(
             write_inclusion(sound, problem.dataset.feature_names, folder)
         rows += oracle_rows(problem.dataset)
         write_plots(comparison, sound, rows, folder)
-        write_scoreboard(rows, folder)  # last: where it stands, so does everything else
+        write_scoreboard(rows, folder, verdict(rows))  # last: where it stands, so does everything else
     return rows
 
 

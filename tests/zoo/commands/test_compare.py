@@ -49,6 +49,8 @@ from zoo.budgets import BUDGETS, Budget
 from zoo.commands.comparison import plan
 from zoo.commands.grading import Graded, grade
 from zoo.errors import FailedError, UserError
+from zoo.evaluation.scoreboard import read_scoreboard
+from zoo.evaluation.verdict import verdict
 from zoo.fitting.problem import load_problem
 from zoo.fitting.svi import Fit
 from zoo.models import create
@@ -114,7 +116,7 @@ def test_a_figure_that_does_not_exist_is_empty(graded):
     for method, row in table.items():
         guide = method != "nuts"
         expected = {*PREDICTIVE, "fit_seconds"}
-        expected |= {*DISTANCES, "elbo", "bound_change", "pareto_k", "num_parameters"} if guide else set()
+        expected |= {*DISTANCES, "ref_log_likelihood", "elbo", "bound_change", "pareto_k", "num_parameters"} if guide else set()
         expected |= {"density_mean", "density_half"} if method == "spike-slab" else set()
         assert {name for name in COLUMNS[4:] if row[name]} == expected, method
         assert all(math.isfinite(float(row[name])) for name in expected - {"pareto_k"})
@@ -155,6 +157,26 @@ def test_table_on_the_terminal_fits_eighty_columns(graded):
     assert "\x1b" not in result.output
     for word in ("nuts", "mean-field", "spike-slab", "RMSE", "sd ratio"):
         assert word in result.stdout
+
+
+def test_verdict_stands_on_the_terminal_and_below_the_table(graded):
+    folder, result = graded
+    sentences = verdict(read_scoreboard(folder / "out"))
+    assert sentences[0].startswith("Nearest to the truth: ")
+    text = (folder / "out" / "scoreboard.md").read_text()
+    printed = " ".join(result.stdout.split())
+    for sentence in sentences:
+        assert sentence in text
+        assert sentence in printed
+
+
+def test_difference_to_the_truth_is_paired(graded):
+    table = table_of(graded[0] / "out")
+    errors = read_scoreboard(graded[0] / "out")
+    for row in errors[1:]:
+        gap = float(table[row.method]["log_likelihood"]) - float(table["nuts"]["log_likelihood"])
+        assert row.ref_log_likelihood == pytest.approx(gap, abs=1e-9)
+        assert row.standard_errors["ref_log_likelihood"] > 0
 
 
 def test_saved_draws_are_an_arviz_posterior(graded):

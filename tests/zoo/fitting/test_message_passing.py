@@ -138,7 +138,7 @@ def test_figures_that_messages_have(graded, reference):
     """Everything but an ELBO; two numbers a weight (2 x 3 + 3) and two a precision."""
     table = table_of(graded[0] / "out")
     expected = {*PREDICTIVE, "pareto_k", "num_parameters", "fit_seconds"}
-    expected |= set(DISTANCES if reference == "nuts" else ())
+    expected |= {"ref_log_likelihood", *DISTANCES} if reference == "nuts" else set()
     for name in methods_in(table):
         assert {column for column in COLUMNS[4:] if table[name][column]} == expected
         assert table[name]["num_parameters"] == str(2 * 9 + 2 * 2)
