@@ -116,7 +116,11 @@ def test_a_figure_that_does_not_exist_is_empty(graded):
     for method, row in table.items():
         guide = method != "nuts"
         expected = {*PREDICTIVE, "fit_seconds"}
-        expected |= {*DISTANCES, "ref_log_likelihood", "elbo", "bound_change", "pareto_k", "num_parameters"} if guide else set()
+        expected |= (
+            {*DISTANCES, "ref_log_likelihood", "elbo", "bound_change", "pareto_k", "num_parameters"}
+            if guide
+            else set()
+        )
         expected |= {"density_mean", "density_half"} if method == "spike-slab" else set()
         assert {name for name in COLUMNS[4:] if row[name]} == expected, method
         assert all(math.isfinite(float(row[name])) for name in expected - {"pareto_k"})
