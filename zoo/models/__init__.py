@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from zoo.models.lenet import LeNet
     from zoo.models.normalizing_flow import FlowDensity
     from zoo.models.random_graphs import HollywoodModel, HollywoodProcess
+    from zoo.models.torch_module import from_module
     from zoo.models.weights import FanIn, GaussianWeights, SpikeSlabWeights
 
 __all__ = [
@@ -38,10 +39,11 @@ __all__ = [
     "SpikeSlabLogistic",
     "SpikeSlabWeights",
     "create",
+    "from_module",
     "names",
 ]
 
-#: Class -> its module.
+#: Name -> its module.
 _HOMES = {
     "BNN": "bnn",
     "BNNProcess": "implicit_process",
@@ -56,6 +58,7 @@ _HOMES = {
     "SpikeSlabLinear": "latent_binary",
     "SpikeSlabLogistic": "latent_binary",
     "SpikeSlabWeights": "weights",
+    "from_module": "torch_module",
 }
 
 
