@@ -52,7 +52,7 @@ _REGRESSION = {
     "warmup": 500, "nuts": 500,
 }  # fmt: skip
 _LOGISTIC = {
-    "draws": 500, "steps": 1500, "lr": 0.05, "elbo_steps": 5000, "warmup": 500, "nuts": 500,
+    "draws": 500, "steps": 1500, "lr": 0.05, "elbo_steps": 5000, "warmup": 1000, "nuts": 2000,
 }  # fmt: skip
 
 
