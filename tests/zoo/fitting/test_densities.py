@@ -100,6 +100,12 @@ def test_rows_that_overflow_are_a_failure_with_its_reason():
         maximum_likelihood(huge, SHAPE, effort())
 
 
+def test_a_column_without_variance_is_refused():
+    flat = Rows(*(part * torch.tensor([1.0, 0.0, 1.0]) for part in (rows().train, rows().validation)))
+    with pytest.raises(ValueError, match="column 1 of the training rows is constant"):
+        shared_bootstrap(flat, SHAPE, effort())
+
+
 @pytest.mark.parametrize("kind", ["realnvp", "spline"])
 def test_other_flows(kind):
     fitted = shared_bootstrap(rows(), FlowShape(kind, hidden=(8,)), effort(), concentration=5.0)
