@@ -19,7 +19,8 @@ Parameters = dict[str, Tensor]
 Loss = Callable[..., Tensor]
 
 
-@dataclass(frozen=True)
+# no repr of data: torch.func.vmap takes the repr of what it maps at every call
+@dataclass(frozen=True, repr=False)
 class WeightedLoss:
     """What is minimised: a weighted loss over rows, in unconstrained coordinates.
 

@@ -244,7 +244,11 @@ def _best(
     """The best of several starts by validation; a start that leaves the numbers is no candidate.
 
     :raises FailedError: when all do
+    :raises ValueError: for a column without variance
     """
+    constant = (rows.train == rows.train[0]).all(0).nonzero().flatten().tolist()
+    if constant:
+        raise ValueError(f"column {constant[0]} of the training rows is constant: it has no density")
     found: list[tuple[FlowDensity, Progress]] = []
     with torch.random.fork_rng(devices=[]):
         for start in range(effort.restarts):

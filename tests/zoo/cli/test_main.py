@@ -18,7 +18,8 @@ from zoo.registry.queries import GUIDES, MODELS
 from zoo.version import __version__
 
 COMMANDS = [
-    [], ["list"], ["show"], ["data"], ["data", "list"], ["data", "show"], ["fit"], ["predict"], ["compare"],
+    [], ["list"], ["show"], ["data"], ["data", "list"], ["data", "show"], ["fit"], ["predict"],
+    ["sample"], ["compare"],
 ]  # fmt: skip
 
 

@@ -134,3 +134,4 @@ def test_densities_are_listed_and_shown():
     shown = run_zoo("show", "maf").stdout
     assert "masked autoregressive flow" in shown
     assert "zoo fit table.csv --model maf" in shown
+    assert "11 columns, no target" in " ".join(run_zoo("show", "sachs").stdout.split())

@@ -47,6 +47,14 @@ _TRAINED = {
     "draws": 100, "validation": 2000,
 }  # fmt: skip
 
+_REGRESSION = {
+    "width": 20, "draws": 200, "steps": 2000, "lr": 0.03, "elbo_steps": 5000, "alpha": 0.1, "pseudo": 100,
+    "warmup": 500, "nuts": 500,
+}  # fmt: skip
+_LOGISTIC = {
+    "draws": 500, "steps": 1500, "lr": 0.05, "elbo_steps": 5000, "warmup": 1000, "nuts": 2000,
+}  # fmt: skip
+
 
 def _is_compared(row: Row) -> Place | None:
     return row.dataset, row.method, "1000", "log_likelihood"
@@ -166,5 +174,55 @@ EXPERIMENTS = (
             options={**_TRAINED, "restarts": 10, "naive": 0, "rows": 1000},
         ),
         exists=lambda dataset, method, setting: method != "ml" or not setting.endswith("-cov"),
+    ),
+    Experiment(
+        name="npl/regression",
+        summary="The posterior bootstrap of a network with one hidden layer beside NUTS on the usual splits: "
+        "weighted maximum likelihood (mle), weighted modes (map), and modes with pseudo-observations of the "
+        "prior predictive that weigh a tenth of the rows (prior). It is another posterior: the distances "
+        "say how far.",
+        source=Source("Fong, Lyddon and Holmes 2019", "no table: the method on our networks"),
+        run=Deferred("npl.regressions", "network"),
+        metrics={
+            "rmse": "root mean squared error on the test rows, unit of the target; lower is better",
+            "log_likelihood": "mean log predictive density of the test rows, nats, target in its own unit",
+            "crps": "continuous ranked probability score, unit of the target; lower is better",
+            "coverage_90": "share of the test rows in the 90 % interval",
+            "ref_mean_error": "root mean squared error of the function's mean, in the sd of NUTS",
+            "ref_sd_ratio": "median sd of the function over that of NUTS; 1 is right",
+            "ref_w1": "Wasserstein-1 distance of the function from NUTS, in the sd of NUTS",
+            "last_tenth": "nats a row that the last tenth of the steps took: whether a minimum is settled",
+        },
+        datasets=("snelson", "boston"),
+        methods=("nuts", "mean-field", "bootstrap-mle", "bootstrap-map", "bootstrap-prior"),
+        quick=Effort(trials=1, cost="10 minutes on 2 cores", options=_REGRESSION),
+        full=Effort(
+            trials=5, cost="2 hours on 2 cores",
+            options={**_REGRESSION, "steps": 3000, "warmup": 600, "nuts": 600, "width": 50},
+        ),
+    ),
+    Experiment(
+        name="npl/logistic",
+        summary="Logistic regression with heavy tails, the setting of Fong, Lyddon and Holmes (2019), "
+        "on real data at random 80/20 splits; the print's sets are others.",
+        source=Source("Fong, Lyddon and Holmes 2019", "the setting of section 4.2, other data"),
+        run=Deferred("npl.regressions", "logistic"),
+        metrics={
+            "log_likelihood": "mean log predictive probability of the test labels, nats; higher is better",
+            "accuracy": "share of the test labels that are right",
+            "near_zero": "share of coefficients whose posterior mean is below 0.1, standardised",
+            "sd": "median posterior sd of the coefficients",
+            "last_tenth": "nats a row that the last tenth of the steps took: whether a minimum is settled",
+        },
+        datasets=("raisin", "breast_cancer", "gallstone"),
+        methods=("nuts", "mean-field", "bootstrap-mle", "bootstrap-map"),
+        quick=Effort(trials=1, cost="2 minutes on 2 cores", options=_LOGISTIC),
+        full=Effort(trials=5, cost="10 minutes on 2 cores", options=_LOGISTIC),
+        notes={
+            ("breast_cancer", "bootstrap-mle", "*", "*"): "the classes can be separated: the maximum is at "
+            "infinity, and where the optimiser stops decides",
+            ("gallstone", "bootstrap-mle", "*", "*"): "weights of a draw often let the classes be separated: "
+            "the maximum is at infinity then, and where the optimiser stops decides",
+        },
     ),
 )  # fmt: skip
