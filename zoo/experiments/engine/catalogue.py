@@ -8,7 +8,12 @@ from zoo.errors import unknown
 from zoo.experiments.engine.declaration import Experiment
 
 #: Modules that declare ``EXPERIMENTS``, one a paper, in the order of the list.
-MODULES = ("zoo.experiments.example", "zoo.experiments.sspbp.declared", "zoo.experiments.lbbnn.declared")
+MODULES = (
+    "zoo.experiments.example",
+    "zoo.experiments.sspbp.declared",
+    "zoo.experiments.lbbnn.declared",
+    "zoo.experiments.graphs.declared",
+)
 
 
 def experiments() -> dict[str, Experiment]:
