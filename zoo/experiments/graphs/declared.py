@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zoo.experiments.engine.declaration import Deferred, Effort, Experiment, Place, Source
+from zoo.experiments.engine.declaration import Deferred, Effort, Experiment, Place, Published, Source
 from zoo.experiments.engine.published import Row, explanations, published_numbers, read_table, source_of
 
 if TYPE_CHECKING:
@@ -51,6 +51,70 @@ def draw_growth(out: Path, records: Sequence[Record]) -> None:
     from zoo.experiments.graphs.plots import plot_growth
 
     plot_growth(out / "figure-5.3.png", records)
+
+
+def draw_examples(out: Path, records: Sequence[Record]) -> None:
+    """``figure-5.4.png``"""
+    from zoo.experiments.graphs.plots import plot_examples
+
+    plot_examples(out / "figure-5.4.png", records)
+
+
+#: What generated graphs are compared by; the first four are of the print.
+COMPARED = {
+    "mmd_degree": "MMD of degree histograms, kernel exp(-tv^2 / 2), biased, as the print; lower is better",
+    "mmd_cluster": "MMD of local clustering, 100 bins, kernel exp(-tv^2 / 0.02); lower is better",
+    "mmd_spectral": "MMD of the normalised Laplacian's spectrum, 200 bins, kernel exp(-tv^2 / 2); lower is "
+    "better",
+    "ks_density": "Kolmogorov-Smirnov distance of densities; lower is better",
+    "nats": "minus log-likelihood of a test graph and its order; of deepgmg of the simple graph given its "
+    "nodes; a cycle cannot have less than 3.434 where the end is not seen",
+    "unique": "share of different graphs, up to isomorphism",
+    "novel": "share of graphs that are isomorphic to no training graph",
+    "valid": "share of cycles, or of ladders; other sets have none",
+    "gradient": "largest norm of a gradient in training, before clipping",
+    "epoch": "whose parameters were kept",
+}
+QUESTIONS = {
+    "As printed": ("mmd_degree", "mmd_cluster", "mmd_spectral", "ks_density"),
+    "Likelihood": ("nats",),
+    "Shares of generated graphs": ("unique", "novel", "valid"),
+    "Training": ("gradient", "epoch"),
+}
+MODELS = ("perfect", "ours_time", "ours_no_time", "deepgmg")
+#: How messages are passed on real sets: their mean, once a contact; their sum; along the last 50 edges; and
+#: of contacts that stand twice.
+PASSED = ("mean", "sum", "window", "doubled")
+NOTES = {
+    (
+        "*",
+        "perfect",
+        "*",
+        "*",
+    ): "graphs of the same law, no model: the floor of every score; of real sets a sample of training graphs",
+}
+LOOK = {"graphs": 60, "epochs": 3, "lr": 5e-3, "window": 50}
+RUN = {"graphs": 1000, "epochs": 60, "lr": 5e-3, "window": 50}
+
+
+def _beside(row: Row) -> Place:
+    return row.dataset, row.method, "default", row.metric
+
+
+def _beside_all() -> dict[Place, Published]:
+    """Table 5.4: the numbers of its edge models stand beside all settings of ours."""
+    found = {}
+    for setting in PASSED:
+
+        def place(row: Row, setting: str = setting) -> Place | None:
+            return (row.dataset, row.method, setting, row.metric) if _passes(row.method, setting) else None
+
+        found |= published_numbers(read_table(PAPER, "table-5.4"), place)
+    return found
+
+
+def _passes(method: str, setting: str) -> bool:
+    return method.startswith("ours") or setting == PASSED[0]
 
 
 def _figure(number: str) -> Source:
@@ -108,5 +172,54 @@ EXPERIMENTS = (
         quick=Effort(trials=1, cost="2 minutes", options=HOLLYWOOD_LOOK),
         full=Effort(trials=1, cost="1 hour", options=HOLLYWOOD_OPTIONS),
         finish=draw_growth,
+    ),
+    Experiment(
+        name="graphs/figure-5.4",
+        summary="Graphs of the synthetic sets, and graphs that models drew, side by side in figure-5.4.png.",
+        source=_figure("5.4"),
+        run=Deferred("graphs.models", "draw"),
+        metrics={name: COMPARED[name] for name in ("unique", "novel", "valid")},
+        datasets=SYNTHETIC,
+        methods=("perfect", "deepgmg", "ours_no_time"),
+        quick=Effort(trials=1, cost="3 minutes", options=LOOK),
+        full=Effort(trials=1, cost="1 hour on 2 cores", options=RUN),
+        notes=NOTES,
+        finish=draw_examples,
+    ),
+    Experiment(
+        name="graphs/table-5.3",
+        summary="Synthetic sets: graphs that models drew against test graphs, as many with as many; the row "
+        "perfect is the floor.",
+        source=source_of(PAPER, "table-5.3")[0],
+        run=Deferred("graphs.models", "compare"),
+        metrics=COMPARED,
+        datasets=SYNTHETIC,
+        methods=MODELS,
+        quick=Effort(trials=1, cost="4 minutes", options=LOOK),
+        full=Effort(trials=4, cost="4 hours on 2 cores", options=RUN),
+        published=published_numbers(read_table(PAPER, "table-5.3"), _beside),
+        published_error=source_of(PAPER, "table-5.3")[1],
+        explained=explanations(PAPER, "table-5.3"),
+        notes=NOTES,
+        questions=QUESTIONS,
+    ),
+    Experiment(
+        name="graphs/table-5.4",
+        summary="Real sets: as table 5.3, with messages as means and sums, along a window of edges, and of "
+        "contacts that stand twice, as in the print.",
+        source=source_of(PAPER, "table-5.4")[0],
+        run=Deferred("graphs.models", "compare"),
+        metrics=COMPARED,
+        datasets=REAL,
+        methods=MODELS,
+        settings=PASSED,
+        quick=Effort(trials=1, cost="20 minutes on 2 cores", options=LOOK),
+        full=Effort(trials=4, cost="4 days on 2 cores", options=RUN),
+        published=_beside_all(),
+        published_error=source_of(PAPER, "table-5.4")[1],
+        explained=explanations(PAPER, "table-5.4"),
+        exists=lambda dataset, method, setting: _passes(method, setting),
+        notes=NOTES,
+        questions=QUESTIONS,
     ),
 )

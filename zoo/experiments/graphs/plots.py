@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import networkx as nx
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -13,6 +14,8 @@ from zoo.evaluation.plots import DPI, colours
 from zoo.experiments.engine.declaration import Record
 from zoo.files.tables import write_figure
 
+#: Graphs a panel of Figure 5.4.
+EXAMPLES = 3
 LABELS = {"process": "Hollywood process", "ours_no_time": "edge model", "ours_time": "edge model with time"}
 
 
@@ -61,4 +64,35 @@ def plot_growth(path: Path, records: Sequence[Record]) -> None:
     axis.set(xlabel="edges", ylabel="nodes")
     axis.legend(frameon=False, fontsize=9)
     axis.spines[["top", "right"]].set_visible(False)
+    write_figure(figure, path, dpi=DPI, bbox_inches="tight", pad_inches=0.12)
+
+
+def plot_examples(path: Path, records: Sequence[Record]) -> None:
+    """A row a set, columns of graphs a method."""
+    found = {r.cell.combination[:2]: r for r in records if r.ok and r.cell.trial == 0}
+    if not found:
+        return
+    sets, methods = (list(dict.fromkeys(key[i] for key in found)) for i in (0, 1))
+    columns = EXAMPLES * len(methods)
+    figure = Figure(figsize=(1.3 * columns, 1.5 * len(sets)), layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(len(sets), columns, squeeze=False)
+    palette = colours(methods, reference="perfect")
+    for axis in axes.ravel():
+        axis.set_axis_off()
+    for (name, method), record in found.items():
+        with np.load(record.folder / "examples.npz") as stored:
+            graphs = [stored[f"graph_{i}"] for i in range(min(EXAMPLES, len(stored.files)))]
+        first = EXAMPLES * methods.index(method)
+        for axis, edges in zip(axes[sets.index(name), first:], graphs, strict=False):
+            graph = nx.Graph(edges.tolist())
+            places = nx.kamada_kawai_layout(graph)
+            nx.draw_networkx_edges(graph, places, ax=axis, edge_color="0.6", width=0.7)
+            nx.draw_networkx_nodes(graph, places, ax=axis, node_size=7, node_color=palette[method])
+            axis.set_axis_off()
+        if sets.index(name) == 0:
+            axes[0, first + EXAMPLES // 2].set_title(f"{method}", fontsize=10)
+        axes[sets.index(name), first].text(
+            0, 1, name, fontsize=8, transform=axes[sets.index(name), first].transAxes
+        )
     write_figure(figure, path, dpi=DPI, bbox_inches="tight", pad_inches=0.12)
