@@ -9,12 +9,12 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from pyro import poutine
 from scipy.stats import chisquare
 
 from data_loaders.edge_lists import edge_list
 from data_loaders.random_graphs import draw_graphs
+from tests.zoo.models import plain_deepgmg
 from zoo.errors import UserError
 from zoo.models.deepgmg import DeepGMG, arrivals, to_networkx
 
@@ -24,35 +24,6 @@ def double(seed: int = 1) -> DeepGMG:
     for parameter in model.parameters():
         parameter.data *= 1.5
     return model
-
-
-def plain_log_prob(model: DeepGMG, graph: list[list[int]]) -> torch.Tensor:
-    """One graph, one choice after the other, one message after the other."""
-    nodes, edges = torch.zeros(0, 16, dtype=torch.float64), []
-    total = torch.zeros((), dtype=torch.float64)
-
-    def whole() -> torch.Tensor:
-        return (torch.sigmoid(model.gate(nodes)) * model.project(nodes)).sum(0)
-
-    for node, others in enumerate(graph):
-        nodes = torch.cat([nodes, model.start(torch.cat([model.kind, whole()]))[None]])
-        for trial in range(node):
-            another = model.another(torch.cat([whole(), nodes[node]]))
-            if trial == len(others):
-                total = total + F.logsigmoid(-another).squeeze()
-                break
-            total = total + F.logsigmoid(another).squeeze()
-            pairs = torch.cat([nodes[:node], nodes[node].expand(node, -1)], 1)
-            total = total + model.end(pairs).squeeze(-1).log_softmax(0)[others[trial]]
-            if (node, others[trial]) in edges:
-                continue
-            edges.append((node, others[trial]))
-            for message, update in zip(model.messages, model.updates, strict=True):
-                received = torch.zeros(len(nodes), 32, dtype=torch.float64)
-                for u, v in (*edges, *((v, u) for u, v in edges)):
-                    received[u] += message(torch.cat([nodes[u], nodes[v]]))
-                nodes = update(received, nodes)
-    return total
 
 
 GRAPHS = [
@@ -67,7 +38,7 @@ GRAPHS = [
 def test_likelihood_is_that_of_the_plain_loop():
     model = double()
     with torch.no_grad():
-        plain = torch.stack([plain_log_prob(model, graph) for graph in GRAPHS])
+        plain = torch.stack([plain_deepgmg.log_prob(model, graph) for graph in GRAPHS])
         torch.testing.assert_close(model.log_prob_of_arrivals(GRAPHS), plain, atol=1e-10, rtol=0)
 
 
