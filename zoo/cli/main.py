@@ -80,6 +80,11 @@ Examples:
   zoo fit diabetes --guide mean-field --out out/fit
   zoo fit houses.csv --target price --model pbp-bnn --guide pbp --out out/houses
   zoo fit boston --guide spike-slab --inclusion 0.1 --split 3 --out out/sparse
+  zoo fit edges.csv --model edge-graph --steps 60 --out out/edges
+
+
+The last one is of graphs: a CSV file with a line an edge, columns sender and recipient, and graph and
+time if there are such; --steps are passes over the graphs. No guide: its weights are numbers.
 """
 
 PREDICT_HELP = """Predicts new rows with a saved fit, in original units.
@@ -265,6 +270,11 @@ def fit_command(
     inclusion: InclusionOption = None,
 ) -> None:
     """See ``FIT_HELP``."""
+    if model == "edge-graph":
+        others = {"guide": guide != "mean-field", "target": target, "task": task, "split": split}
+        others |= {"noise": noise, "widths": widths, "activation": activation, "inclusion": inclusion}
+        _fit_edges(data, out, seed, {"epochs": steps, "lr": lr, "batch": batch_size}, others)
+        return
     from zoo.commands.predict import fit, held_out
     from zoo.fitting.problem import load_problem
     from zoo.registry.queries import find_model
@@ -295,6 +305,30 @@ def fit_command(
     _print_notes(problem.dataset.oddities)
     print(f"{result.summary}; saved in {out}")
     print(held_out(problem, result, seed))
+
+
+def _fit_edges(
+    data: str, out: Path, seed: int, given: dict[str, float | None], others: dict[str, object]
+) -> None:
+    """A model of growing graphs, of a CSV file with a line an edge.
+
+    :param others: options that it does not take
+    """
+    from zoo.commands.graphs import fit_edges
+    from zoo.fitting.graphs import GraphTraining
+
+    check_seed(seed)
+    for name, value in others.items():
+        if value:
+            raise UserError(
+                f"--{name} does not apply to model 'edge-graph': --steps, --lr and --batch-size do"
+            )
+    wishes = {name: value for name, value in given.items() if value is not None}
+    if min(wishes.values(), default=1) <= 0:
+        raise UserError("--steps, --lr and --batch-size must be positive")
+    with progress_bar() as progress:
+        told = fit_edges(data, out, GraphTraining(**wishes, seed=seed), progress=progress)
+    print(f"{told}; saved in {out}")
 
 
 @app.command("predict", help=PREDICT_HELP)

@@ -16,6 +16,8 @@ from zoo.models.catalogue import create, names
 
 if TYPE_CHECKING:
     from zoo.models.bnn import BNN, PBPNetwork
+    from zoo.models.deepgmg import DeepGMG
+    from zoo.models.edge_graph import EdgeGraphModel
     from zoo.models.implicit_process import BNNProcess, NeuralSampler
     from zoo.models.latent_binary import SpikeSlabLinear, SpikeSlabLogistic
     from zoo.models.lenet import LeNet
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 __all__ = [
     "BNN",
     "BNNProcess",
+    "DeepGMG",
+    "EdgeGraphModel",
     "GaussianWeights",
     "HollywoodModel",
     "HollywoodProcess",
@@ -42,6 +46,8 @@ __all__ = [
 _HOMES = {
     "BNN": "bnn",
     "BNNProcess": "implicit_process",
+    "DeepGMG": "deepgmg",
+    "EdgeGraphModel": "edge_graph",
     "GaussianWeights": "weights",
     "HollywoodModel": "random_graphs",
     "HollywoodProcess": "random_graphs",
