@@ -16,6 +16,8 @@ from zoo.models.catalogue import create, names
 
 if TYPE_CHECKING:
     from zoo.models.bnn import BNN, PBPNetwork
+    from zoo.models.deepgmg import DeepGMG
+    from zoo.models.edge_graph import EdgeGraphModel
     from zoo.models.implicit_process import BNNProcess, NeuralSampler
     from zoo.models.latent_binary import SpikeSlabLinear, SpikeSlabLogistic
     from zoo.models.lenet import LeNet
@@ -29,6 +31,8 @@ __all__ = [
     "BNNProcess",
     "FanIn",
     "FlowDensity",
+    "DeepGMG",
+    "EdgeGraphModel",
     "GaussianWeights",
     "HollywoodModel",
     "HollywoodProcess",
@@ -49,6 +53,8 @@ _HOMES = {
     "BNNProcess": "implicit_process",
     "FanIn": "weights",
     "FlowDensity": "normalizing_flow",
+    "DeepGMG": "deepgmg",
+    "EdgeGraphModel": "edge_graph",
     "GaussianWeights": "weights",
     "HollywoodModel": "random_graphs",
     "HollywoodProcess": "random_graphs",
