@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from guides.core.checks import check_numbers
 from zoo.models.likelihoods import observe, observe_numpyro
-from zoo.models.weights import fan_in_scale
+from zoo.models.weights import sd_of_layer
 
 #: Slope of the leaky ReLU for negative numbers, that of the published networks.
 SLOPE = 0.2
@@ -108,8 +108,8 @@ class BNNProcess(nn.Module):
             raise ValueError(f"bias_scale must not be negative, got {bias_scale}")
         sizes = (in_features, *widths, 1)
         self.layers = nn.ModuleList(
-            GaussianLayer(shape, sharing, scale or fan_in_scale(shape), bias_scale, dtype)
-            for shape in zip(sizes[1:], sizes[:-1], strict=True)
+            GaussianLayer(shape, sharing, sd_of_layer(scale, layer, shape), bias_scale, dtype)
+            for layer, shape in enumerate(zip(sizes[1:], sizes[:-1], strict=True))
         )
 
     def draw(self, n: int) -> Callable[[Tensor], Tensor]:

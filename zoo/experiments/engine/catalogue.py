@@ -13,6 +13,8 @@ MODULES = (
     "zoo.experiments.sspbp.declared",
     "zoo.experiments.lbbnn.declared",
     "zoo.experiments.sip.declared",
+    "zoo.experiments.npl.declared",
+    "zoo.experiments.graphs.declared",
 )
 
 
