@@ -41,6 +41,17 @@ FILE_SHA256: Mapping[str, str] = MappingProxyType(
         "posteriordb/earnings-logearn_interaction_z.npz": (
             "a27434be771fddc31026b2c0bd8ff5a7c07aae30bb134b4ade68e381ebe82551"
         ),
+        "graphs/dblp_ct1.npz": "2d39f8d8b35fcd4feb106877c7c78fd3d43d5c061fe41b60d8386919cd4a070b",
+        "graphs/enzymes.npz": "b514d2814b6cf7e7be780c547afe2dfa758061bb76010cf4c23b4815318dfb00",
+        "graphs/facebook_ct1.npz": "8e766e179b95129ae4ade385cdd756877575b08272a91654e4bb5da6a1b9a15a",
+        "graphs/gen_community_small.npz": "8b48235e13744aef72212a86ef0ca803e21d51e35c6a73fcfad66879d4807a13",
+        "graphs/gen_ego_small.npz": "782c9e977f25813e4220a06a270498070646d1c9ee05e742db7c6d5eb63f6566",
+        "graphs/gen_grid.npz": "b334600e20ae03a7c5b8dd397a94de5633b1f98c13e15dc4cb287a329e8de4c5",
+        "graphs/highschool_ct1.npz": "2bf459ac3d04f92f16dcf2ad9a3bcec1c7ff69a7e23058f04314259f51440dad",
+        "graphs/infectious_ct1.npz": "0f00261a61ddf8c0d4c50d83ce676676938957b11614bc6824e5b3545e026d68",
+        "graphs/mit_ct1.npz": "ccd0aa0438509b629910f63c4b2d175518a2333552b41b06032733c1315a10ca",
+        "graphs/proteins.npz": "6242e17f8bab9230114eef43f553e5a1ab1a9c549764ab6cdaafa7c5bbbd694e",
+        "graphs/tumblr_ct1.npz": "021cf911d30bd11915b3134d611cd707d7ebf7725b037f915ff2039f05f8f2cb",
         "posteriordb/nes2000-nes.npz": "bc74e26018433bff918c0e392b333ec001b44bbefe8ad9e7c27db30e34d071ba",
     }
 )
@@ -73,5 +84,17 @@ CONTENT_SHA256: Mapping[str, str] = MappingProxyType(
         "posteriordb_logmesquite": "d7d8b374d7cc765d2426d582a7c8131b771853958e6fb2e5ac1983ff55259078",
         "posteriordb_logearn_interaction": "f2e50aa6d7c90cbbaf322b351af2b712ce9ec39c1a9876b59c5f1a5f0ca4a125",
         "posteriordb_nes2000": "c658a9e5be8e249f7921c64d1ff0bf011d1f7cc034aca40333e0d19f80e5dbff",
+    }
+)
+
+#: Of the temporal sets of graphs: src, dst, time, edge_ptr.
+GRAPHS_SHA256: Mapping[str, str] = MappingProxyType(
+    {
+        "dblp": "fdec83cf0e0524e80c63422f36ad85620ff8404cc016201ba6a2a18235283bc9",
+        "facebook": "abceaa1cb5149df941c88d7f52d3f82d3a265014b0b295bb959dd60b0af753a1",
+        "highschool": "f319c312f8ed1d23aa2c4e3ed10fe7ed5a4ce2f6bb074b65f0ea4ba53a2e97f1",
+        "infectious": "45c625d153aa10e369e123f0007a2e923c7eb410c0eb1cc94b3e2b6b80d9c8af",
+        "mit": "665533c2774fd33f20e97213725a9b3093869892f1bf95be545266a982f39af6",
+        "tumblr": "d4c079d8b113b455cc996e0487933b1a9f9653b6147f56333957725904690200",
     }
 )

@@ -18,7 +18,8 @@ class Entry:
     file's digest. `addresses` are the original raw files in the order the parser `form` takes them (empty: no
     public plain file is known, so `source` says where the set comes from) and `content` is the digest of
     their parsed numbers. `splits` counts the standard splits; 1 with `whole` set means that all rows train,
-    with `official` that the set comes with a split of its own. `image_shape` is (height, width) of images.
+    with `official` that the set comes with a split of its own. `image_shape` is (height, width) of images;
+    inputs that are `prescaled` are not standardised.
     The family "images" differs: `file` is a pattern and `addresses` are folders, each with all the files.
     """
 
@@ -41,6 +42,7 @@ class Entry:
     content: str = ""
     oddities: tuple[str, ...] = ()
     image_shape: tuple[int, int] | None = None
+    prescaled: bool = False
 
     @property
     def protocols(self) -> tuple[str, ...]:

@@ -264,4 +264,24 @@ _TOY = (
     ),
 )
 
-SPLIT_SETS: tuple[Entry, ...] = (*_UCI, *_BUNDLED, *_TOY)
+_PICKS = (
+    Entry(
+        name="hollywood",
+        family="generated",
+        task="binary",
+        rows=990,
+        features=3,
+        feature_names=("ends", "nodes", "appearances"),
+        target="new node",
+        licence="this project's",
+        source="generated here: 10 graphs of 50 edges by the Hollywood process, alpha = 1, sigma = 0.7",
+        splits=20,
+        prescaled=True,
+        oddities=(
+            "synthetic, law known: a row is the pick of an end of an edge, for the model hollywood only",
+            "columns are counts before the pick: ends, nodes, appearances of the picked node (0: new)",
+        ),
+    ),
+)
+
+SPLIT_SETS: tuple[Entry, ...] = (*_UCI, *_BUNDLED, *_TOY, *_PICKS)

@@ -97,7 +97,8 @@ def content_digest(arrays: Arrays, keys: Sequence[str]) -> str:
 
 def content_keys(arrays: Arrays) -> list[str]:
     """The arrays of a set that come from its original files, in the order in which they are digested."""
-    for keys in (["X", "y"], ["train", "test"], ["x_train", "y_train", "x_test"]):
+    tables = ["X", "y"], ["train", "test"], ["x_train", "y_train", "x_test"]
+    for keys in (*tables, ["src", "dst", "time", "edge_ptr"]):
         if all(key in arrays for key in keys):
             return keys
     return [*sorted(key for key in arrays if key.startswith("data_")), "draws"]

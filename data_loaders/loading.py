@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data_loaders import bundled, posteriordb, shipped, toy
+from data_loaders import bundled, posteriordb, random_graphs, shipped, toy
 from data_loaders.catalogue import ENTRIES, entry
 from data_loaders.entries import Entry
 from data_loaders.files import read_arrays
@@ -60,7 +60,7 @@ def fetch(name: str) -> Path:
         shipped.assemble(known)
         return shipped.file_of(known)
     if known.family == "generated":
-        return Path(toy.__file__)
+        return Path((toy if known.name == "piecewise" else random_graphs).__file__)
     if known.family == "images":
         return fetch_images(known)
     return read_arrays(known, parse_raw)[1]
@@ -103,6 +103,7 @@ def load(name: str, split: int = 0, *, protocol: str = "standard") -> Dataset:
         oddities=known.oddities + copied_rows(whole.x, whole.y, train, test),
         extras=extras,
         image_shape=known.image_shape,
+        prescaled=known.prescaled,
     )
 
 
@@ -112,7 +113,7 @@ def _read(known: Entry) -> Whole:
     if known.family == "shipped":
         return shipped.assemble(known)
     if known.family == "generated":
-        return toy.piecewise()
+        return toy.piecewise() if known.name == "piecewise" else random_graphs.hollywood_picks()
     arrays, _ = read_arrays(known, parse_raw)
     if known.family == "toy":
         return toy.assemble(known.name, arrays)

@@ -22,8 +22,9 @@ class Dataset:
     file), true means and sds where the law is known, grids, exact inclusion probabilities, reference draws.
 
     Sets of images: `image_shape` is (height, width), and a row of `x` holds the pixels row by row, so that
-    `x.reshape(-1, *image_shape)` are the images. `prescaled` says that the inputs are float32 in [0, 1] and
-    shall be used as they are (`Standardizer.of` then changes nothing): images are usually not centred.
+    `x.reshape(-1, *image_shape)` are the images. `prescaled` says that the inputs shall be used as they
+    are (`Standardizer.of` then changes nothing): images, float32 in [0, 1], are usually not centred, and
+    counts are counts.
     """
 
     name: str

@@ -5,6 +5,7 @@ from guides.bootstrap.shared_parameters import SharedParameterBootstrap
 from guides.core.distributions import SpikeSlab
 from guides.core.flat_guide import UnsupportedSiteError
 from guides.core.random_tensors import PathwiseGradientError, RandomTensor
+from guides.core.sites import init_to_he
 from guides.message_passing import ProbabilisticBackpropagation
 from guides.variational.concrete import AutoConcrete
 from guides.variational.correlated_inclusion import AutoSpikeSlabMVN
@@ -34,4 +35,5 @@ __all__ = [
     "SpikeSlab",
     "UnsupportedSiteError",
     "fit_ensemble",
+    "init_to_he",
 ]

@@ -48,6 +48,19 @@ PAPERS = {
             "from Multimodal Posteriors with the Posterior Bootstrap (ICML); Ott 2022 (dissertation, "
             "chapter 4).",
         ),
+        Paper(
+            "sip",
+            "posteriors over functions",
+            "Rodriguez Santana, Zaldivar and Hernandez-Lobato 2022, Function-space Inference with Sparse "
+            "Implicit Processes (ICML).",
+        ),
+        Paper(
+            "graphs",
+            "growing graphs",
+            "Ott 2022 (dissertation, chapter 5: edge-based generative graph networks); Crane and Dempsey "
+            "2018, Edge Exchangeable Models for Interaction Networks (JASA); Li, Vinyals, Dyer, Pascanu and "
+            "Battaglia 2018, Learning Deep Generative Models of Graphs (arXiv:1803.03324).",
+        ),
     )
 }
 

@@ -183,7 +183,7 @@ def test_unknown_names_get_a_suggestion(name, guess):
 
 def test_list_holds_all_sets_once():
     names = list_datasets()
-    assert len(names) == len(set(names)) == 31
+    assert len(names) == len(set(names)) == 32
     assert {"boston", "digits", "piecewise", "us_crime", "posteriordb_sblrc"} <= set(names)
 
 

@@ -20,8 +20,12 @@ def width() -> int:
 
 
 def print_lines(title: str, rows: Iterable[Sequence[object]]) -> None:
-    """A title, and rows in columns of equal width; the last column is cut at the width of a line."""
+    """A title, and rows in columns of equal width; the last column is cut at the width of a line.  Nothing
+    without a row.
+    """
     rows = [[str(cell) for cell in row] for row in rows]
+    if not rows:
+        return
     sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
     print(title)
     for row in rows:
@@ -47,7 +51,8 @@ def list_models_and_guides(key: str | None = None) -> None:
     from zoo.registry.queries import GUIDES, MODELS, kinds_of_weights
 
     keys = {paper.key for paper in papers}
-    print_lines("Papers", [(paper.key, paper.title) for paper in papers])
+    title = "Papers" if key is None else "Paper (zoo show NAME tells everything about a name below)"
+    print_lines(title, [(paper.key, paper.title) for paper in papers])
     print_lines(
         "Models: truth to grade against, what it is",
         [
@@ -63,9 +68,10 @@ def list_models_and_guides(key: str | None = None) -> None:
         "Guides: weights that it is for, what it is",
         [(g.name, g.paper, kinds_of_weights(g), g.summary) for g in GUIDES.values() if g.paper in keys],
     )
-    if key is not None:
+    if key is None:
+        print("zoo show NAME tells everything about one of them; zoo list --paper KEY, about one family")
+    else:
         _list_experiments(papers[0])
-    print("zoo show NAME tells everything about one of them; zoo list --paper KEY, about one family")
 
 
 def _list_experiments(paper: Paper) -> None:

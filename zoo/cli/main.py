@@ -16,6 +16,7 @@ from rich.markup import escape
 from zoo.budgets import BASELINES, BUDGETS, STEPS
 from zoo.cli.options import (
     ActivationOption,
+    BiasScaleOption,
     DataArgument,
     DataName,
     InclusionOption,
@@ -26,11 +27,13 @@ from zoo.cli.options import (
     SplitOption,
     TargetOption,
     TaskOption,
+    WeightScaleOption,
     WidthsOption,
     check_at_least,
     check_fit_numbers,
     fit_options,
     split_names,
+    split_scales,
     split_widths,
 )
 from zoo.cli.progress import progress_bar, progress_bar_or_lines
@@ -277,6 +280,8 @@ def fit_command(
     widths: WidthsOption = None,
     activation: ActivationOption = None,
     inclusion: InclusionOption = None,
+    weight_scale: WeightScaleOption = None,
+    bias_scale: BiasScaleOption = None,
     concentration: Annotated[
         float | None,
         typer.Option(
@@ -291,7 +296,7 @@ def fit_command(
         others = {
             "guide": None if guide == "mean-field" else guide, "target": target, "task": task,
             "batch-size": batch_size, "noise": noise, "widths": widths, "activation": activation,
-            "inclusion": inclusion,
+            "inclusion": inclusion, "weight-scale": weight_scale, "bias-scale": bias_scale,
         }  # fmt: skip
         _fit_density(data, model, concentration, {"steps": steps, "lr": lr}, split, seed, out, others)
         return
@@ -309,6 +314,8 @@ def fit_command(
         "activation": activation,
         "noise_scale": noise,
         "inclusion": inclusion,
+        "weight_scale": split_scales("--weight-scale", weight_scale),
+        "bias_scale": split_scales("--bias-scale", bias_scale),
     }
     options = model_options(problem, model, [guide], given)
     with progress_bar() as progress:
@@ -434,11 +441,14 @@ def compare_command(
     widths: WidthsOption = None,
     activation: ActivationOption = None,
     inclusion: InclusionOption = None,
+    weight_scale: WeightScaleOption = None,
+    bias_scale: BiasScaleOption = None,
 ) -> None:
     """See ``COMPARE_HELP``."""
     from zoo.commands.compare import run
     from zoo.commands.comparison import ask
     from zoo.evaluation.scoreboard import rich_table
+    from zoo.evaluation.verdict import verdict
 
     comparison = ask(
         data,
@@ -454,12 +464,16 @@ def compare_command(
         widths=split_widths(widths),
         activation=activation,
         inclusion=inclusion,
+        weight_scale=split_scales("--weight-scale", weight_scale),
+        bias_scale=split_scales("--bias-scale", bias_scale),
     )
     with progress_bar() as progress:
         rows = run(comparison, out, progress, tell=_complain)
     _print_notes(comparison.notes)
     console = Console()
     console.print(rich_table(rows, escape(f"{model} on {data}"), console.width))
+    for sentence in verdict(rows):
+        console.print(escape(sentence), highlight=False)
     print(f"written to {out}")
     for row in rows:
         if row.status != "ok":

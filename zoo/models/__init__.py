@@ -20,13 +20,17 @@ if TYPE_CHECKING:
     from zoo.models.latent_binary import SpikeSlabLinear, SpikeSlabLogistic
     from zoo.models.lenet import LeNet
     from zoo.models.normalizing_flow import FlowDensity
-    from zoo.models.weights import GaussianWeights, SpikeSlabWeights
+    from zoo.models.random_graphs import HollywoodModel, HollywoodProcess
+    from zoo.models.weights import FanIn, GaussianWeights, SpikeSlabWeights
 
 __all__ = [
     "BNN",
     "BNNProcess",
+    "FanIn",
     "FlowDensity",
     "GaussianWeights",
+    "HollywoodModel",
+    "HollywoodProcess",
     "LeNet",
     "NeuralSampler",
     "PBPNetwork",
@@ -41,8 +45,11 @@ __all__ = [
 _HOMES = {
     "BNN": "bnn",
     "BNNProcess": "implicit_process",
+    "FanIn": "weights",
     "FlowDensity": "normalizing_flow",
     "GaussianWeights": "weights",
+    "HollywoodModel": "random_graphs",
+    "HollywoodProcess": "random_graphs",
     "LeNet": "lenet",
     "NeuralSampler": "implicit_process",
     "PBPNetwork": "bnn",

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from zoo.errors import UserError, unknown
-from zoo.models import entries_lbbnn, entries_sspbp
+from zoo.models import entries_graphs, entries_lbbnn, entries_sspbp
 from zoo.models.densities import DENSITY_MODELS
 from zoo.models.entries import DataShape, ModelEntry
 from zoo.models.options import check_values
 from zoo.papers import find_paper
 
 MODELS: dict[str, ModelEntry] = {
-    entry.name: entry for module in (entries_lbbnn, entries_sspbp) for entry in module.ENTRIES
+    entry.name: entry for module in (entries_lbbnn, entries_sspbp, entries_graphs) for entry in module.ENTRIES
 }
 
 

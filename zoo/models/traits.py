@@ -7,16 +7,18 @@ from typing import Literal
 
 Likelihood = Literal["normal", "bernoulli", "categorical"]
 Activation = Literal["relu", "leaky-relu", "tanh"]
-#: Weights of a known prior sd; with a spike and slab; Gaussian given a precision that is inferred.
-Weights = Literal["gaussian", "spike-slab", "hierarchical"]
-Inputs = Literal["rows", "images"]
+#: Weights of a known prior sd; with a spike and slab; Gaussian given a precision that is inferred; a model
+#: without weights, whose few parameters have meanings of their own.
+Weights = Literal["gaussian", "spike-slab", "hierarchical", "none"]
+Inputs = Literal["rows", "images", "picks"]
 
 
 @dataclass(frozen=True)
 class Traits:
     """:ivar weights: the kind of prior of its weights
     :ivar likelihood: of ``y``
-    :ivar inputs: ``rows`` of any columns, which meet linear layers, or ``images``, which meet convolutions
+    :ivar inputs: ``rows`` of any columns, which meet linear layers, ``images``, which meet convolutions, or
+        ``picks`` of ends of edges
     :ivar activation: of the hidden layers, empty where there are none
     :ivar selects: whether its site ``w`` has a weight for every column of the data
     """

@@ -43,8 +43,10 @@ __all__ = [
 ]
 
 REFERENCES = ("nuts", "exact", "gibbs")
+#: Columns of data that are picks of ends of edges.
+PICKS = ("ends", "nodes", "appearances")
 #: Kinds of weights in words.
-KINDS = {"gaussian": "Gaussian", "spike-slab": "spike-and-slab", "hierarchical": "hierarchical"}
+KINDS = {"gaussian": "Gaussian", "spike-slab": "spike-and-slab", "hierarchical": "hierarchical", "none": "no"}
 #: Options of models that have another name on the command line, where they are in other units.
 FLAGS = {"noise_scale": "--noise"}
 
@@ -152,6 +154,8 @@ def check_data(model: ModelEntry, dataset: Dataset, data: str) -> None:
     check_task(model, dataset.task, data)
     if model.traits().inputs == "images" and dataset.image_shape is None:
         raise UserError(f"model {model.name!r} is for images, and {data} has none: its rows are no pictures")
+    if (model.traits().inputs == "picks") != (dataset.feature_names == PICKS):
+        raise UserError(f"{data} is no data for model {model.name!r}: hollywood and its picks go together")
 
 
 def flag(option: str) -> str:

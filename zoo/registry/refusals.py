@@ -9,7 +9,7 @@ def refuses_spikes(traits: Traits) -> str:
     """Of a guide for Gaussian weights."""
     if traits.weights == "spike-slab":
         return "it is for Gaussian weights, and these have a spike and slab"
-    return ""
+    return "it is for Gaussian weights, and the model has no weights" if traits.weights == "none" else ""
 
 
 def refuses_unknown_scales(traits: Traits) -> str:

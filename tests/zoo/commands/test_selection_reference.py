@@ -26,6 +26,7 @@ from zoo.commands.reference import reference_posterior
 from zoo.errors import UserError
 from zoo.fitting.problem import prepare
 from zoo.registry.queries import GUIDES, check_fit_options
+from zoo.seeds import stable_seed
 
 #: Guides that are graded, and steps of those that take any: a few guides fast, all of them slowly.
 GRADED = [
@@ -115,7 +116,9 @@ def test_inclusion_csv_holds_the_exact_probabilities(graded, problem):
 def test_no_elbo_exceeds_the_evidence(graded, problem):
     comparison, rows, _ = graded
     evidence = rows["exact"].estimate("elbo")
-    check = enumerate_spike_slab_logistic(*arrays(problem), inclusion_prob=0.25).importance(20_000, seed=0)
+    check = enumerate_spike_slab_logistic(*arrays(problem), inclusion_prob=0.25).importance(
+        20_000, seed=stable_seed("check", comparison.seed)
+    )
     assert (evidence.value, evidence.se) == pytest.approx((check.log_evidence, check.log_evidence_se))
     for name in comparison.guides:
         bound = rows[name].estimate("elbo")

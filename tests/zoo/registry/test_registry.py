@@ -85,6 +85,7 @@ def test_guides_of_gaussian_weights_refuse_others(guide):
             assert applicable(GUIDES[guide], model, "multiclass")[0] is model
             continue
         reason = "prior sd is known" if name.startswith("pbp") else "these have a spike and slab"
+        reason = "the model has no weights" if name == "hollywood" else reason
         with pytest.raises(UserError, match=f"'{guide}' does not apply to model '{name}': .*{reason}"):
             applicable(GUIDES[guide], model, model.tasks[0])
 
@@ -109,8 +110,8 @@ def test_guide_that_cannot_fit_a_model_says_why(guide, model, words):
 
 def test_model_of_images_refuses_other_data():
     images, table = (
-        SimpleNamespace(task="multiclass", image_shape=(8, 8)),
-        SimpleNamespace(task="multiclass", image_shape=None),
+        SimpleNamespace(task="multiclass", image_shape=(8, 8), feature_names=("pixel",)),
+        SimpleNamespace(task="multiclass", image_shape=None, feature_names=("x",)),
     )
     for name in ("lenet", "spike-slab-lenet"):
         check_data(MODELS[name], images, "digits")
@@ -121,6 +122,8 @@ def test_model_of_images_refuses_other_data():
         check_data(MODELS["spike-slab-logistic"], images, "digits")
 
 
+#: Ends, nodes, appearances.
+PICKED = torch.tensor([[1.0, 1.0, 1.0], [2.0, 1.0, 0.0], [3.0, 2.0, 0.0], [4.0, 3.0, 1.0]])
 #: Convolutions take their time to set up; what guides do with them the tests of the guides say too.
 SLOW_MODELS = ("lenet", "spike-slab-lenet")
 
@@ -144,7 +147,8 @@ def test_every_applicable_guide_sets_up_on_every_task(name):
             columns = 64 if model.traits().inputs == "images" else 2
             method = guide_entry.method
             guide = method.build(method.replace(fitted.build(DataShape(task, columns, classes), SMALL)))
-            guide.setup(torch.randn(4, columns), y)
+            x = torch.randn(4, columns) if model.traits().inputs != "picks" else PICKED
+            guide.setup(x, y)
             assert all(parameter.isfinite().all() for parameter in guide.parameters())
 
 
@@ -269,6 +273,7 @@ def test_best_reference_is_the_default():
         "spike-slab-logistic": "exact",
         "lenet": "none",
         "spike-slab-lenet": "none",
+        "hollywood": "nuts",
     }
     assert all(reference_of(model, "none") == "none" for model in MODELS.values())
 
@@ -322,7 +327,7 @@ def test_option_that_a_model_does_not_take_is_refused_as_it_was_typed():
         check_options(MODELS["spike-slab-linear"], [], ["widths"])
     with pytest.raises(UserError, match="--noise does not apply to model 'lenet', which takes none of these"):
         check_options(MODELS["lenet"], [], ["noise_scale"])
-    with pytest.raises(UserError, match="--inclusion .*takes --widths, --activation, --noise$"):
+    with pytest.raises(UserError, match="--inclusion .*takes --widths, --activation, .*--bias-scale$"):
         check_options(MODELS["bnn"], [], ["inclusion"])
 
 

@@ -12,6 +12,7 @@ MODULES = (
     "zoo.experiments.example",
     "zoo.experiments.sspbp.declared",
     "zoo.experiments.lbbnn.declared",
+    "zoo.experiments.sip.declared",
     "zoo.experiments.npl.declared",
 )
 

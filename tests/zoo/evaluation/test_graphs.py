@@ -1,0 +1,150 @@
+"""Distances between laws of graphs against direct loops, networkx and floors that are known."""
+
+from __future__ import annotations
+
+import math
+
+import networkx as nx
+import numpy as np
+import pytest
+from scipy.stats import ks_2samp
+
+from data_loaders.random_graphs import draw_graphs
+from zoo.errors import UserError
+from zoo.evaluation.graphs import (
+    METRICS,
+    PRINTED,
+    SCALES,
+    TABLES,
+    Convention,
+    compare,
+    describe,
+    floors,
+    mmd,
+    novel_share,
+    scores,
+    unique_share,
+    valid_share,
+)
+
+
+def random_graphs(number: int, seed: int) -> list[nx.Graph]:
+    return [nx.gnp_random_graph(8, 0.4, seed=1000 * seed + i) for i in range(number)]
+
+
+def test_histograms_are_those_of_networkx():
+    graphs = [*random_graphs(5, 1), nx.star_graph(3), nx.empty_graph(1), nx.complete_graph(2)]
+    found = describe(graphs)
+    for row, graph in enumerate(graphs):
+        degree = np.array(nx.degree_histogram(graph)) / len(graph)
+        np.testing.assert_allclose(found.degree[row, : len(degree)], degree)
+        clustering = np.histogram(list(nx.clustering(graph).values()), 100, (0, 1))[0] / len(graph)
+        np.testing.assert_allclose(found.cluster[row], clustering)
+        spectrum = np.clip(nx.normalized_laplacian_spectrum(graph), 0, 2)
+        assert found.spectral[row].sum() == pytest.approx(1)
+        centres = (np.arange(200) + 0.5) / 100
+        assert abs(found.spectral[row] @ centres - spectrum.mean()) < 0.01
+        assert found.density[row] == pytest.approx(nx.density(graph))
+    assert found.degree.sum(1) == pytest.approx(np.ones(len(graphs)))
+
+
+def test_loops_repeats_and_directions_are_dropped():
+    graph = nx.MultiDiGraph([(0, 1), (1, 0), (0, 0), (1, 2), (1, 2)])
+    found, plain = describe([graph]), describe([nx.path_graph(3)])
+    for name in ("degree", "cluster", "spectral", "density"):
+        np.testing.assert_allclose(getattr(found, name), getattr(plain, name))
+
+
+@pytest.mark.parametrize("squared", [True, False])
+@pytest.mark.parametrize("root", [True, False])
+@pytest.mark.parametrize("biased", [True, False])
+def test_mmd_is_that_of_a_double_loop(squared, root, biased):
+    x, y = describe(random_graphs(6, 1)).degree, describe(random_graphs(4, 2)).degree
+    width, scale = max(x.shape[1], y.shape[1]), 0.5
+    a, b = ([list(row) + [0.0] * (width - len(row)) for row in rows] for rows in (x, y))
+
+    def kernel(p, q):
+        distance = sum(abs(u - v) for u, v in zip(p, q, strict=True)) / 2
+        return math.exp(-(distance**2 if squared else distance) / (2 * scale**2))
+
+    def mean(rows, others, same):
+        pairs = [
+            kernel(p, q)
+            for i, p in enumerate(rows)
+            for j, q in enumerate(others)
+            if biased or not same or i != j
+        ]
+        return sum(pairs) / len(pairs)
+
+    expected = mean(a, a, True) + mean(b, b, True) - 2 * mean(a, b, False)
+    expected = math.sqrt(max(expected, 0)) if root else expected
+    assert mmd(x, y, scale, Convention(squared, root, biased)) == pytest.approx(expected, abs=1e-12)
+
+
+def test_density_is_compared_by_kolmogorov_and_smirnov():
+    x, y = describe(random_graphs(30, 1)), describe(random_graphs(20, 2))
+    assert scores(x, y)["ks_density"] == pytest.approx(ks_2samp(x.density, y.density).statistic, abs=1e-12)
+
+
+def test_a_sample_is_at_distance_zero_of_itself():
+    described = describe(random_graphs(12, 3))
+    for name, estimate in compare(described, described).items():
+        assert estimate.value == pytest.approx(0, abs=1e-7), name
+    assert scores(described, described) == pytest.approx(dict.fromkeys(METRICS, 0), abs=1e-7)
+
+
+def test_samples_of_one_law_give_the_floor():
+    """``(1 - kbar) (1/n + 1/m)`` for the biased square, kbar the mean kernel of two graphs."""
+    law, convention = describe(random_graphs(400, 6)), Convention(squared=False, root=False)
+    for name, scale in SCALES.items():
+        alone = [
+            mmd(getattr(law, name)[[i]], getattr(law, name)[[i + 1]], scale, convention) for i in range(300)
+        ]
+        expected = np.mean(alone) / 2 * (2 / 30)  # of one graph each: 2 - 2 k
+        found = [floors(law, law[i : i + 30], convention, 5)[f"mmd_{name}"].value for i in range(0, 180, 30)]
+        assert np.mean(found) == pytest.approx(expected, rel=0.15)
+
+
+def test_what_is_of_one_law_scores_near_the_floor_and_what_is_not_far_above():
+    x, y = describe(random_graphs(60, 4)), describe(random_graphs(60, 5))
+    floor = floors(describe(random_graphs(240, 6)), y)
+    for name, estimate in compare(x, y).items():
+        assert estimate.value < 2.5 * floor[name].value
+        assert 0 < estimate.se < 0.2
+    far = scores(describe([nx.cycle_graph(8)] * 60), y)
+    assert all(far[name] > 3 * floor[name].value for name in ("mmd_degree", "mmd_spectral", "ks_density"))
+
+
+def test_bootstrap_error_is_that_of_repeated_samples():
+    reference = Convention(biased=False, root=False)
+    pairs = [(describe(random_graphs(30, 2 * i)), describe([nx.cycle_graph(8)] * 30)) for i in range(25)]
+    values = [scores(x, y, reference)["mmd_degree"] for x, y in pairs]
+    errors = [compare(x, y, reference)["mmd_degree"].se for x, y in pairs[:5]]
+    assert np.mean(errors) == pytest.approx(np.std(values), rel=0.5)
+
+
+def test_unequal_samples_are_refused():
+    with pytest.raises(UserError, match="as many graphs as there are real ones: 3 and 4"):
+        compare(describe(random_graphs(3, 1)), describe(random_graphs(4, 1)))
+    with pytest.raises(UserError, match="at least 4 graphs of the law, not 3"):
+        floors(describe(random_graphs(3, 1)), describe(random_graphs(4, 1)))
+    with pytest.raises(UserError, match="no graphs"):
+        describe([])
+    with pytest.raises(UserError, match="without nodes"):
+        describe([nx.empty_graph(0)])
+
+
+def test_conventions():
+    assert Convention(squared=True, root=True, biased=True) == TABLES
+    assert Convention(squared=False, root=False, biased=False) == PRINTED
+
+
+def test_shares():
+    cycles, ladders = ([g.simple() for g in draw_graphs(name, 6, 1)] for name in ("cycles", "ladders"))
+    assert (valid_share(cycles, "cycles"), valid_share(ladders, "ladders")) == (1, 1)
+    assert (valid_share(ladders, "cycles"), valid_share(cycles, "ladders")) == (0, 0)
+    two_triangles = nx.disjoint_union(nx.cycle_graph(3), nx.cycle_graph(3))
+    assert valid_share([two_triangles, nx.path_graph(3), nx.cycle_graph(3)], "cycles") == pytest.approx(1 / 3)
+    relabelled = nx.relabel_nodes(nx.path_graph(4), {0: 2, 2: 0})
+    assert unique_share([nx.path_graph(4), relabelled, nx.cycle_graph(4)]) == pytest.approx(2 / 3)
+    assert novel_share([relabelled, nx.star_graph(3)], [nx.path_graph(4)]) == 0.5

@@ -1,0 +1,141 @@
+"""Training of a model of growing graphs: Adam on the log-likelihood, best parameters by other graphs."""
+
+from __future__ import annotations
+
+import copy
+import math
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from data_loaders.edge_lists import EdgeList
+from zoo.errors import FailedError, UserError
+from zoo.fitting.methods import UNWATCHED, Watch
+from zoo.models.edge_batches import batches
+
+
+class GrowthModel(Protocol):
+    """A torch module with a likelihood of growing graphs."""
+
+    def log_prob_of_batch(self, graphs: Sequence[EdgeList]) -> Tensor:
+        """``[n]``, nats."""
+        ...
+
+
+@dataclass(frozen=True)
+class GraphTraining:
+    """How to train.
+
+    :ivar epochs: at most
+    :ivar lr: first learning rate; falls to zero along a half cosine over all epochs
+    :ivar batch: graphs at a time, fewer where memory would not do
+    :ivar clip: largest norm of the gradient of the mean log-likelihood of an edge
+    :ivar patience: epochs without a better validation log-likelihood after which it stops
+    :ivar seed: of the order of batches
+    """
+
+    epochs: int = 60
+    lr: float = 5e-3
+    batch: int = 32
+    clip: float = 1.0
+    patience: int = 30
+    seed: int = 0
+
+
+@dataclass
+class GraphFit:
+    """What became of a training.
+
+    :ivar training, validation: nats an edge of each epoch; lower is better
+    :ivar gradient: largest norm of each epoch, before clipping
+    :ivar best: epoch whose parameters were kept, from 1
+    :ivar seconds: wall-clock time
+    """
+
+    training: list[float] = field(default_factory=list)
+    validation: list[float] = field(default_factory=list)
+    gradient: list[float] = field(default_factory=list)
+    best: int = 0
+    seconds: float = 0.0
+
+
+def train(
+    model: GrowthModel,
+    training: Sequence[EdgeList],
+    validation: Sequence[EdgeList],
+    settings: GraphTraining = GraphTraining(),  # noqa: B008  (frozen)
+    watch: Watch = UNWATCHED,
+) -> GraphFit:
+    """Leaves the model with the parameters of its best epoch.
+
+    :raises UserError: no graphs, or one that is too large
+    :raises FailedError: a likelihood or a gradient that is not finite
+    """
+    if not training or not validation:
+        raise UserError("training needs graphs, and others to validate")
+    start, fit, best = time.perf_counter(), GraphFit(), math.inf
+    groups = list(batches(training, settings.batch))
+    optimiser = torch.optim.Adam(model.parameters(), settings.lr)
+    steps = settings.epochs * len(groups)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda i: (1 + math.cos(math.pi * i / steps)) / 2)
+    order, kept, advance = random.Random(settings.seed), None, watch.start(settings.epochs)
+    for epoch in range(1, settings.epochs + 1):
+        order.shuffle(groups)
+        total, largest = 0.0, 0.0
+        for group in groups:
+            graphs = [training[i] for i in group]
+            edges = sum(map(len, graphs))
+            loss = -model.log_prob_of_batch(graphs).sum() / edges
+            optimiser.zero_grad()
+            loss.backward()
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
+            if not (loss.isfinite() and norm.isfinite()):
+                raise FailedError(f"the likelihood or its gradient is not finite in epoch {epoch}")
+            optimiser.step()
+            schedule.step()
+            total += loss.item() * edges
+            largest = max(largest, norm.item())
+        fit.training.append(total / sum(map(len, training)))
+        fit.validation.append(nats_an_edge(model, validation))
+        fit.gradient.append(largest)
+        advance()
+        if fit.validation[-1] < best:
+            best, fit.best = fit.validation[-1], epoch
+            kept = copy.deepcopy(model.state_dict())
+        if epoch - fit.best >= settings.patience:
+            break
+    model.load_state_dict(kept)
+    fit.seconds = time.perf_counter() - start
+    return fit
+
+
+@torch.no_grad()
+def nats(model: GrowthModel, graphs: Sequence[EdgeList], batch: int = 64) -> np.ndarray:
+    """Minus the log-likelihood of every graph: ``[n]``."""
+    found = np.empty(len(graphs))
+    for group in batches(graphs, batch):
+        found[group] = -model.log_prob_of_batch([graphs[i] for i in group]).numpy()
+    return found
+
+
+def nats_an_edge(model: GrowthModel, graphs: Sequence[EdgeList]) -> float:
+    """Minus the log-likelihood over the number of edges."""
+    value = float(nats(model, graphs).sum() / sum(map(len, graphs)))
+    if not math.isfinite(value):
+        raise FailedError("the likelihood of the validation graphs is not finite")
+    return value
+
+
+def median_gap(graphs: Sequence[EdgeList]) -> float:
+    """The median of positive gaps between edges that follow one another; 1 where there is none.
+
+    The unit of time of a model that weighs messages by the age of edges.
+    """
+    gaps = np.concatenate([np.diff(graph.times) for graph in graphs])
+    return float(np.median(gaps[gaps > 0])) if (gaps > 0).any() else 1.0
