@@ -14,11 +14,11 @@ from torch import Tensor
 
 from guides.core.checks import check_numbers
 from guides.core.svi import shuffled_epochs
-from guides.implicit.diagonal import Diagonal, newest_weight
 from guides.implicit.discriminator import DiscriminatorKL
 from guides.implicit.energy import check_alpha, power_mean
 from guides.implicit.fitted import Course, FittedGuide, json_safe
 from guides.implicit.generator import Generator
+from guides.implicit.moments import Correlated, Diagonal, contrast_law
 from guides.implicit.weight_sites import WeightSites, scores
 from guides.posterior.draws import Posterior
 
@@ -41,10 +41,11 @@ class AdversarialVariationalBayes(FittedGuide):
     """Any Pyro model with a posterior of its latent sites that is noise pushed through a network.
 
     ``KL(q || p)`` by adaptive contrast (Mescheder, Nowozin and Geiger 2017, "Adversarial Variational Bayes",
-    ICML): the independent Gaussian ``r`` with the mean and the variances of ``q`` is compared with the prior,
-    whose density the model has, and a classifier compares ``q`` with ``r``.  With ``alpha`` above 0 the
-    likelihood enters as an alpha energy (Rodriguez Santana and Hernandez-Lobato 2022, "Adversarial
-    alpha-divergence minimization for Bayesian approximate inference", Neurocomputing: AADM).
+    ICML): a Gaussian ``r`` with the moments of ``q`` (its correlations too where there are five draws a
+    weight) is compared with the prior, whose density the model has, and a classifier compares ``q`` with
+    ``r``.  With ``alpha`` above 0 the likelihood enters as an alpha energy (Rodriguez Santana and Hernandez-
+    Lobato 2022, "Adversarial alpha-divergence minimization for Bayesian approximate inference",
+    Neurocomputing: AADM).
 
     ``q`` lives on a surface of as many dimensions as the narrowest layer or the noise has: with more weights
     than that it has no density, and the divergence is a penalty rather than a distance.
@@ -174,19 +175,18 @@ class AdversarialVariationalBayes(FittedGuide):
 
 
 class Contrast:
-    """``log q`` of draws, by adaptive contrast: that of the independent Gaussian with their moments, and what
-    a classifier of whitened draws adds.
+    """``log q`` of draws, by adaptive contrast: that of the Gaussian with their moments, and what a
+    classifier of whitened draws adds.
     """
 
     def __init__(self, classifier: DiscriminatorKL):
         self.classifier = classifier
-        self._law: Diagonal | None = None
+        self._law: Diagonal | Correlated | None = None
 
     def step(self, w: Tensor) -> None:
         """Follows ``q`` by one step, on its draws ``w: [S, D]``."""
-        newest = Diagonal.of(w.detach())
-        weight = newest_weight(self.classifier.steps)
-        self._law = newest if self._law is None else self._law.moved(newest, weight)
+        # of this very batch: moments that lag behind q would push it on the way that it goes
+        self._law = contrast_law(w).of(w.detach())
         white = self._law.whiten(w)
         self.classifier.step(white, torch.randn_like(white))
 

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from guides.core.checks import check_numbers
-from guides.implicit.diagonal import Diagonal, newest_weight
+from guides.implicit.moments import Diagonal, newest_weight
 from guides.implicit.perceptron import frozen, perceptron
 
 #: Classifier's loss, nats, below which its logit is no log density ratio any more; log 2 = 0.69 is a guess.

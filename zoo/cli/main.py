@@ -86,9 +86,13 @@ Examples:
   zoo fit houses.csv --target price --model pbp-bnn --guide pbp --out out/houses
   zoo fit boston --guide spike-slab --inclusion 0.1 --split 3 --out out/sparse
   zoo fit table.csv --model maf --out out/density   a table without a target
+  zoo fit edges.csv --model edge-graph --steps 60 --out out/edges
 
 A density (maf, realnvp, spline-flow) models all columns, by the bootstrap with shared parameters; it takes
 --steps, --lr and --concentration, and zoo sample draws new rows from it.
+
+Graphs (edge-graph) are a CSV file with a line an edge, columns sender and recipient, and graph and time if
+there are such; --steps are passes over the graphs. No guide: its weights are numbers.
 """
 
 SAMPLE_HELP = """Draws new rows from a density that zoo fit has saved, each from a draw of its posterior.
@@ -292,6 +296,12 @@ def fit_command(
     ] = None,
 ) -> None:
     """See ``FIT_HELP``."""
+    if model == "edge-graph":
+        others = {"guide": guide != "mean-field", "target": target, "task": task, "split": split}
+        others |= {"noise": noise, "widths": widths, "activation": activation, "inclusion": inclusion}
+        others |= {"weight-scale": weight_scale, "bias-scale": bias_scale, "concentration": concentration}
+        _fit_edges(data, out, seed, {"epochs": steps, "lr": lr, "batch": batch_size}, others)
+        return
     if model in DENSITY_MODELS:
         others = {
             "guide": None if guide == "mean-field" else guide, "target": target, "task": task,
@@ -366,6 +376,30 @@ def _fit_density(
             progress=progress,
         )  # fmt: skip
     print(words)
+
+
+def _fit_edges(
+    data: str, out: Path, seed: int, given: dict[str, float | None], others: dict[str, object]
+) -> None:
+    """A model of growing graphs, of a CSV file with a line an edge.
+
+    :param others: options that it does not take
+    """
+    from zoo.commands.graphs import fit_edges
+    from zoo.fitting.graphs import GraphTraining
+
+    check_seed(seed)
+    for name, value in others.items():
+        if value:
+            raise UserError(
+                f"--{name} does not apply to model 'edge-graph': --steps, --lr and --batch-size do"
+            )
+    wishes = {name: value for name, value in given.items() if value is not None}
+    if min(wishes.values(), default=1) <= 0:
+        raise UserError("--steps, --lr and --batch-size must be positive")
+    with progress_bar() as progress:
+        told = fit_edges(data, out, GraphTraining(**wishes, seed=seed), progress=progress)
+    print(f"{told}; saved in {out}")
 
 
 @app.command("predict", help=PREDICT_HELP)

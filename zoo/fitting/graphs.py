@@ -10,14 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import networkx as nx
 import numpy as np
 import torch
 from torch import Tensor
 
-from data_loaders.edge_lists import EdgeList
+from data_loaders.edge_lists import EdgeList, from_networkx
 from zoo.errors import FailedError, UserError
 from zoo.fitting.methods import UNWATCHED, Watch
 from zoo.models.edge_batches import batches
+from zoo.models.edge_graph import EdgeGraphModel
 
 
 class GrowthModel(Protocol):
@@ -139,3 +141,26 @@ def median_gap(graphs: Sequence[EdgeList]) -> float:
     """
     gaps = np.concatenate([np.diff(graph.times) for graph in graphs])
     return float(np.median(gaps[gaps > 0])) if (gaps > 0).any() else 1.0
+
+
+def fit_graphs(
+    graphs: Sequence[EdgeList | nx.Graph],
+    model: EdgeGraphModel | None = None,
+    settings: GraphTraining = GraphTraining(),  # noqa: B008  (frozen)
+    watch: Watch = UNWATCHED,
+) -> tuple[EdgeGraphModel, GraphFit]:
+    """A model trained on graphs of one's own, of which a tenth, one at least, validates.
+
+    :param graphs: edge lists, or networkx graphs whose edges come by their attribute ``time`` or as stored
+    :param model: an :class:`EdgeGraphModel` by default; its unit of time is set
+    :raises UserError: fewer than two graphs
+    """
+    found = [graph if isinstance(graph, EdgeList) else from_networkx(graph) for graph in graphs]
+    if len(found) < 2:
+        raise UserError(f"training needs graphs, and others to validate: two at least, not {len(found)}")
+    order = np.random.default_rng(settings.seed).permutation(len(found))
+    held_out = max(1, len(found) // 10)
+    model = EdgeGraphModel(seed=settings.seed) if model is None else model
+    model.unit.fill_(median_gap(found))
+    parts = [found[i] for i in order[held_out:]], [found[i] for i in order[:held_out]]
+    return model, train(model, *parts, settings, watch)

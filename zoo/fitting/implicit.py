@@ -112,7 +112,7 @@ def alpha_for(model: Callable) -> float:
     return 1.0 if model.in_features == 1 else 0.5
 
 
-def sparse_implicit_process(make_prior: Callable[[BNN], torch.nn.Module]) -> Implicit:
+def sparse_implicit_process(make_prior: Callable[[BNN], torch.nn.Module], lr: float = 5e-3) -> Implicit:
     """With the prior that a model of the zoo is given in place of its own."""
 
     def make(model: BNN) -> SparseImplicitProcess:
@@ -120,7 +120,7 @@ def sparse_implicit_process(make_prior: Callable[[BNN], torch.nn.Module]) -> Imp
             make_prior(model), INDUCING, alpha=alpha_for(model), noise_scale=model.noise_scale
         )
 
-    return Implicit(make, lambda path, model: SparseImplicitProcess.load(path, make_prior(model)))
+    return Implicit(make, lambda path, model: SparseImplicitProcess.load(path, make_prior(model)), lr=lr)
 
 
 def bnn_prior(model: BNN) -> BNNProcess:
@@ -171,7 +171,7 @@ def adversarial(alpha: Callable[[Callable], float]) -> Implicit:
 
 METHODS: dict[str, Callable[[], Implicit]] = {
     "sip-bnn": lambda: sparse_implicit_process(bnn_prior),
-    "sip-ns": lambda: sparse_implicit_process(neural_sampler),
+    "sip-ns": lambda: sparse_implicit_process(neural_sampler, lr=1e-3),
     "vip": variational_implicit_process,
     "fbnn-bnn": lambda: functional_bnn(shared_prior),
     "fbnn-gp": lambda: functional_bnn(gaussian_process),

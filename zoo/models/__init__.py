@@ -16,11 +16,14 @@ from zoo.models.catalogue import create, names
 
 if TYPE_CHECKING:
     from zoo.models.bnn import BNN, PBPNetwork
+    from zoo.models.deepgmg import DeepGMG
+    from zoo.models.edge_graph import EdgeGraphModel
     from zoo.models.implicit_process import BNNProcess, NeuralSampler
     from zoo.models.latent_binary import SpikeSlabLinear, SpikeSlabLogistic
     from zoo.models.lenet import LeNet
     from zoo.models.normalizing_flow import FlowDensity
     from zoo.models.random_graphs import HollywoodModel, HollywoodProcess
+    from zoo.models.torch_module import from_module
     from zoo.models.weights import FanIn, GaussianWeights, SpikeSlabWeights
 
 __all__ = [
@@ -28,6 +31,8 @@ __all__ = [
     "BNNProcess",
     "FanIn",
     "FlowDensity",
+    "DeepGMG",
+    "EdgeGraphModel",
     "GaussianWeights",
     "HollywoodModel",
     "HollywoodProcess",
@@ -38,15 +43,18 @@ __all__ = [
     "SpikeSlabLogistic",
     "SpikeSlabWeights",
     "create",
+    "from_module",
     "names",
 ]
 
-#: Class -> its module.
+#: Name -> its module.
 _HOMES = {
     "BNN": "bnn",
     "BNNProcess": "implicit_process",
     "FanIn": "weights",
     "FlowDensity": "normalizing_flow",
+    "DeepGMG": "deepgmg",
+    "EdgeGraphModel": "edge_graph",
     "GaussianWeights": "weights",
     "HollywoodModel": "random_graphs",
     "HollywoodProcess": "random_graphs",
@@ -56,6 +64,7 @@ _HOMES = {
     "SpikeSlabLinear": "latent_binary",
     "SpikeSlabLogistic": "latent_binary",
     "SpikeSlabWeights": "weights",
+    "from_module": "torch_module",
 }
 
 

@@ -24,110 +24,81 @@ A_NODE = 300
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The growth of a batch of graphs, step by step.
+class Layout:
+    """Where the nodes and edges of a batch lie.
 
-    :ivar order: ``[B]``, which graph stands at which place
     :ivar alive, width: of every step
-    :ivar sender, recipient: ``[T, B]``
-    :ivar before: ``[T, B]``, nodes before the step
-    :ivar after_sender: ``[T, B]``, nodes once the sender is there
-    :ivar times: ``[T, B]``
-    :ivar left: ``[R]``, edges that are still to come, this one included
-    :ivar graph_of_row: ``[R]``, place of the graph of an edge
     """
 
-    order: np.ndarray
     alive: list[int]
     width: list[int]
-    sender: np.ndarray
-    recipient: np.ndarray
-    before: np.ndarray
-    after_sender: np.ndarray
-    times: np.ndarray
-    left: Tensor
-    graph_of_row: Tensor
-
-    @classmethod
-    def of(cls, graphs: Sequence[EdgeList]) -> Plan:
-        lengths = np.array([len(graph) for graph in graphs])
-        order = np.argsort(-lengths, kind="stable")
-        lengths = lengths[order]
-        steps = np.arange(lengths[0])
-        alive = (steps[:, None] < lengths).sum(1)
-        sender, recipient = (_padded([graphs[i].edges[:, end] for i in order]) for end in (0, 1))
-        after = np.maximum.accumulate(np.maximum(sender, recipient), 0) + 1
-        before = np.concatenate([np.zeros_like(after[:1]), after[:-1]])
-        rows = [(t, b) for t, count in enumerate(alive.tolist()) for b in range(count)]
-        step_of_row, graph_of_row = np.array(rows).T
-        return cls(
-            order=order,
-            alive=alive.tolist(),
-            width=[int(after[t, :count].max()) for t, count in enumerate(alive)],
-            sender=sender,
-            recipient=recipient,
-            before=before,
-            after_sender=before + (sender == before),
-            times=_padded([graphs[i].times for i in order]),
-            left=torch.as_tensor(lengths[graph_of_row] - step_of_row),
-            graph_of_row=torch.as_tensor(graph_of_row),
-        )
-
-    @property
-    def steps(self) -> int:
-        return len(self.alive)
 
     @property
     def cells_of_step(self) -> np.ndarray:
         """``[T]``"""
         return np.array(self.alive) * np.array(self.width)
 
+    @property
+    def squares_of_step(self) -> np.ndarray:
+        """``[T]``: numbers in the adjacency matrices."""
+        return self.cells_of_step * np.array(self.width)
+
     def rows(self, values: np.ndarray) -> np.ndarray:
         """``[T, B] -> [R]``"""
         return np.concatenate([values[t, :count] for t, count in enumerate(self.alive)])
 
+    def graph_of_row(self) -> np.ndarray:
+        """``[R]``: place of the graph of an edge."""
+        return np.concatenate([np.arange(count) for count in self.alive])
+
     def first_cells(self) -> np.ndarray:
         """``[R]``: where the nodes of an edge's graph begin at its step."""
-        starts = np.concatenate([[0], np.cumsum(self.cells_of_step)[:-1]])
-        return np.concatenate(
-            [
-                start + width * np.arange(count)
-                for start, width, count in zip(starts, self.width, self.alive, strict=True)
-            ]
-        )
+        steps = zip(_starts(self.cells_of_step), self.width, self.alive, strict=True)
+        return np.concatenate([start + width * np.arange(count) for start, width, count in steps])
 
     def row_of_cell(self) -> Tensor:
         """``[C]``"""
         widths = np.repeat(self.width, self.alive)
         return torch.as_tensor(np.repeat(np.arange(len(widths)), widths))
 
-    def candidates(self, nodes: np.ndarray) -> Tensor:
-        """``[R, K]``: for the nodes ``[R]`` that may be chosen, cells; then ``C + row``, the new one; then
-        ``C + R``, nothing.
+    def candidates(self, nodes: np.ndarray, *, new: bool) -> Tensor:
+        """``[R, K]``: for the nodes ``[R]`` that may be chosen, cells; then, if there may be a ``new`` one,
+        ``C + row``; then the last place, nothing: ``C + R``, or ``C``.
         """
         cells, rows = int(self.cells_of_step.sum()), len(nodes)
-        place = np.arange(int(nodes.max()) + 1)
-        table = np.where(place < nodes[:, None], self.first_cells()[:, None] + place, cells + rows)
-        table[np.arange(rows), nodes] = cells + np.arange(rows)
+        place = np.arange(int(nodes.max()) + new)
+        nothing = cells + rows if new else cells
+        table = np.where(place < nodes[:, None], self.first_cells()[:, None] + place, nothing)
+        if new:
+            table[np.arange(rows), nodes] = cells + np.arange(rows)
         return torch.as_tensor(table)
 
-    def messages(self, window: int | None) -> Messages:
-        """Which edges send messages at which step: all that are there, or the last ``window`` of them."""
-        starts = np.concatenate([[0], np.cumsum(self.cells_of_step)[:-1]])
-        wide = np.array(self.width)
-        squares = np.concatenate([[0], np.cumsum(self.cells_of_step * wide)[:-1]])
-        ends, places, lags = [], [], []
-        for b, length in enumerate(np.bincount(self.graph_of_row.numpy())):
+    def messages(
+        self, sender: np.ndarray, recipient: np.ndarray, times: np.ndarray, window: int | None = None
+    ) -> Messages:
+        """Which edges ``[T, B]`` send messages at which step: all that are there, or the last ``window`` of
+        them; a negative sender is no edge.
+        """
+        starts, squares, wide = (
+            _starts(self.cells_of_step),
+            _starts(self.squares_of_step),
+            np.array(self.width),
+        )
+        cells, places, lags = [], [], []
+        for b, length in enumerate(np.bincount(self.graph_of_row())):
             now, edge = _pairs(length, window)
-            one, other = self.sender[edge, b], self.recipient[edge, b]
-            node, neighbour = np.concatenate([one, other]), np.concatenate([other, one])
-            now2 = np.concatenate([now, now])
-            in_step = b * wide[now2] + node
-            ends.append(starts[now2] + in_step)
-            places.append(squares[now2] + in_step * wide[now2] + neighbour)
-            lag = self.times[now, b] - self.times[edge, b]
-            lags.append(np.concatenate([lag, lag]))
-        return Messages(*(torch.as_tensor(np.concatenate(parts)) for parts in (ends, places, lags)))
+            real = sender[edge, b] >= 0
+            now, edge = now[real], edge[real]
+            ends = np.stack([sender[edge, b], recipient[edge, b]])
+            in_step = b * wide[now] + ends
+            cells.append((starts[now] + in_step).ravel())
+            places.append((squares[now] + in_step * wide[now] + ends[::-1]).ravel())
+            lags.append(np.tile(times[now, b] - times[edge, b], 2))
+        return Messages(*(torch.as_tensor(np.concatenate(parts)) for parts in (cells, places, lags)))
+
+
+def _starts(sizes: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(sizes)[:-1]])
 
 
 @dataclass(frozen=True)
@@ -144,6 +115,57 @@ class Messages:
     lag: Tensor
 
 
+@dataclass(frozen=True)
+class Plan:
+    """The growth of a batch of graphs, step by step.
+
+    :ivar order: ``[B]``, which graph stands at which place
+    :ivar sender, recipient, times: ``[T, B]``
+    :ivar before: ``[T, B]``, nodes before the step
+    :ivar after_sender: ``[T, B]``, nodes once the sender is there
+    :ivar left: ``[R]``, edges that are still to come, this one included
+    :ivar graph_of_row: ``[R]``, place of the graph of an edge
+    """
+
+    order: np.ndarray
+    layout: Layout
+    sender: np.ndarray
+    recipient: np.ndarray
+    times: np.ndarray
+    before: np.ndarray
+    after_sender: np.ndarray
+    left: Tensor
+    graph_of_row: Tensor
+
+    @classmethod
+    def of(cls, graphs: Sequence[EdgeList]) -> Plan:
+        order, lengths, alive = by_length([len(graph) for graph in graphs])
+        sender, recipient = (padded([graphs[i].edges[:, end] for i in order]) for end in (0, 1))
+        after = np.maximum.accumulate(np.maximum(sender, recipient), 0) + 1
+        before = np.concatenate([np.zeros_like(after[:1]), after[:-1]])
+        layout = Layout(alive, [int(after[t, :count].max()) for t, count in enumerate(alive)])
+        graph_of_row = layout.graph_of_row()
+        step_of_row = np.repeat(np.arange(len(alive)), alive)
+        return cls(
+            order=order,
+            layout=layout,
+            sender=sender,
+            recipient=recipient,
+            times=padded([graphs[i].times for i in order]),
+            before=before,
+            after_sender=before + (sender == before),
+            left=torch.as_tensor(lengths[graph_of_row] - step_of_row),
+            graph_of_row=torch.as_tensor(graph_of_row),
+        )
+
+
+def by_length(lengths: Sequence[int]) -> tuple[np.ndarray, np.ndarray, list[int]]:
+    """Order by falling length, lengths in that order, and how many there are that long, of each step."""
+    order = np.argsort(-np.asarray(lengths), kind="stable")
+    falling = np.asarray(lengths)[order]
+    return order, falling, (np.arange(falling[0])[:, None] < falling).sum(1).tolist()
+
+
 def _pairs(length: int, window: int | None) -> tuple[np.ndarray, np.ndarray]:
     """Steps and the edges that send at them."""
     if window is None or window >= length:
@@ -154,7 +176,7 @@ def _pairs(length: int, window: int | None) -> tuple[np.ndarray, np.ndarray]:
     return now[edge >= 0], edge[edge >= 0]
 
 
-def _padded(columns: Sequence[np.ndarray]) -> np.ndarray:
+def padded(columns: Sequence[np.ndarray]) -> np.ndarray:
     """``[T, B]``, the last value repeated, so that no padded end is a new node."""
     longest = max(map(len, columns))
     return np.stack([np.pad(column, (0, longest - len(column)), mode="edge") for column in columns], 1)

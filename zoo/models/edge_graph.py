@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from data_loaders.edge_lists import EdgeList
 from zoo.errors import UserError
 from zoo.models.edge_batches import Plan, batches
+from zoo.models.graph_states import fitted, folded, joined_to, round_of_messages, whole_graph
 
 Aggregation = Literal["mean", "sum"]
 #: Graphs that grow at once when they are drawn or scored.
@@ -147,25 +148,26 @@ class EdgeGraphModel(nn.Module):
         """Logits of all choices of a batch."""
         nodes, whole, whole_with_sender = self._grown(plan)
         last = last or {}
-        first = torch.as_tensor(plan.first_cells())
-        sent, received = (torch.as_tensor(plan.rows(ends)) for ends in (plan.sender, plan.recipient))
+        layout = plan.layout
+        first = torch.as_tensor(layout.first_cells())
+        sent, received = (torch.as_tensor(layout.rows(ends)) for ends in (plan.sender, plan.recipient))
         sending = nodes[first + sent]
         ending = self._ending(plan.left, nodes)
         never = nodes.new_full((1,), -torch.inf)
 
         old = self.sender(nodes, last.get("sender"))
         new = self.new_sender(torch.cat([whole, *ending], 1), last.get("new_sender"))
-        table = plan.candidates(plan.rows(plan.before))
+        table = layout.candidates(layout.rows(plan.before), new=True)
         sender = torch.cat([old, new, never])[table]
 
         of_node, of_sender = self.recipient.hidden.weight.split(self.state, 1)
         by_sender = F.linear(sending, of_sender, self.recipient.hidden.bias)
-        hidden = F.linear(nodes, of_node) + by_sender[plan.row_of_cell()]
+        hidden = F.linear(nodes, of_node) + by_sender[layout.row_of_cell()]
         old = self.recipient.finish(hidden, last.get("recipient"))
         new = self.new_recipient(
             torch.cat([whole_with_sender, sending, *ending], 1), last.get("new_recipient")
         )
-        table = plan.candidates(plan.rows(plan.after_sender))
+        table = layout.candidates(layout.rows(plan.after_sender), new=True)
         recipient = torch.cat([old, new, never])[table]
         return Choices(sender, recipient, sent, received)
 
@@ -173,20 +175,20 @@ class EdgeGraphModel(nn.Module):
         """States of the nodes once both ends of the edge are there, ``[C, d]``, and of the whole graph before
         the edge and with its sender, ``[R, 2d]`` each.
         """
-        cells = plan.cells_of_step
-        messages = plan.messages(self.window)
-        squares = (cells * np.array(plan.width)).tolist()
+        layout = plan.layout
+        cells, squares = layout.cells_of_step.tolist(), layout.squares_of_step.tolist()
+        messages = layout.messages(plan.sender, plan.recipient, plan.times, self.window)
         adjacency, degree = self._received(
-            messages.cell, messages.place, messages.lag, int(cells.sum()), sum(squares)
+            messages.cell, messages.place, messages.lag, sum(cells), sum(squares)
         )
-        adjacencies, degrees = adjacency.split(squares), degree.split(cells.tolist())
-        fold, place = self._folded(), torch.arange(max(plan.width))
+        adjacencies, degrees = adjacency.split(squares), degree.split(cells)
+        fold, place = folded(self.message, self.update), torch.arange(max(layout.width))
         before, with_sender = torch.as_tensor(plan.before), torch.as_tensor(plan.after_sender)
         opens = plan.sender == plan.before, plan.recipient == plan.after_sender
-        nodes = adjacency.new_zeros(plan.alive[0], plan.width[0], self.state)
+        nodes = adjacency.new_zeros(layout.alive[0], layout.width[0], self.state)
         states, wholes, wholes_with_sender = [], [], []
-        for t, (alive, width) in enumerate(zip(plan.alive, plan.width, strict=True)):
-            nodes = _fitted(nodes, alive, width)
+        for t, (alive, width) in enumerate(zip(layout.alive, layout.width, strict=True)):
+            nodes = fitted(nodes, alive, width)
             whole = self._whole(nodes, place[:width] < before[t, :alive, None])
             wholes.append(whole)
             if opens[0][t, :alive].any():
@@ -196,7 +198,8 @@ class EdgeGraphModel(nn.Module):
             if opens[1][t, :alive].any():
                 nodes = self._opened(nodes, whole, place[:width], with_sender[t, :alive], opens[1][t, :alive])
             states.append(nodes.reshape(-1, self.state))
-            nodes = self._updated(nodes, adjacencies[t].view(alive, width, width), degrees[t], fold)
+            received = adjacencies[t].view(alive, width, width)
+            nodes = round_of_messages(nodes, received, degrees[t], fold, self.update)
         return torch.cat(states), torch.cat(wholes), torch.cat(wholes_with_sender)
 
     # ---------------------------------------------------------------------------------------------- one step
@@ -221,33 +224,13 @@ class EdgeGraphModel(nn.Module):
         recent = (1 / (ages + 1)).to(self.gate.weight.dtype)
         return F.softplus(self.age(recent[:, None])).squeeze(-1)[which]
 
-    def _folded(self) -> Tensor:
-        """Messages and the input of the update as one matrix ``[3d, 2d + 1]`` of (own state, received states,
-        how much is received).
-        """
-        both = torch.cat([self.message.weight, self.message.bias[:, None]], 1)
-        return self.update.weight_ih @ both
-
-    def _updated(self, nodes: Tensor, adjacency: Tensor, degree: Tensor, fold: Tensor) -> Tensor:
-        """All nodes ``[B, W, d]`` after a round of messages."""
-        cell, flat = self.update, nodes.reshape(-1, self.state)
-        received = torch.bmm(adjacency, nodes).reshape(-1, self.state)
-        degree = degree[:, None]
-        inputs = torch.cat([degree * flat, received, degree], 1)
-        return torch.gru_cell(inputs, flat, fold, cell.weight_hh, cell.bias_ih, cell.bias_hh).view_as(nodes)
-
     def _whole(self, nodes: Tensor, there: Tensor) -> Tensor:
-        """The graph ``[B, 2d]`` from its nodes ``[B, W, d]``, of those that are there; zeros if none is."""
-        gate = torch.sigmoid(self.gate(nodes).squeeze(-1)) * there
-        pooled = torch.bmm(gate[:, None], nodes).squeeze(1)
-        return F.linear(pooled, self.project.weight) + gate.sum(1, keepdim=True) * self.project.bias
+        return whole_graph(nodes, there, self.gate, self.project)
 
     def _opened(
         self, nodes: Tensor, whole: Tensor, place: Tensor, number: Tensor, opens: np.ndarray
     ) -> Tensor:
-        """With node ``number: [B]`` begun in the graphs where one ``opens``."""
-        begun = (place == number[:, None]) & torch.as_tensor(opens)[:, None]
-        return torch.where(begun[..., None], self.start(whole)[:, None], nodes)
+        return joined_to(nodes, self.start(whole), place, number, torch.as_tensor(opens))
 
     def _ending(self, left: Tensor, like: Tensor) -> list[Tensor]:
         """How near the end is, ``[R, 1]``, if it is seen."""
@@ -297,12 +280,12 @@ class EdgeGraphModel(nn.Module):
             np.stack([np.pad(when, (0, lengths[0] - len(when)), mode="edge") for when in times])
         )
         edges = torch.zeros(len(times), lengths[0], 2, dtype=torch.int64)
-        count, fold = torch.zeros(len(times), dtype=torch.int64), self._folded()
+        count, fold = torch.zeros(len(times), dtype=torch.int64), folded(self.message, self.update)
         nodes = fold.new_zeros(len(times), 0, self.state)
         for t in range(lengths[0]):
             alive = int((lengths > t).sum())
             count, width = count[:alive], int(count[:alive].max()) + 2
-            nodes, rows, place = _fitted(nodes, alive, width), torch.arange(alive), torch.arange(width)
+            nodes, rows, place = fitted(nodes, alive, width), torch.arange(alive), torch.arange(width)
             ending = self._ending(torch.as_tensor(lengths[:alive] - t), fold)
 
             whole = self._whole(nodes, place < count[:, None])
@@ -329,7 +312,7 @@ class EdgeGraphModel(nn.Module):
                 alive * width,
                 alive * width**2,
             )
-            nodes = self._updated(nodes, adjacency.view(alive, width, width), degree, fold)
+            nodes = round_of_messages(nodes, adjacency.view(alive, width, width), degree, fold, self.update)
         return [found[:length].numpy().copy() for found, length in zip(edges, lengths, strict=True)]
 
     def _joined(
@@ -353,10 +336,3 @@ def _drawn(old: Tensor, new: Tensor, count: Tensor, generator: torch.Generator) 
     logits = torch.where(place < count[:, None], old, -torch.inf)
     logits = torch.where(place == count[:, None], new[:, None], logits)
     return torch.multinomial(logits.softmax(1), 1, generator=generator).squeeze(1)
-
-
-def _fitted(nodes: Tensor, alive: int, width: int) -> Tensor:
-    """The first ``alive`` graphs, cut or filled up with zeros to so many nodes."""
-    nodes = nodes[:alive, :width]
-    missing = width - nodes.shape[1]
-    return F.pad(nodes, (0, 0, 0, missing)) if missing else nodes

@@ -49,8 +49,6 @@ from zoo.models import create
 from zoo.models.bnn import PBPNetwork
 from zoo.seeds import stable_seed
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 NO_GATES = Gates(max_rhat=99, min_ess_bulk=0, max_divergence_share=1)
 FORTY = "40 passes over the data count it 40 times: no approximation of the posterior"
 SEED = 7
@@ -72,7 +70,7 @@ def reference(request) -> str:
 
 
 @pytest.fixture(scope="module")
-def graded(tmp_path_factory, reference, quick_compilation):
+def graded(tmp_path_factory, reference):
     """``zoo compare`` of messages without bias; slow: of both kinds, beside another guide, against chains
     that every gate lets pass."""
     folder = tmp_path_factory.mktemp("graded")
@@ -268,7 +266,7 @@ def test_flipped_bit_in_the_messages_is_found(graded, tmp_path, undrawn):
 
 
 @pytest.fixture(scope="module")
-def fitted(tmp_path_factory, quick_compilation):
+def fitted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fitted")
     table = write_csv(folder / "table.csv", linear_rows(40))
     result = fit(table, folder / "fit")

@@ -163,7 +163,7 @@ def test_bad_input_is_refused():
 def test_plan_of_a_batch():
     plan = Plan.of([edge_list([(0, 1), (2, 2)]), edge_list([(0, 0), (0, 1), (0, 2)])])
     assert plan.order.tolist() == [1, 0]
-    assert (plan.alive, plan.width) == ([2, 2, 1], [2, 3, 3])
+    assert (plan.layout.alive, plan.layout.width) == ([2, 2, 1], [2, 3, 3])
     assert plan.before.tolist() == [[0, 0], [1, 2], [2, 3]]
     assert plan.after_sender[:2].tolist() == [[1, 1], [1, 3]]
     assert plan.left.tolist() == [3, 2, 2, 1, 1]

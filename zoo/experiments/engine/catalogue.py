@@ -14,6 +14,7 @@ MODULES = (
     "zoo.experiments.lbbnn.declared",
     "zoo.experiments.sip.declared",
     "zoo.experiments.npl.declared",
+    "zoo.experiments.graphs.declared",
 )
 
 

@@ -18,7 +18,7 @@ from zoo.experiments.engine.published import (
     source_of,
 )
 
-PAPERS = ("sspbp", "lbbnn", "npl")
+PAPERS = ("sspbp", "lbbnn", "sip", "npl", "graphs")
 FOLDERS = {paper: published.ROOT / paper / "published" for paper in PAPERS}
 TABLES = [
     (paper, path.stem)
@@ -134,6 +134,7 @@ def test_numbers_copied_by_hand_from_the_print():
         ("sspbp/table-a6", ("yacht", "pbp", "10x10", "log_likelihood_published"), "-2.687 ± 0.054"),
         ("sspbp/table-a5", ("naval", "sspbp", "100", "log_likelihood_published"), "3.895 ± 0.012"),
         ("sspbp/reference-program", ("yacht", "pbp", "80-20", "rmse"), "1.24 ± 0.09"),
+        ("graphs/table-5.1", ("tumblr", "doubled", "default", "avg_repeated_edges"), "128.16"),
         ("lbbnn/mnist", ("mnist", "lrt", "default", "accuracy_mean"), "0.9835 / 0.9846 / 0.9860"),
         ("lbbnn/mnist", ("mnist", "gaussian", "default", "accuracy"), "0.9820 / 0.9830 / 0.9850"),
         ("lbbnn/mnist", ("mnist", "concrete", "default", "density_mean"), "0.092"),

@@ -1,0 +1,134 @@
+"""Guides over orders of edges: laws that sum to one, bounds that hold and are reached."""
+
+from __future__ import annotations
+
+import math
+
+import pyro
+import pytest
+import torch
+from pyro.infer import SVI, Trace_ELBO
+from torch import Tensor
+
+from guides.variational.orderings import (
+    BreadthFirst,
+    ExactOrders,
+    LearnedOrders,
+    OrderedGraph,
+    OrderScorer,
+    UniformOrders,
+    bound,
+    enumerated,
+    orders,
+)
+
+GRAPHS = {
+    "path": torch.tensor([(0, 1), (1, 2), (2, 3)]),
+    "triangle-and-tail": torch.tensor([(0, 1), (1, 2), (0, 2), (2, 3)]),
+    "two-parts": torch.tensor([(0, 1), (2, 3), (3, 4)]),
+}
+
+
+def grown(every: Tensor) -> Tensor:
+    """A made-up model: new senders are rare, and so are edges between two new nodes; ``[S]``."""
+    values = []
+    for order in every.tolist():
+        there: set[int] = set()
+        total = 0.0
+        for sender, recipient in order:
+            total += math.log(0.1 if sender not in there else 0.9 / max(1, len(there)))
+            there.add(sender)
+            total += math.log(0.6 if recipient not in there else 0.4 / len(there))
+            there.add(recipient)
+        values.append(total)
+    return torch.tensor(values)
+
+
+def scorer(seed: int) -> OrderScorer:
+    torch.manual_seed(seed)
+    found = OrderScorer()
+    for parameter in found.parameters():
+        torch.nn.init.normal_(parameter)
+    return found
+
+
+LAWS = {
+    "uniform": UniformOrders,
+    "breadth-first": BreadthFirst,
+    "learned": lambda edges: LearnedOrders(edges, scorer(1)),
+    "exact": lambda edges: ExactOrders(edges, grown),
+}
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_laws_sum_to_one_and_their_bounds_hold(law, graph):
+    edges = GRAPHS[graph]
+    every, _, evidence = enumerated(edges, grown)
+    count = math.factorial(len(edges)) * 2 ** len(edges)
+    assert len(every) == len({str(order) for order in every.tolist()}) == count
+    q = LAWS[law](edges)
+    with torch.no_grad():
+        assert q.log_prob(every).exp().sum().item() == pytest.approx(1, abs=1e-5)
+        value = bound(q, grown, every)
+    assert value <= evidence + 1e-5
+    assert (abs(value - evidence) < 1e-5) == (law == "exact")
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_draws_follow_the_law(law):
+    edges = GRAPHS["path"][:2]
+    q, every = LAWS[law](edges), torch.tensor(list(orders(edges)))
+    torch.manual_seed(3)
+    drawn = q.sample((800,))
+    shares = (drawn[:, None] == every[None]).all(-1).all(-1).float().mean(0)
+    with torch.no_grad():
+        torch.testing.assert_close(shares, q.log_prob(every).exp(), atol=0.06, rtol=0)
+    assert q.sample().shape == (2, 2)
+
+
+def test_breadth_first_finishes_a_node_before_the_next():
+    torch.manual_seed(0)
+    law = BreadthFirst(GRAPHS["triangle-and-tail"])
+    for order in law.sample((20,)).tolist():
+        found: list[int] = []
+        for sender, recipient in order:
+            found += [node for node in (sender, recipient) if node not in found]
+        senders = [found.index(sender) for sender, _ in order]
+        assert senders == sorted(senders)
+        assert senders[0] == 0
+
+
+def test_training_by_svi_raises_the_bound():
+    edges = GRAPHS["path"]
+    every, _, evidence = enumerated(edges, grown)
+    torch.manual_seed(2)
+    pyro.clear_param_store()
+    module = OrderScorer()
+
+    def guide(edges: Tensor) -> None:
+        pyro.module("scorer", module)
+        pyro.sample("order", LearnedOrders(edges, module))
+
+    with torch.no_grad():
+        before = bound(LearnedOrders(edges, module), grown, every)
+        uniform = bound(UniformOrders(edges), grown, every)
+    assert before.item() == pytest.approx(uniform.item(), abs=1e-5)
+    svi = SVI(OrderedGraph(grown), guide, pyro.optim.Adam({"lr": 0.05}), Trace_ELBO(num_particles=4))
+    losses = [svi.step(edges) for _ in range(60)]
+    with torch.no_grad():
+        after = bound(LearnedOrders(edges, module), grown, every)
+    assert evidence >= after > before + 0.6 * (evidence - before)
+    assert -sum(losses[-10:]) / 10 == pytest.approx(after.item(), abs=0.8)
+
+
+def test_bad_input_is_refused():
+    with pytest.raises(ValueError, match="without loops and repeated"):
+        UniformOrders(torch.tensor([(0, 1), (1, 0)]))
+    with pytest.raises(ValueError, match="without loops"):
+        UniformOrders(torch.tensor([(0, 0)]))
+    with pytest.raises(ValueError, match="without edges"):
+        BreadthFirst(torch.empty(0, 2, dtype=torch.int64))
+    with pytest.raises(ValueError, match="7 edges have too many orders"):
+        next(orders(torch.tensor([(i, i + 1) for i in range(7)])))
+    assert UniformOrders(GRAPHS["path"]).log_prob(torch.tensor([[(0, 1), (0, 1), (0, 1)]])) == -math.inf

@@ -1,0 +1,70 @@
+"""Graphs of one's own on the command line: fitted, kept, and drawn anew."""
+
+from __future__ import annotations
+
+import networkx as nx
+import numpy as np
+import pytest
+
+from data_loaders.edge_tables import load_edges, write_edges
+from data_loaders.random_graphs import draw_graphs
+from tests.zoo.cli_helpers import run_zoo
+from zoo.commands.graphs import fit_edges, is_edge_fit, sample_edges
+from zoo.errors import UserError
+from zoo.fitting.graphs import GraphTraining, fit_graphs
+
+
+@pytest.fixture
+def edges(tmp_path):
+    path = tmp_path / "edges.csv"
+    write_edges(path, draw_graphs("ladders", 8, 1))
+    return path
+
+
+def test_fit_is_kept_and_draws(edges, tmp_path):
+    out = tmp_path / "fit"
+    result = run_zoo("fit", edges, "--model", "edge-graph", "--steps", 2, "--out", out)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "2 epochs" in result.stdout
+    assert is_edge_fit(out)
+    assert (
+        "holds this fit already"
+        in run_zoo("fit", edges, "--model", "edge-graph", "--steps", 2, "--out", out).stdout
+    )
+    assert sample_edges(out, tmp_path / "new.csv", 5, seed=3) == sum(
+        map(len, new := load_edges(tmp_path / "new.csv"))
+    )
+    lengths = {len(graph) for graph in load_edges(edges)}
+    assert len(new) == 5
+    assert {len(graph) for graph in new} <= lengths
+    sample_edges(out, tmp_path / "again.csv", 5, seed=3)
+    assert (tmp_path / "again.csv").read_bytes() == (tmp_path / "new.csv").read_bytes()
+
+
+def test_times_are_kept(edges, tmp_path):
+    fit_edges(edges, tmp_path / "fit", GraphTraining(epochs=1), timed=True)
+    sample_edges(tmp_path / "fit", tmp_path / "new.csv", 2)
+    for graph in load_edges(tmp_path / "new.csv"):
+        np.testing.assert_array_equal(graph.times, np.arange(len(graph)))
+
+
+def test_bad_input_is_one_line(edges, tmp_path):
+    result = run_zoo("fit", tmp_path / "none.csv", "--model", "edge-graph", "--out", tmp_path / "x")
+    assert result.exit_code == 2
+    assert "cannot be read" in result.stderr
+    result = run_zoo("fit", edges, "--model", "edge-graph", "--steps", 0, "--out", tmp_path / "x")
+    assert result.stderr == "zoo: --steps, --lr and --batch-size must be positive\n"
+    result = run_zoo("fit", edges, "--model", "edge-graph", "--guide", "pbp", "--out", tmp_path / "x")
+    assert "--guide does not apply to model 'edge-graph'" in result.stderr
+    with pytest.raises(UserError, match="holds no config"):
+        sample_edges(tmp_path, tmp_path / "new.csv", 2)
+    assert not (tmp_path / "x").exists()
+
+
+def test_networkx_graphs_of_ones_own():
+    graphs = [nx.relabel_nodes(nx.path_graph(n), {0: "start"}) for n in range(3, 9)]
+    model, fit = fit_graphs(graphs, settings=GraphTraining(epochs=2))
+    assert fit.best in (1, 2)
+    assert all(isinstance(graph.simple(), nx.Graph) for graph in model.sample(3, 4))
+    with pytest.raises(UserError, match="two at least, not 1"):
+        fit_graphs(graphs[:1])

@@ -1,0 +1,148 @@
+"""The cells of the experiments on growing graphs, tiny, and what their declarations promise."""
+
+from __future__ import annotations
+
+import math
+import os
+
+import numpy as np
+import pytest
+import torch
+
+from data_loaders.edge_lists import edge_list
+from data_loaders.random_graphs import draw_graphs
+from zoo.errors import FailedError, UserError
+from zoo.experiments import Cell
+from zoo.experiments.engine.declaration import Record
+from zoo.experiments.graphs import hollywood, models, sets
+from zoo.experiments.graphs.declared import EXPERIMENTS, PASSED
+from zoo.experiments.graphs.plots import plot_examples, plot_growth, plot_senders
+from zoo.fitting.graphs import GraphTraining, median_gap, nats, nats_an_edge, train
+from zoo.models.edge_graph import EdgeGraphModel
+
+NEEDS_MIRROR = pytest.mark.skipif("ZOO_DATA" not in os.environ, reason="ZOO_DATA is not set: no real files")
+BY_NAME = {experiment.name: experiment for experiment in EXPERIMENTS}
+OPTIONS = {"graphs": 20, "epochs": 1, "lr": 5e-3, "window": 5, "lowest": 3, "highest": 8}
+
+
+@pytest.fixture
+def cell(tmp_path):
+    def make(method, dataset="cycles", setting="default", **options) -> Cell:
+        folder = tmp_path / f"{dataset}-{method}-{setting}"
+        folder.mkdir(exist_ok=True)
+        return Cell("x", dataset, method, setting, 0, options={**OPTIONS, **options}, folder=folder)
+
+    return make
+
+
+def assert_declared(name, figures):
+    assert set(figures) <= set(BY_NAME[f"graphs/{name}"].metrics)
+    assert all(math.isfinite(value) for value in figures.values())
+
+
+# ------------------------------------------------------------------------------------------------ training
+
+
+def test_training_keeps_the_best_epoch_and_learns():
+    graphs = draw_graphs("cycles", 70, 1)
+    model = EdgeGraphModel(seed=1)
+    before = nats_an_edge(model, graphs[50:])
+    fit = train(model, graphs[:50], graphs[50:], GraphTraining(epochs=5, batch=10, lr=1e-2))
+    assert min(fit.validation) == fit.validation[fit.best - 1] < 0.5 * before
+    assert nats_an_edge(model, graphs[50:]) == pytest.approx(min(fit.validation), rel=1e-6)
+    assert all(math.isfinite(norm) for norm in fit.gradient)
+    assert nats(model, graphs[50:53])[1] == pytest.approx(nats(model, graphs[51:52])[0], rel=1e-4)
+
+
+def test_training_stops_where_patience_ends_and_says_what_fails():
+    graphs = draw_graphs("ladders", 6, 1)
+    fit = train(EdgeGraphModel(), graphs[:3], graphs[3:], GraphTraining(epochs=9, lr=0.0, patience=2))
+    assert (len(fit.validation), fit.best) == (3, 1)
+    model = EdgeGraphModel()
+    torch.nn.init.constant_(model.gate.weight, math.nan)
+    with pytest.raises(FailedError, match="not finite in epoch 1"):
+        train(model, graphs[:3], graphs[3:])
+    with pytest.raises(UserError, match="training needs graphs"):
+        train(model, [], graphs)
+
+
+def test_unit_of_time():
+    assert median_gap([edge_list([(0, 1)] * 4, [0, 0, 7, 10]), edge_list([(0, 1)])]) == 5
+    assert median_gap([edge_list([(0, 1), (0, 1)], [3, 3])]) == 1
+
+
+# ------------------------------------------------------------------------------------------------- the cells
+
+
+@pytest.mark.parametrize("method", ["perfect", "ours_time", "ours_no_time", "deepgmg"])
+def test_cells_of_the_synthetic_table(method, cell):
+    figures = models.compare(cell(method))
+    assert_declared("table-5.3", figures)
+    assert ("nats" in figures) == (method != "perfect")
+    assert "valid" in figures
+    assert (figures["valid"] == 1) == (method == "perfect")
+
+
+@NEEDS_MIRROR
+@pytest.mark.parametrize("setting", PASSED)
+def test_cells_of_the_real_table(setting, cell):
+    figures = models.compare(cell("ours_time", "tumblr", setting, graphs=10))
+    assert_declared("table-5.4", figures)
+    assert "valid" not in figures
+
+
+@NEEDS_MIRROR
+def test_parts_do_not_overlap():
+    for name, total in (("cycles", 24), ("highschool", 20)):
+        parts = sets.split(name, 20, 1)
+        found = [id(graph) for part in parts for graph in part]
+        assert len(found) == len(set(found)) == total
+        assert len(parts.fresh) == (len(parts.test) if name == "cycles" else 0)
+
+
+def test_cells_of_the_hollywood_process(cell):
+    place = cell("ours_no_time", "hollywood")
+    figures = hollywood.grade_senders(place)
+    assert_declared("figure-5.2", figures)
+    assert figures["gap"] > 0
+    with np.load(place.folder / "senders.npz") as stored:
+        for name in ("ours", "exact"):
+            np.testing.assert_allclose(stored[name].sum(1), 1, atol=1e-5)
+            assert stored[name][0, 0] == pytest.approx(1)
+    record = Record(place, "ok", figures, 1.0, place.folder)
+    plot_senders(place.folder / "senders.png", [record])
+    for method in ("process", "ours_no_time"):
+        place = cell(method, "hollywood")
+        figures = hollywood.grade_growth(place)
+        assert_declared("figure-5.3", figures)
+    assert 0.3 < figures["nodes"] < 3
+    plot_growth(place.folder / "growth.png", [Record(place, "ok", figures, 1.0, place.folder)])
+    assert (place.folder / "senders.png").stat().st_size > 5000
+    assert (place.folder / "growth.png").stat().st_size > 5000
+
+
+def test_pictures_of_graphs(cell, tmp_path):
+    records = []
+    for method in ("perfect", "deepgmg"):
+        place = cell(method, graphs=30)
+        figures = models.draw(place)
+        assert_declared("figure-5.4", figures)
+        records.append(Record(place, "ok", figures, 1.0, place.folder))
+    plot_examples(tmp_path / "examples.png", records)
+    assert (tmp_path / "examples.png").stat().st_size > 5000
+    plot_examples(tmp_path / "none.png", [])
+    assert not (tmp_path / "none.png").exists()
+
+
+# ------------------------------------------------------------------------------------------ the declarations
+
+
+def test_every_number_in_print_has_its_place():
+    assert len(BY_NAME["graphs/table-5.1"].published) == 40
+    assert len(BY_NAME["graphs/table-5.3"].published) == 48
+    table = BY_NAME["graphs/table-5.4"]
+    assert len(table.published) == 20 + 4 * (20 + 24)
+    assert all(place[:3] in set(table.combinations()) for place in table.published)
+    assert not any(place[:2] == ("mit", "ours_time") for place in table.published)
+    senders = table.published["mit", "ours_no_time", "mean", "ks_density"]
+    assert str(senders).startswith("0.8245")

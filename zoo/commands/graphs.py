@@ -1,0 +1,105 @@
+"""``zoo fit edges.csv --model edge-graph``: a model of one's own graphs, kept for drawing new ones."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.progress import Progress
+from safetensors.torch import load_file, save_file
+
+from data_loaders.edge_lists import EdgeList
+from data_loaders.edge_tables import load_edges, write_edges
+from zoo.errors import UserError
+from zoo.files.output import output_folder, read_config
+from zoo.files.sealed import is_finished, read_seal, write_seal
+from zoo.fitting.graphs import GraphTraining, fit_graphs
+from zoo.fitting.methods import Watch
+from zoo.models.edge_graph import EdgeGraphModel
+
+#: Name of the model on the command line, which is also what the folder's configuration says.
+EDGE_GRAPH, STATE = "edge-graph", "fit.safetensors"
+
+
+def fit_edges(
+    path: str | Path,
+    out: str | Path,
+    settings: GraphTraining,
+    *,
+    timed: bool = False,
+    progress: Progress | None = None,
+) -> str:
+    """Fits the graphs of a CSV file, a tenth of which validates; a folder that holds the fit is left as it
+    is.
+
+    Returns what to tell.
+
+    :raises UserError: a folder that cannot be written or belongs to another fit, too few graphs
+    :raises DataError: a file that cannot be read
+    """
+    graphs = load_edges(path)
+    about = {"timed": timed, "training": asdict(settings), "graphs": len(graphs)}
+    config = {
+        "command": "fit",
+        "model": EDGE_GRAPH,
+        "data": str(path),
+        "fingerprint": _fingerprint(graphs),
+        **about,
+    }
+    with output_folder(out, config) as folder:
+        state = folder / STATE
+        if is_finished(state, about):
+            return f"{out} holds this fit already"
+        model, fit = fit_graphs(
+            graphs, EdgeGraphModel(timed=timed, seed=settings.seed), settings, Watch(progress)
+        )
+        numbers = {"lengths": torch.tensor([len(graph) for graph in graphs])}
+        if timed:
+            numbers["times"] = torch.as_tensor(np.concatenate([graph.times for graph in graphs]))
+        save_file({**{f"model.{k}": v for k, v in model.state_dict().items()}, **numbers}, state)
+        write_seal(state, about)
+    best = fit.validation[fit.best - 1]
+    return (
+        f"{len(fit.training)} epochs in {fit.seconds:.1f} s, the best one {fit.best}: {best:.3f} nats an "
+        "edge on the graphs held out"
+    )
+
+
+def is_edge_fit(folder: str | Path) -> bool:
+    """Whether a folder of ``zoo fit`` holds a model of growing graphs."""
+    return read_config(folder).get("model") == EDGE_GRAPH
+
+
+def sample_edges(folder: str | Path, out: str | Path, number: int, seed: int = 0) -> int:
+    """Writes graphs drawn from a fit, each with the number of edges, and the times, of a training graph drawn
+    at random; returns how many edges they have.
+
+    :raises UserError: no finished fit
+    """
+    state = Path(folder) / STATE
+    if not is_edge_fit(folder) or not state.exists():
+        raise UserError(f"{folder} holds no finished fit of model {EDGE_GRAPH}")
+    about, tensors = read_seal(state), load_file(state)
+    model = EdgeGraphModel(timed=about["timed"])
+    model.load_state_dict({k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")})
+    lengths = tensors["lengths"].numpy()
+    chosen = np.random.default_rng(seed).integers(len(lengths), size=number)
+    times = None
+    if about["timed"]:
+        of_graph = np.split(tensors["times"].numpy(), np.cumsum(lengths)[:-1])
+        times = [of_graph[i] for i in chosen]
+    graphs = model.sample(number, lengths[chosen].tolist(), times=times, seed=seed)
+    write_edges(out, graphs)
+    return sum(map(len, graphs))
+
+
+def _fingerprint(graphs: Sequence[EdgeList]) -> str:
+    digest = hashlib.sha256()
+    for graph in graphs:
+        digest.update(json.dumps(graph.edges.shape).encode() + graph.edges.tobytes() + graph.times.tobytes())
+    return digest.hexdigest()[:16]

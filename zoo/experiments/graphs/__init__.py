@@ -1,0 +1,1 @@
+"""Ott 2022, dissertation, chapter 5: growing graphs."""

@@ -1,0 +1,225 @@
+"""Ott (2022), dissertation, chapter 5: growing graphs, and the process that grades their model.
+
+Tables 5.1, 5.3 and 5.4 and Figures 5.2 to 5.4; Table 5.2 holds the scales of the kernels
+(:data:`zoo.evaluation.graphs.SCALES`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from zoo.experiments.engine.declaration import Deferred, Effort, Experiment, Place, Published, Source
+from zoo.experiments.engine.published import Row, explanations, published_numbers, read_table, source_of
+
+if TYPE_CHECKING:
+    from zoo.experiments.engine.declaration import Record
+
+PAPER = "graphs"
+SYNTHETIC = ("ba", "cycles", "dnnd", "ladders")
+REAL = ("dblp", "facebook", "highschool", "infectious", "mit", "tumblr")
+PROPERTIES = {
+    "graphs": "number of graphs; of the synthetic sets training and validation",
+    "avg_nodes": "mean number of nodes",
+    "avg_edges": "mean number of edges; of doubled contacts lines of the file",
+    "avg_repeated_edges": "mean number of edges less that of pairs of nodes that are joined",
+}
+HOLLYWOOD_OPTIONS = {"graphs": 500, "lowest": 50, "highest": 500, "epochs": 15, "lr": 5e-3}
+HOLLYWOOD_LOOK = {"graphs": 100, "lowest": 10, "highest": 40, "epochs": 15, "lr": 5e-3}
+
+
+def _kind(dataset: str) -> bool:
+    return dataset in REAL
+
+
+def _as_printed(row: Row) -> Place:
+    """The print's counts are of doubled contacts."""
+    return row.dataset, "doubled" if _kind(row.dataset) else "once", "default", row.metric
+
+
+def draw_senders(out: Path, records: Sequence[Record]) -> None:
+    """``figure-5.2.png``"""
+    from zoo.experiments.graphs.plots import plot_senders
+
+    plot_senders(out / "figure-5.2.png", records)
+
+
+def draw_growth(out: Path, records: Sequence[Record]) -> None:
+    """``figure-5.3.png``"""
+    from zoo.experiments.graphs.plots import plot_growth
+
+    plot_growth(out / "figure-5.3.png", records)
+
+
+def draw_examples(out: Path, records: Sequence[Record]) -> None:
+    """``figure-5.4.png``"""
+    from zoo.experiments.graphs.plots import plot_examples
+
+    plot_examples(out / "figure-5.4.png", records)
+
+
+#: What generated graphs are compared by; the first four are of the print.
+COMPARED = {
+    "mmd_degree": "MMD of degree histograms, kernel exp(-tv^2 / 2), biased, as the print; lower is better",
+    "mmd_cluster": "MMD of local clustering, 100 bins, kernel exp(-tv^2 / 0.02); lower is better",
+    "mmd_spectral": "MMD of the normalised Laplacian's spectrum, 200 bins, kernel exp(-tv^2 / 2); lower is "
+    "better",
+    "ks_density": "Kolmogorov-Smirnov distance of densities; lower is better",
+    "nats": "minus log-likelihood of a test graph and its order; of deepgmg of the simple graph given its "
+    "nodes; a cycle cannot have less than 3.434 where the end is not seen",
+    "unique": "share of different graphs, up to isomorphism",
+    "novel": "share of graphs that are isomorphic to no training graph",
+    "valid": "share of cycles, or of ladders; other sets have none",
+    "gradient": "largest norm of a gradient in training, before clipping",
+    "epoch": "whose parameters were kept",
+}
+QUESTIONS = {
+    "As printed": ("mmd_degree", "mmd_cluster", "mmd_spectral", "ks_density"),
+    "Likelihood": ("nats",),
+    "Shares of generated graphs": ("unique", "novel", "valid"),
+    "Training": ("gradient", "epoch"),
+}
+MODELS = ("perfect", "ours_time", "ours_no_time", "deepgmg")
+#: How messages are passed on real sets: their mean, once a contact; their sum; along the last 50 edges; and
+#: of contacts that stand twice.
+PASSED = ("mean", "sum", "window", "doubled")
+NOTES = {
+    (
+        "*",
+        "perfect",
+        "*",
+        "*",
+    ): "graphs of the same law, no model: the floor of every score; of real sets a sample of training graphs",
+}
+LOOK = {"graphs": 60, "epochs": 3, "lr": 5e-3, "window": 50}
+RUN = {"graphs": 1000, "epochs": 60, "lr": 5e-3, "window": 50}
+
+
+def _beside(row: Row) -> Place:
+    return row.dataset, row.method, "default", row.metric
+
+
+def _beside_all() -> dict[Place, Published]:
+    """Table 5.4: the numbers of its edge models stand beside all settings of ours."""
+    found = {}
+    for setting in PASSED:
+
+        def place(row: Row, setting: str = setting) -> Place | None:
+            return (row.dataset, row.method, setting, row.metric) if _passes(row.method, setting) else None
+
+        found |= published_numbers(read_table(PAPER, "table-5.4"), place)
+    return found
+
+
+def _passes(method: str, setting: str) -> bool:
+    return method.startswith("ours") or setting == PASSED[0]
+
+
+def _figure(number: str) -> Source:
+    return replace(source_of(PAPER, "table-5.3")[0], table=f"Figure {number}")
+
+
+EXPERIMENTS = (
+    Experiment(
+        name="graphs/table-5.1",
+        summary="Properties of the sets of graphs, every contact doubled as in the files and in the print, "
+        "and once.",
+        source=source_of(PAPER, "table-5.1")[0],
+        run=Deferred("graphs.sets", "describe_set"),
+        metrics=PROPERTIES,
+        datasets=(*SYNTHETIC, *REAL),
+        methods=("doubled", "once"),
+        quick=Effort(trials=1, cost="10 seconds", options={"graphs": 200}),
+        full=Effort(trials=1, cost="20 seconds", options={"graphs": 1000}),
+        published=published_numbers(read_table(PAPER, "table-5.1"), _as_printed),
+        published_error=source_of(PAPER, "table-5.1")[1],
+        explained=explanations(PAPER, "table-5.1"),
+        exists=lambda dataset, method, setting: _kind(dataset) or method == "once",
+    ),
+    Experiment(
+        name="graphs/figure-5.2",
+        summary="The edge model on graphs of the Hollywood process, alpha = 1, sigma = 0.7, whose exact "
+        "likelihood and sender probabilities it is graded against; drawn in figure-5.2.png.",
+        source=_figure("5.2"),
+        run=Deferred("graphs.hollywood", "grade_senders"),
+        metrics={
+            "gap": "minus log-likelihood of test graphs less that of the process, nats an edge; 0 is best",
+            "exact": "minus log-likelihood of the process on the test graphs, nats an edge",
+            "senders": "total variation distance to the exact law of the next sender, mean over all edges of "
+            "test graphs; lower is better",
+            "gradient": "largest norm of a gradient in training, before clipping",
+        },
+        datasets=("hollywood",),
+        methods=("ours_no_time", "ours_time"),
+        quick=Effort(trials=1, cost="2 minutes", options=HOLLYWOOD_LOOK),
+        full=Effort(trials=1, cost="2 hours", options=HOLLYWOOD_OPTIONS),
+        finish=draw_senders,
+    ),
+    Experiment(
+        name="graphs/figure-5.3",
+        summary="Nodes against edges: exact mean, graphs of the Hollywood process and of the edge model "
+        "trained on them; drawn in figure-5.3.png.",
+        source=_figure("5.3"),
+        run=Deferred("graphs.hollywood", "grade_growth"),
+        metrics={
+            "nodes": "mean number of nodes of the longest graphs over the exact mean; 1 is right",
+            "worst": "largest distance of mean nodes to the exact mean along the growth, over the latter",
+        },
+        datasets=("hollywood",),
+        methods=("process", "ours_no_time"),
+        quick=Effort(trials=1, cost="2 minutes", options=HOLLYWOOD_LOOK),
+        full=Effort(trials=1, cost="1 hour", options=HOLLYWOOD_OPTIONS),
+        finish=draw_growth,
+    ),
+    Experiment(
+        name="graphs/figure-5.4",
+        summary="Graphs of the synthetic sets, and graphs that models drew, side by side in figure-5.4.png.",
+        source=_figure("5.4"),
+        run=Deferred("graphs.models", "draw"),
+        metrics={name: COMPARED[name] for name in ("unique", "novel", "valid")},
+        datasets=SYNTHETIC,
+        methods=("perfect", "deepgmg", "ours_no_time"),
+        quick=Effort(trials=1, cost="3 minutes", options=LOOK),
+        full=Effort(trials=1, cost="1 hour on 2 cores", options=RUN),
+        notes=NOTES,
+        finish=draw_examples,
+    ),
+    Experiment(
+        name="graphs/table-5.3",
+        summary="Synthetic sets: graphs that models drew against test graphs, as many with as many; the row "
+        "perfect is the floor.",
+        source=source_of(PAPER, "table-5.3")[0],
+        run=Deferred("graphs.models", "compare"),
+        metrics=COMPARED,
+        datasets=SYNTHETIC,
+        methods=MODELS,
+        quick=Effort(trials=1, cost="4 minutes", options=LOOK),
+        full=Effort(trials=4, cost="4 hours on 2 cores", options=RUN),
+        published=published_numbers(read_table(PAPER, "table-5.3"), _beside),
+        published_error=source_of(PAPER, "table-5.3")[1],
+        explained=explanations(PAPER, "table-5.3"),
+        notes=NOTES,
+        questions=QUESTIONS,
+    ),
+    Experiment(
+        name="graphs/table-5.4",
+        summary="Real sets: as table 5.3, with messages as means and sums, along a window of edges, and of "
+        "contacts that stand twice, as in the print.",
+        source=source_of(PAPER, "table-5.4")[0],
+        run=Deferred("graphs.models", "compare"),
+        metrics=COMPARED,
+        datasets=REAL,
+        methods=MODELS,
+        settings=PASSED,
+        quick=Effort(trials=1, cost="20 minutes on 2 cores", options=LOOK),
+        full=Effort(trials=4, cost="4 days on 2 cores", options=RUN),
+        published=_beside_all(),
+        published_error=source_of(PAPER, "table-5.4")[1],
+        explained=explanations(PAPER, "table-5.4"),
+        exists=lambda dataset, method, setting: _passes(method, setting),
+        notes=NOTES,
+        questions=QUESTIONS,
+    ),
+)
