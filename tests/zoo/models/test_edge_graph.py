@@ -112,6 +112,12 @@ def test_batches_do_not_matter():
     assert max(len(batch) for batch in batches(graphs, 2)) == 2
 
 
+def test_long_graphs_come_in_smaller_batches():
+    """A contact sequence of 20 nodes and 6726 edges, the longest of the real sets, goes alone."""
+    short, long = (edge_list(np.arange(2 * m).reshape(-1, 2) % 20) for m in (100, 6726))
+    assert list(batches([long, short, long, short], 32)) == [[1, 3], [0], [2]]
+
+
 def test_pyro_sites_hold_the_likelihood():
     model, graphs = double(), mixed_graphs()
     trace = poutine.trace(model).get_trace(graphs)
