@@ -44,6 +44,8 @@ bench: $(READY) ## speed, as ratios measured side by side
 	$(BIN)/python benchmarks/reference.py
 	$(BIN)/python benchmarks/message_passing.py
 	$(BIN)/python benchmarks/message_passing_robustness.py
+	$(BIN)/python benchmarks/sparse_implicit_process.py
+	$(BIN)/python benchmarks/bootstrap.py
 	$(BIN)/python benchmarks/edge_graph.py
 
 tutorials: $(READY) ## render tutorials/*.py to notebooks in out/tutorials

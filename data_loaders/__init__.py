@@ -5,11 +5,14 @@
     data = load("boston", split=3)
     scale = Standardizer.fit(data.x_train, data.y_train, task=data.task)
 
+    table = load_density("sachs")  # rows without a target
+
 Some sets ship with this package or with scikit-learn. The files of the others come from the folder named by
 the environment variable ZOO_DATA, else from the cache (ZOO_CACHE), else from their original address. Every
 error raised on purpose is a `DataError` with a message of one line.
 """
 
+from data_loaders.densities import DensityData, load_density
 from data_loaders.errors import DataError
 from data_loaders.loading import describe, fetch, list_datasets, load
 from data_loaders.records import Dataset, Description
@@ -21,6 +24,7 @@ __all__ = [
     "LAWS",
     "DataError",
     "Dataset",
+    "DensityData",
     "Description",
     "Standardizer",
     "ToyLaw",
@@ -32,4 +36,5 @@ __all__ = [
     "list_datasets",
     "load",
     "load_csv",
+    "load_density",
 ]

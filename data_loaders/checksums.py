@@ -24,6 +24,8 @@ FILE_SHA256: Mapping[str, str] = MappingProxyType(
         "toy/snelson.npz": "38a78e3faae334832bb2eb9147d88f59f8f2e5cea7f6a9ce44c603a6235c21a4",
         "toy/sip_bimodal.npz": "989f2a56da5d8e7b838473274bcf760bd8d1fdac2b46537fbb24c03388f40ca2",
         "toy/sip_heteroscedastic.npz": "f0d8c47d8ada607e29a53b19413e1a48049148acf349b63413d3b9d690068bc2",
+        "large/airline_subset.npz": "8d4bc2693593996a1264db709d39673f02ec4f0c9da3587106b296447c65a216",
+        "large/kin40k.npz": "2f43b84b965b63cf9cbe38e23a7603e67b07d91f257ad4e0cbe3b75b18d8586f",
         "varsel/us_crime.npz": "91a2f80de90c47f46dee9e975134a76e4d308b7cd5500cbddacca113a74717a8",
         "varsel/mjmcmc_sim_linear.npz": "a6bf13af17b182a1e23f1dfcd4f74532ef8f70e704aec2ba0cd672371f081adb",
         "varsel/mjmcmc_sim_logistic.npz": "4615c52631a7895ff52d9188e142a99c97120953ea93ee8345584d2c41093e1d",

@@ -284,4 +284,43 @@ _PICKS = (
     ),
 )
 
-SPLIT_SETS: tuple[Entry, ...] = (*_UCI, *_BUNDLED, *_TOY, *_PICKS)
+_LARGE = (
+    Entry(
+        name="kin40k",
+        family="large",
+        task="regression",
+        rows=40_000,
+        features=8,
+        feature_names=tuple(f"x{i}" for i in range(1, 9)),
+        target="y",
+        licence="MIT (treforevans/uci_datasets)",
+        source="github.com/treforevans/uci_datasets kin40k",
+        splits=10,
+        file="large/kin40k.npz",
+        sha256=FILE_SHA256["large/kin40k.npz"],
+        oddities=("features are standardised; a simulated robot arm, nearly without noise",),
+    ),
+    Entry(
+        name="airlines",
+        family="large",
+        task="regression",
+        rows=27_272,
+        features=8,
+        feature_names=(
+            *("Month", "DayofMonth", "DayOfWeek", "DepTime", "ArrTime", "AirTime", "Distance", "Year"),
+        ),
+        target="ArrDelay",
+        licence="public domain (US Bureau of Transportation Statistics)",
+        source="github.com/h2oai/h2o-2 smalldata/airlines/allyears2k_headers.zip",
+        splits=10,
+        file="large/airline_subset.npz",
+        sha256=FILE_SHA256["large/airline_subset.npz"],
+        oddities=(
+            "some 2000 flights for each year 1995 to 2008, without cancelled and diverted ones",
+            "Month is 1 throughout, and the age of the plane is not known: not the columns of the papers",
+            "DepTime and ArrTime are minutes after midnight here; the target has minutes of delay",
+        ),
+    ),
+)
+
+SPLIT_SETS: tuple[Entry, ...] = (*_UCI, *_BUNDLED, *_TOY, *_PICKS, *_LARGE)

@@ -138,7 +138,7 @@ def load_graphs(name: str, *, doubled: bool = False) -> GraphSet:
     """The set `name`: edges by time, ties in the order of the file; static sets in the order of the file.
 
     :param doubled: every contact of a temporal set twice, as in its file
-    :raises DataError: an unknown name, a file that is missing or fails its checksum, a static set doubled
+    :raises DataError: an unknown name, a file that is missing or fails its checksum, `doubled` for others
     """
     if name not in GRAPH_SETS:
         known = ", ".join(GRAPH_SETS)

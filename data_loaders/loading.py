@@ -18,6 +18,8 @@ from data_loaders.splits import check_split, rows_of
 
 # Sets whose variables are selected under Zellner's g-prior, with g the number of rows.
 _G_PRIOR = ("us_crime", "mjmcmc_sim_linear")
+# Columns of the large sets that hold times of day as hhmm.
+_CLOCKS = ("DepTime", "ArrTime")
 
 
 def list_datasets() -> list[str]:
@@ -126,5 +128,7 @@ def _table(known: Entry, arrays: Arrays) -> Whole:
     """A set that is one table."""
     x, y = np.ascontiguousarray(arrays["X"], dtype=np.float64), arrays["y"].astype(np.float64)
     names = known.feature_names or tuple(str(name) for name in arrays["feature_names"])
+    for place in (names.index(name) for name in _CLOCKS if known.family == "large" and name in names):
+        x[:, place] = 60 * (x[:, place] // 100) + x[:, place] % 100
     extras = {"g": float(len(y))} if known.name in _G_PRIOR else {}
     return Whole(x, y, names, known.target, extras=extras)

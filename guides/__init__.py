@@ -1,9 +1,11 @@
 """Guides for any Pyro model, and the posteriors they are graded against."""
 
 from guides.bootstrap.posterior_bootstrap import PosteriorBootstrap
+from guides.bootstrap.shared_parameters import SharedParameterBootstrap
 from guides.core.distributions import SpikeSlab
 from guides.core.flat_guide import UnsupportedSiteError
 from guides.core.random_tensors import PathwiseGradientError, RandomTensor
+from guides.core.sites import init_to_he
 from guides.message_passing import ProbabilisticBackpropagation
 from guides.variational.concrete import AutoConcrete
 from guides.variational.correlated_inclusion import AutoSpikeSlabMVN
@@ -29,7 +31,9 @@ __all__ = [
     "PosteriorBootstrap",
     "ProbabilisticBackpropagation",
     "RandomTensor",
+    "SharedParameterBootstrap",
     "SpikeSlab",
     "UnsupportedSiteError",
     "fit_ensemble",
+    "init_to_he",
 ]

@@ -15,6 +15,20 @@ import torch
 
 torch.set_num_threads(1)
 
+if not torch.cuda.is_available():
+    # Torch keeps every seed for a GPU that may yet come, with a printed stack of whoever gave it: in a test,
+    # whose stack is deep, that takes longer than a step of a fit.
+    for device in (torch.cuda, torch.xpu, torch.mtia):
+        device.manual_seed_all = lambda seed: None
+
+
+def pytest_configure(config):
+    """JAX compiles with few optimisations, for most programs of the fast tests run for a moment each; the
+    slow tests have the programs that a user has.  Told by the environment, which processes inherit.
+    """
+    if config.option.markexpr != "slow":
+        os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+
 
 def pytest_collection_finish():
     """What was imported stays for good: the garbage collector need not walk it after every module."""
@@ -37,14 +51,4 @@ def _caches_released():
     if "jax" in sys.modules:
         sys.modules["jax"].clear_caches()
     gc.collect()
-
-
-@pytest.fixture(scope="module")
-def quick_compilation(request):
-    """Compiles with few optimisations, for tests of many small programs that run for a moment each; the slow
-    tests, by themselves, have the programs that a user has."""
-    import jax
-
-    jax.config.update("jax_disable_most_optimizations", request.config.option.markexpr != "slow")
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+    gc.freeze()

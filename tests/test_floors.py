@@ -22,7 +22,7 @@ METHODS = {f"guides.{room}" for room in ("variational", "message_passing", "trut
 #: All methods, and the face that names them.
 GUIDES = {"guides", *METHODS}
 #: What everything in ``zoo`` may import.
-BASE = {*GROUND, "data_loaders", "zoo", "zoo.errors", "zoo.budgets", "zoo.papers", "zoo.version"}
+BASE = {*GROUND, "data_loaders", "zoo", "zoo.errors", "zoo.budgets", "zoo.papers", "zoo.seeds", "zoo.version"}
 FITTED = {*BASE, "zoo.models", "zoo.files", "zoo.evaluation"}
 #: Room -> rooms that its modules may import beside their own.
 MAY_IMPORT = {
@@ -43,7 +43,7 @@ MAY_IMPORT = {
 #: Modules that are named in part: relative to these.
 NAMED_IN = ("", "zoo.experiments.")
 #: The public faces import from everywhere below them.
-FACES = {"guides", "zoo", "zoo.errors", "zoo.budgets", "zoo.papers", "zoo.version"}
+FACES = {"guides", "zoo", "zoo.errors", "zoo.budgets", "zoo.papers", "zoo.seeds", "zoo.version"}
 
 
 def modules() -> dict[str, Path]:

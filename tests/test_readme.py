@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pyro
 import pytest
+import torch
 
 README = Path(__file__).parent.parent / "README.md"
 EXAMPLES = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-SELECTION, TRUTH, NETWORK, BOOTSTRAP, MODELS = EXAMPLES
+SELECTION, TRUTH, NETWORK, BOOTSTRAP, MODELS, MODULE = EXAMPLES
 
 
 def run_selection() -> dict:
@@ -35,6 +36,14 @@ def test_imports():
     assert names["model"].in_features == 13
 
 
+def test_a_network_of_ones_own():
+    names = {"torch": torch}
+    exec(MODULE, names)  # noqa: S102
+    x = torch.randn(30, 10)
+    names["guide"].setup(x, x[:, 0])
+    assert names["guide"].inclusion_probabilities()["0.weight"].shape == (20, 10)
+
+
 @pytest.mark.slow
 def test_message_passing():
     """After the first example, as a reader would type them."""
@@ -52,7 +61,7 @@ def test_bootstrap():
     exec(BOOTSTRAP, names)  # noqa: S102
     found = names["posterior"].draws()["w"]
     assert found.shape == (100, 10)
-    assert (found.mean(0)[[0, 3]] - names["torch"].tensor([1.0, -2.0])).abs().max() < 0.2
+    assert (found.mean(0)[[0, 3]] - torch.tensor([1.0, -2.0])).abs().max() < 0.2
 
 
 def test_nothing_is_left_to_fill_in():

@@ -30,6 +30,8 @@ def compare(
     widths: Sequence[int] | int | None = None,
     activation: str | None = None,
     inclusion: float | None = None,
+    weight_scale: float | Sequence[float] | None = None,
+    bias_scale: float | Sequence[float] | None = None,
 ) -> pd.DataFrame:
     """Fits guides, computes the ground truth, and returns the scoreboard: ``zoo compare`` for notebooks.
 
@@ -50,10 +52,14 @@ def compare(
     :param widths: hidden units of each layer, or of the only one
     :param activation: ``relu``, ``leaky-relu`` or ``tanh``
     :param inclusion: prior inclusion probability of spike-and-slab weights
+    :param weight_scale: prior sd of weights (of their slab) in units of ``1/sqrt(inputs)``, 1 by default; one
+        number for all layers, or one a layer
+    :param bias_scale: the same of biases; None: sd 1 in every layer
     :return: a row a method, with the name of the method as index and the columns of ``scoreboard.csv``; then
         ``<figure>_se`` and ``<figure>_floor`` of those figures whose standard error or noise floor has no
         column there.  A figure that does not exist is missing.  ``attrs["notes"]`` holds what should be
-        known about the data and the request.  A fit that fails is a row whose status says why
+        known about the data and the request, ``attrs["verdict"]`` the scoreboard in sentences.  A fit that
+        fails is a row whose status says why
     :raises ValueError: for bad input, in one line (:class:`zoo.errors.UserError`, ``data_loaders.DataError``)
     """
     import tempfile
@@ -61,6 +67,7 @@ def compare(
     from zoo.commands.compare import run
     from zoo.commands.comparison import ask
     from zoo.evaluation.scoreboard import wide_frame
+    from zoo.evaluation.verdict import verdict
 
     comparison = ask(
         str(data),
@@ -76,9 +83,12 @@ def compare(
         widths=(widths,) if isinstance(widths, int) else widths,
         activation=activation,
         inclusion=inclusion,
+        weight_scale=weight_scale,
+        bias_scale=bias_scale,
     )
     with tempfile.TemporaryDirectory() as folder:
         rows = run(comparison, folder if out is None else out)
     board = wide_frame(rows)
     board.attrs["notes"] = list(comparison.notes)
+    board.attrs["verdict"] = verdict(rows)
     return board

@@ -49,6 +49,12 @@ PAPERS = {
             "chapter 4).",
         ),
         Paper(
+            "sip",
+            "posteriors over functions",
+            "Rodriguez Santana, Zaldivar and Hernandez-Lobato 2022, Function-space Inference with Sparse "
+            "Implicit Processes (ICML).",
+        ),
+        Paper(
             "graphs",
             "growing graphs",
             "Ott 2022 (dissertation, chapter 5: edge-based generative graph networks); Crane and Dempsey "

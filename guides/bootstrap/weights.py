@@ -9,8 +9,24 @@ Bayesian bootstrap (Rubin 1981; Fong, Lyddon and Holmes 2019, algorithm 1).
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
+
+#: Pseudo-observations by default: the truncation of the process that Fong et al. (2019) use.
+NUM_PSEUDO = 500
+
+
+def check_process(concentration: float, base_measure: object, num_pseudo: int | None) -> int:
+    """Pseudo-observations of a draw, none with a concentration of zero; :raises ValueError: out of range"""
+    if not 0 <= concentration < math.inf:
+        raise ValueError(f"concentration must be a number of rows, zero or more; got {concentration}")
+    if num_pseudo is not None and num_pseudo < 1:
+        raise ValueError(f"num_pseudo must be at least 1, got {num_pseudo}")
+    if concentration == 0 and (base_measure is not None or num_pseudo is not None):
+        raise ValueError("a base measure and pseudo-observations need a concentration above zero")
+    return (num_pseudo or NUM_PSEUDO) if concentration else 0
 
 
 def dirichlet_weights(

@@ -6,8 +6,9 @@ with random tensors, and hands Pyro's ELBO both traces.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from typing import Literal
 
 import pyro
 import torch
@@ -28,7 +29,17 @@ from torch.distributions import biject_to
 
 from guides.core.distributions import base_prior
 from guides.core.flat_parameters import FlatParameters
-from guides.core.laws import REMEDY, ClosedFormPrior, GaussianLaw, SiteLaw, SpikeSlabLaw, TransformedLaw, Uses
+from guides.core.laws import (
+    REMEDY,
+    ClosedFormPrior,
+    GaussianLaw,
+    RandomTensorLaw,
+    SiteLaw,
+    SpikeSlabLaw,
+    TransformedLaw,
+    Uses,
+)
+from guides.core.learned_priors import LearnedPriors
 from guides.core.optim import FusedAdam
 from guides.core.purpose import Purpose, draws_in_parallel, purpose_of_run
 from guides.core.random_tensors import PathwiseGradientError
@@ -71,7 +82,10 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         *,
         init_loc_fn: Callable[[dict], Tensor] = initial_value,
         init_scale: float = 0.1,
+        empirical_bayes: bool | Literal["rates"] = False,
     ):
+        if empirical_bayes not in (False, True, "rates"):
+            raise ValueError(f"empirical_bayes must be True, False or 'rates', got {empirical_bayes!r}")
         if not init_scale > 0:
             raise ValueError(f"init_scale must be positive, got {init_scale}")
         AutoGuide.__init__(self, model)
@@ -79,6 +93,10 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         GuideMessenger.__init__(self, model)
         self.init_loc_fn = init_loc_fn
         self.init_scale = float(init_scale)
+        #: What the KL divergence counts in training, where a small weight early on leads out of bad optima;
+        #: ``svi.evaluate_loss`` is minus the bound all the same.  To leave it below 1 fits a cold posterior.
+        self.kl_weight = 1.0
+        self.learned_priors = LearnedPriors(empirical_bayes == "rates") if empirical_bayes else None
         self._is_set_up = False
         self._recording = False
         self._probe: RowProbe | None = None
@@ -228,7 +246,11 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
 
         def run(probe: RowProbe) -> dict[str, Tensor]:
             with torch.random.fork_rng(devices=[]), pyro.validation_enabled(False):
-                torch.manual_seed(0)  # the runs differ in what the probe moves and in nothing else
+                # The runs differ in what the probe moves and in nothing else.  `torch.manual_seed` would note
+                # for every GPU that is not in use who gave it the seed, which takes as long as the run.
+                torch.default_generator.manual_seed(0)
+                if torch.cuda.is_initialized():
+                    torch.cuda.manual_seed_all(0)
                 return self._run_recorded(probe, *args, **kwargs)
 
         return mixed_site(run, names) if names else None
@@ -282,8 +304,19 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         if not self._recording and self._shows_more_than_at_setup():
             self._record_uses(*args, **kwargs)
             return self(*args, **kwargs)
+        self._learn_priors()
         self._hide_other_sites()
         return {name: node["value"] for name, node in self.trace.nodes.items() if name in self.sites}
+
+    def _learn_priors(self) -> None:
+        """After a training run, where priors are learned."""
+        if self.learned_priors is None or not torch.is_grad_enabled():
+            return
+        if self._recording or self._purpose is not Purpose.EXPECTATIONS:
+            return
+        laws = {name: self.trace.nodes[name]["fn"] for name in self.sites if name in self.trace.nodes}
+        laws = {name: law for name, law in laws.items() if isinstance(law, RandomTensorLaw)}
+        self.learned_priors.after_run(laws, self.kl_weight)
 
     def _shows_more_than_at_setup(self) -> bool:
         """Whether this run has data that the set-up run had not, or rows where that had one: then it must be
@@ -343,7 +376,8 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         if site is None or msg["is_observed"]:
             return  # data, plates, and what the guide was told to leave alone
         prior = msg["fn"]
-        law = self.get_posterior(msg["name"], prior, msg["cond_indep_stack"])
+        known = prior if self.learned_priors is None else self.learned_priors.prior(msg["name"], prior)
+        law = self.get_posterior(msg["name"], known, msg["cond_indep_stack"])
         if law.batch_shape != prior.batch_shape:
             self._require_same_plates(site, prior, msg["cond_indep_stack"])
             law = law.expand(prior.batch_shape)
@@ -433,12 +467,15 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
                 "the guide was built on a model whose poutine.block hides the data: use hide=[...]"
             )
         guide_trace = model_trace.copy()
+        weight = self.kl_weight if torch.is_grad_enabled() else 1.0
         for name, node in list(model_trace.nodes.items()):
             if node["type"] != "sample" or node["is_observed"]:
                 if node["type"] == "sample":
                     del guide_trace.nodes[name]
                 continue
             if name in self.sites:
+                if weight != 1.0:
+                    node = {**node, "scale": weight * node["scale"]}
                 prior = node["infer"]["prior"]
                 scores = _closed_form_scores(node, prior) if isinstance(prior, ClosedFormPrior) else ({}, {})
                 model_trace.nodes[name] = {**node, "fn": prior, **scores[0]}
@@ -455,9 +492,31 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         """
         return TraceMeanField_ELBO(num_particles=num_particles, **kwargs)
 
-    def optimizer(self, lr: float = 0.01, **kwargs) -> FusedAdam:
-        """Adam in one fused step over the flat parameters (and those of the model, if it has any)."""
-        return FusedAdam(lr=lr, **kwargs)
+    def optimizer(
+        self, lr: float = 0.01, *, factors: Mapping[str, float] | None = None, **kwargs
+    ) -> FusedAdam:
+        """Adam in one fused step over the flat parameters (and those of the model, if it has any).
+
+        :param factors: parameters whose rate is so many times ``lr``, by name: ``{"logits": 8.0,
+            "log_scale": 4.0}``; names that this guide has not are for others.  Inclusion logits and the
+            logarithms of sds have several units to go, means a small part of one.
+        """
+        factors = dict(factors or {})
+
+        def factor_of(parameter: Tensor) -> float:
+            names = [name for name, own in self.named_parameters() if own is parameter]
+            return factors.get(names[0].rpartition(".")[2], 1.0) if names else 1.0
+
+        return FusedAdam(lr=lr, factor_of=factor_of, **kwargs)
+
+    def get_extra_state(self) -> dict:
+        learned = None if self.learned_priors is None else self.learned_priors.state()
+        return {**super().get_extra_state(), **({"learned_priors": learned} if learned else {})}
+
+    def _take_layout(self, layout: dict) -> None:
+        super()._take_layout(layout)
+        if "learned_priors" in layout:
+            self.learned_priors = LearnedPriors(**layout["learned_priors"])
 
     def quantiles(self, quantiles: list[float] | Tensor, *args, **kwargs) -> dict[str, Tensor]:
         """See :meth:`FlatParameters.quantiles`; ``args`` set the guide up if it has not been called yet."""

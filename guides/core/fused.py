@@ -201,6 +201,24 @@ class SpikeSlabSite(torch.autograd.Function):
         return *gradients, *_times_prior_gradient(d_kl, ctx.needs_input_grad[3:], *ctx.saved_tensors)
 
 
+class InclusionCost(torch.autograd.Function):
+    """``sum[softplus(l) - alpha l]``, ``alpha = sigmoid(lambda)``: what prior inclusion logits ``l`` of every
+    weight's own add to a KL divergence, from ``(logits, prior logits)``.  No gradient by the latter.
+    """
+
+    @staticmethod
+    def forward(ctx, logits: Tensor, prior_logits: Tensor):
+        alpha = torch.sigmoid(logits)
+        ctx.save_for_backward(alpha, prior_logits)
+        return softplus(prior_logits).sum() - alpha.flatten().dot(prior_logits.flatten())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor):
+        alpha, prior_logits = ctx.saved_tensors
+        return (alpha * (alpha - 1)).mul_(prior_logits).mul_(grad), None
+
+
 class MultipliedSpikeSlabSite(torch.autograd.Function):
     """``(mean, variance, KL, seen mean, seen variance)`` of a large spike-and-slab site whose means are
     ``z_j mu_ij``, from ``(logits, loc, log_scale, z, c)`` and its prior; compiled only.

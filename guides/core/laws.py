@@ -9,6 +9,7 @@ minus the KL divergence and the guide's site scores zero, so that Pyro's ``Trace
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 
 import torch
@@ -21,7 +22,7 @@ from torch.nn.functional import logsigmoid
 
 from guides.core import moments
 from guides.core.distributions import SpikeSlab, base_prior
-from guides.core.fused import GaussianSite, SpikeSlabSite
+from guides.core.fused import GaussianSite, InclusionCost, SpikeSlabSite
 from guides.core.purpose import Purpose
 from guides.core.random_tensors import PathwiseGradientError, RandomTensor
 from guides.core.row_mixing import RowProbe
@@ -208,10 +209,15 @@ class RandomTensorLaw(SiteLaw):
 class GaussianLaw(RandomTensorLaw):
     """Independent Gaussians, ``Normal(loc, exp(log_scale))``."""
 
+    @property
+    def shared_prior(self) -> list[Tensor] | None:
+        """``[mean, sd]`` of a Normal prior that all elements share, else None."""
+        return self._shared_prior(dist.Normal, "loc", "scale")
+
     @cached_property
     def moments_and_kl(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """``(mean, variance, KL)``; the KL is None unless the whole site shares one prior."""
-        prior = self._shared_prior(dist.Normal, "loc", "scale")
+        prior = self.shared_prior
         if prior is None:
             return self.loc, torch.exp(2 * self.log_scale), None
         return self.loc, *GaussianSite.apply(self.loc, self.log_scale, *prior)
@@ -240,12 +246,24 @@ class SpikeSlabLaw(RandomTensorLaw):
         super().__init__(name, batch_shape, event_shape, loc, log_scale, **kwargs)
         self.logits = logits
 
+    @property
+    def shared_prior(self) -> list[Tensor] | None:
+        """``[inclusion logit, mean, sd]`` of a spike and slab that all elements share, else None."""
+        return self._shared_prior(SpikeSlab, "logits", "loc", "scale")
+
     @cached_property
     def moments_and_kl(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        """``(mean, variance, KL)``; the KL is None unless the whole site shares one prior."""
-        prior = self._shared_prior(SpikeSlab, "logits", "loc", "scale")
+        """``(mean, variance, KL)``; the KL is None unless the whole site shares one slab."""
+        prior, slab = self.shared_prior, self._shared_prior(SpikeSlab, "loc", "scale")
         if prior is not None:
             return SpikeSlabSite.apply(self.logits, self.loc, self.log_scale, *prior)
+        own = self.prior.logits if slab is not None else None
+        if own is not None and not own.requires_grad:  # learned inclusions, each weight its own
+            parameters = self.logits, self.loc, self.log_scale
+            mean, variance, kl = SpikeSlabSite.apply(*parameters, torch.zeros_like(slab[0]), *slab)
+            # which was computed with even odds
+            kl = kl - own.numel() * math.log(2) + InclusionCost.apply(self.logits, own)
+            return mean, variance, kl
         probs, slab_variance = torch.sigmoid(self.logits), torch.exp(2 * self.log_scale)
         mean = moments.spike_slab_mean(probs, self.loc)
         return mean, moments.spike_slab_variance(probs, self.loc, slab_variance), None

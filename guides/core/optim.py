@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import pyro.optim
 import torch
@@ -20,13 +20,23 @@ class FusedAdam(pyro.optim.PyroOptim):
 
     :param lr: learning rate; change it with :meth:`set_lr`
     :param clip_norm: largest norm of the whole gradient, or None
+    :param factor_of: how many times ``lr`` a parameter's own rate is, asked once; 1 by default.  Adam moves a
+        number by at most the sum of its rates, and some kinds have farther to go than others
 
     Other keyword arguments go to :class:`torch.optim.Adam`.
     """
 
-    def __init__(self, lr: float = 0.01, *, clip_norm: float | None = None, **kwargs):
+    def __init__(
+        self,
+        lr: float = 0.01,
+        *,
+        clip_norm: float | None = None,
+        factor_of: Callable[[Tensor], float] | None = None,
+        **kwargs,
+    ):
         super().__init__(torch.optim.Adam, {"lr": lr, **kwargs})
         self.clip_norm = clip_norm
+        self.factor_of = factor_of or _one
         self.adam: torch.optim.Adam | None = None
 
     def __call__(self, params: Iterable[Tensor], *args, **kwargs) -> None:
@@ -48,21 +58,26 @@ class FusedAdam(pyro.optim.PyroOptim):
         SVI hands them over in no lasting order, while a saved state counts them: a fit that is to be resumed
         adopts its parameters itself, in an order of its own.
         """
-        params = list(params)
-        if self.adam is None:
-            self.adam = torch.optim.Adam(params, fused=True, **self.pt_optim_args)
-            return
-        known = {id(p) for group in self.adam.param_groups for p in group["params"]}
-        new = [p for p in params if id(p) not in known]
-        if new:
-            self.adam.add_param_group({"params": new, "lr": self.pt_optim_args["lr"]})
+        known = set()
+        if self.adam is not None:
+            known = {id(p) for group in self.adam.param_groups for p in group["params"]}
+        groups: dict[float, list[Tensor]] = {}
+        for parameter in params:
+            if id(parameter) not in known:
+                groups.setdefault(self.factor_of(parameter), []).append(parameter)
+        for factor, members in groups.items():
+            group = {"params": members, "lr": factor * self.pt_optim_args["lr"], "factor": factor}
+            if self.adam is None:
+                self.adam = torch.optim.Adam([group], fused=True, **self.pt_optim_args)
+            else:
+                self.adam.add_param_group(group)
 
     def set_lr(self, lr: float) -> None:
-        """The learning rate of the steps to come."""
+        """The learning rate of the steps to come; parameters with a factor keep it."""
         self.pt_optim_args["lr"] = lr
         if self.adam is not None:
             for group in self.adam.param_groups:
-                group["lr"] = lr
+                group["lr"] = group["factor"] * lr
 
     def get_state(self) -> dict:
         """Adam's state, counted in the order of adoption; empty before there is a parameter."""
@@ -76,3 +91,7 @@ class FusedAdam(pyro.optim.PyroOptim):
         if self.adam is None:
             raise RuntimeError("adopt the parameters before their saved state")
         self.adam.load_state_dict(copy.deepcopy(state))  # torch would share the tensors
+
+
+def _one(parameter: Tensor) -> float:
+    return 1.0

@@ -3,8 +3,10 @@
 Local reparameterization gives every row noise of its own.  That leaves the expected log-likelihood as it is
 when each of its terms sees one row, and is wrong when a term sees several: a choice among alternatives, a
 difference of two rows, a mean over a set, a batch normalisation, correlated residuals.  No such model looks
-different from outside, so the question is answered by experiment: change the layer's output in one half of
-the rows, then in the other, with the same random numbers; a term that changes both times sees both halves.
+different from outside, so the question is answered by experiment: change the layer's output in some of the
+rows, with the same random numbers, and see which terms change.  Every row takes part in half of the
+experiments and no two rows in the same ones, so a term of one row changes in just half of them, and a term of
+several in more (Sperner's families of sets; the fewest experiments that tell).
 
 The terms are those of the model's observed sites, also of those that ``poutine.block`` hides from the guide
 (a guide in Pyro's ``AutoGuideList``).  Of a model without data (a bare network, whose likelihood is
@@ -14,8 +16,10 @@ says nothing either, rows are taken to meet.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator
-from functools import partial
+from functools import cache, partial
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -26,25 +30,25 @@ from torch import Tensor
 from guides.core.distributions import base_prior
 from guides.core.random_tensors import RandomTensor
 
-# Rows are told apart by the bits of their numbers: 8 bits are exact up to 256 rows; of more rows, random
-# halves, a given pair goes unseen with probability 2^-8.
-MOST_SPLITS = 8
+# So many experiments tell 924 rows apart for certain; of more rows, a given pair goes unseen with probability
+# 1 / 924.
+MOST_EXPERIMENTS = 12
 # Changes below this share of a term are rounding.
 ROUNDING = 1e-6
 
 
 class RowProbe:
-    """Moves the outputs of some sites' layers in those rows whose number has a given bit.
+    """Moves the outputs of some sites' layers in the rows that take part in one of several experiments.
 
     :param sites: names of the sites
-    :param split: number of the split; None moves nothing and only counts
-    :param side: which half is moved
+    :param experiments: how many there are; with none nothing moves and rows are only counted
+    :param number: which of them this is, from 0
     :param sign: in which direction
     :ivar rows: the most rows that a layer has had
     """
 
-    def __init__(self, sites: Collection[str], split: int | None = None, side: bool = False, sign: int = 1):
-        self.sites, self.split, self.side, self.sign = frozenset(sites), split, side, sign
+    def __init__(self, sites: Collection[str], experiments: int = 0, number: int = 0, sign: int = 1):
+        self.sites, self.experiments, self.number, self.sign = frozenset(sites), experiments, number, sign
         self.rows = 0
 
     def __call__(self, name: str, output: Tensor, batch: torch.Size) -> Tensor:
@@ -53,10 +57,10 @@ class RowProbe:
             return output
         count = batch.numel()
         self.rows = max(self.rows, count)
-        if self.split is None or count < 2:
+        if not self.experiments or count < 2:
             return output
-        moved = _half(count, self.split) == self.side
-        generator = torch.Generator().manual_seed(self.split)
+        moved = _takes_part(count, self.experiments)[:, self.number]
+        generator = torch.Generator().manual_seed(self.number)
         step = torch.randn(output.shape, generator=generator).to(output) * (1 + output.abs().mean())
         step = step + step.sign() * output.abs()  # over the zero of a rectifier, in one of the directions
         shape = tuple(batch) + (1,) * (output.dim() - len(batch))
@@ -131,30 +135,38 @@ def mixed_site(run: Callable[[RowProbe], dict[str, Tensor]], sites: Collection[s
     """
     counter = RowProbe(sites)
     before = run(counter)
-    reacts = dict.fromkeys(before, False)
-    mixed = dict.fromkeys(before, False)
-    for split in range(min(MOST_SPLITS, max(counter.rows - 1, 0).bit_length())):
-        changed = {}
-        for side in (False, True):
-            for sign in (1, -1):  # a rectifier may see no change in one direction
-                after = run(RowProbe(sites, split, side, sign))
-                for name, value in before.items():
-                    found = _changed(value, after[name])
-                    changed[name, side] = changed.get((name, side), False) | found
-        for name in before:
-            reacts[name] |= bool((changed[name, False] | changed[name, True]).any())
-            mixed[name] |= bool((changed[name, False] & changed[name, True]).any())
+    experiments = _experiments(counter.rows)
+    times = {name: torch.zeros_like(value, dtype=torch.long) for name, value in before.items()}
+    for number in range(experiments):
+        # a rectifier may see no change in one direction
+        up, down = (run(RowProbe(sites, experiments, number, sign)) for sign in (1, -1))
+        for name, value in before.items():
+            times[name] += _changed(value, up[name]) | _changed(value, down[name])
+    reacts = {name: bool((changes > 0).any()) for name, changes in times.items()}
+    mixed = {name: bool((changes > experiments // 2).any()) for name, changes in times.items()}
     data = [name for name in before if not name.startswith(RETURN_VALUE)]
     seen = data if any(reacts[name] for name in data) else list(before)
     answer = next((name for name in seen if mixed[name]), None)
     return answer or (None if counter.rows < 2 or any(reacts[name] for name in seen) else NOTHING)
 
 
-def _half(count: int, split: int) -> Tensor:
-    """Which of ``count`` rows belong to the second half, bool ``[count]``."""
-    if count <= 2**MOST_SPLITS:
-        return (torch.arange(count) >> split) & 1 == 1
-    return torch.rand(count, generator=torch.Generator().manual_seed(split)) < 0.5
+def _experiments(rows: int) -> int:
+    """The fewest experiments that tell ``rows`` rows apart; none for a single row."""
+    if rows < 2:
+        return 0
+    enough = (k for k in range(2, MOST_EXPERIMENTS) if math.comb(k, k // 2) >= rows)
+    return next(enough, MOST_EXPERIMENTS)
+
+
+@cache
+def _takes_part(rows: int, experiments: int) -> Tensor:
+    """Which rows are moved in which experiment, bool ``[rows, experiments]``: half of each row, and no two
+    rows alike while there are as many choices as rows."""
+    choices = torch.tensor(list(combinations(range(experiments), experiments // 2)))
+    words = torch.zeros(len(choices), experiments, dtype=torch.bool).scatter_(1, choices, True)
+    if rows <= len(words):
+        return words[:rows]
+    return words[torch.randint(len(words), (rows,), generator=torch.Generator().manual_seed(0))]
 
 
 def _changed(before: Tensor, after: Tensor) -> Tensor:

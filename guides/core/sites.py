@@ -142,6 +142,19 @@ def initial_value(site: dict) -> Tensor:
     return torch.normal(base.loc, base.scale.clamp_max(inputs**-0.5)).expand(site["fn"].shape())
 
 
+def init_to_he(site: dict) -> Tensor:
+    """A start for networks with rectified units, as ``init_loc_fn``: weights from ``N(0, 2 / fan_in)`` (He,
+    Zhang, Ren and Sun 2015), vectors at zero, and other sites as in :func:`initial_value`.
+    """
+    value = initial_value(site)
+    if not isinstance(base_prior(site["fn"]), (dist.Normal, SpikeSlab)):
+        return value
+    event = site["fn"].event_shape
+    if len(event) < 2:
+        return torch.zeros_like(value)
+    return torch.empty_like(value).normal_(0.0, math.sqrt(2 / event[1:].numel()))
+
+
 def full_batch_shape(shape: torch.Size, frames: Iterable) -> torch.Size:
     """A site's batch shape with every subsampled plate at its full size."""
     full = list(shape)

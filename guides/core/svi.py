@@ -40,16 +40,28 @@ class Schedule:
     :ivar learning_rate: of a step
     :ivar progress: from 0 at the first step to 1 at the last, for guides that have a schedule of their own
         (a method ``anneal(progress)``); None leaves them as they are
+    :ivar kl_weight: what the guide's KL divergence counts in a step (``FlatGuide.kl_weight``); None leaves it
+        as it is.  **Where it does not end in 1 what is fitted is a cold posterior, and not the posterior**
     """
 
     steps: int
     learning_rate: Callable[[int], float]
     progress: Callable[[int], float] | None = None
+    kl_weight: Callable[[int], float] | None = None
 
 
 def half_cosine(lr: float, done: float, total: float = 1.0) -> float:
     """A learning rate that falls from ``lr`` to zero, when so much of the total is done."""
     return lr * 0.5 * (1 + math.cos(math.pi * done / total))
+
+
+def geometric_ramp(first: float, done: float, share: float = 0.5, last: float = 1.0) -> float:
+    """A weight that goes from ``first`` to ``last`` by equal factors.
+
+    :param done: share of the fit that is done, 0 to 1
+    :param share: of the fit after which it has arrived, above 0
+    """
+    return first * (last / first) ** min(1.0, done / share)
 
 
 class Step(NamedTuple):
@@ -75,6 +87,8 @@ def svi_steps(svi: SVI, batches: Iterator[tuple], schedule: Schedule, *, done: i
         svi.optim.set_lr(schedule.learning_rate(step))
         if anneal is not None:
             anneal(schedule.progress(step))
+        if schedule.kl_weight is not None:
+            svi.guide.kl_weight = schedule.kl_weight(step)
         start = time.perf_counter()
         loss = svi.step(*next(batches))
         seconds = time.perf_counter() - start

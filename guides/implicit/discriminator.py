@@ -15,20 +15,17 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from guides.core.checks import check_numbers
-from guides.core.moments import LOG_2PI
+from guides.implicit.moments import Diagonal, newest_weight
 from guides.implicit.perceptron import frozen, perceptron
 
 #: Classifier's loss, nats, below which its logit is no log density ratio any more; log 2 = 0.69 is a guess.
 SATURATED = 0.05
-#: Weight of the newest batch in running averages, once there were ``1 / NEWEST`` of them.
-NEWEST = 0.01
 
 
 class SaturationWarning(UserWarning):
@@ -63,7 +60,7 @@ class DiscriminatorKL:
         self.steps = 0
         self.classifier_loss = math.nan
         self._classifiers: tuple[_Classifier, ...] = ()
-        self._laws: tuple[_Diagonal, ...] = ()
+        self._laws: tuple[Diagonal, ...] = ()
         self._losses = torch.zeros(())
         self._has_warned = False
 
@@ -89,10 +86,10 @@ class DiscriminatorKL:
         self._check(q, p)
         if not self._classifiers:
             self._start(q)
-        newest = max(1 / (self.steps + 1), NEWEST)
+        newest = newest_weight(self.steps)
         if self.adaptive_contrast:
             self._laws = tuple(
-                law.moved(_Diagonal.of(u), newest) for law, u in zip(self._laws, (q, p), strict=True)
+                law.moved(Diagonal.of(u), newest) for law, u in zip(self._laws, (q, p), strict=True)
             )
             pairs = [(law.whiten(u), torch.randn_like(u)) for law, u in zip(self._laws, (q, p), strict=True)]
         else:
@@ -140,7 +137,7 @@ class DiscriminatorKL:
         count = 2 if self.adaptive_contrast else 1
         sizes = (like.shape[1], *self.hidden, 1)
         self._classifiers = tuple(_Classifier(sizes, like) for _ in range(count))
-        self._laws = (_Diagonal(like.new_zeros(like.shape[1]), like.new_ones(like.shape[1])),) * count
+        self._laws = (Diagonal(like.new_zeros(like.shape[1]), like.new_ones(like.shape[1])),) * count
         self._losses = torch.zeros(count)
 
     def _check(self, q: Tensor, p: Tensor) -> None:
@@ -185,29 +182,3 @@ class _Classifier:
         self.adam.step()
         self.adam.zero_grad()
         return loss.item()
-
-
-class _Diagonal(NamedTuple):
-    """An independent Gaussian: ``mean: [D]``, ``variance: [D]``."""
-
-    mean: Tensor
-    variance: Tensor
-
-    @classmethod
-    def of(cls, u: Tensor) -> _Diagonal:
-        return cls(u.mean(0), u.var(0))
-
-    def moved(self, newest: _Diagonal, weight: float) -> _Diagonal:
-        return _Diagonal(*(torch.lerp(old, new, weight) for old, new in zip(self, newest, strict=True)))
-
-    @property
-    def sd(self) -> Tensor:
-        """``[D]``; a coordinate that does not vary keeps its units."""
-        return torch.where(self.variance > 0, self.variance, 1.0).sqrt()
-
-    def whiten(self, u: Tensor) -> Tensor:
-        return (u - self.mean) / self.sd
-
-    def log_prob(self, u: Tensor) -> Tensor:
-        """``[S, D] -> [S]``"""
-        return -0.5 * (self.whiten(u) ** 2 + LOG_2PI).sum(-1) - self.sd.log().sum()

@@ -86,10 +86,14 @@ class FunctionSite(nn.Module):
 
         def functions(x: Tensor) -> Tensor:
             if not latent:
-                latent.update(_over_draws(lambda draw: self._latent_values(x), n, {}))
+                latent.update(self.latent(n, x))
             return _over_draws(lambda draw: self._trace(x, draw).nodes[self.site]["value"], n, latent)
 
         return functions
+
+    def latent(self, n: int, x: Tensor) -> Draws:
+        """``n`` draws of the latent sites before the function's, ``{site: [n, *site]}``, by runs on ``x``."""
+        return _over_draws(lambda draw: self._latent_values(x), n, {})
 
     def check(self, x: Tensor) -> None:
         """Looks at one run of the model on ``x: [N, d]``, N at least 2.

@@ -16,15 +16,15 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Normal
 
 from guides.core.checks import check_numbers
-from guides.core.svi import DivergenceError, half_cosine, shuffled_epochs
+from guides.core.svi import shuffled_epochs
 from guides.implicit.conditional import Conditional, InducingMoments
-from guides.implicit.discriminator import SATURATED, DiscriminatorKL, SaturationWarning
+from guides.implicit.discriminator import DiscriminatorKL, SaturationWarning
 from guides.implicit.energy import check_alpha, gaussian_log_power, power_mean
+from guides.implicit.fitted import Course, FittedGuide, check_regression, json_safe
 from guides.implicit.generator import Generator
 from guides.implicit.processes import DrawnLaw, Functions, FunctionSite, ImplicitProcess
 from guides.posterior.draws import Posterior
 from guides.posterior.evaluate import mixture
-from guides.posterior.files import read_guide, save_guide
 
 #: Log variance of the noise at the start, of a target of variance 1.  Small: with ``alpha = 1`` the functions
 #: then divide the data among themselves, where much noise lets all of them fit the mean.
@@ -67,12 +67,8 @@ class Settings:
                 "times as many are good"
             )
 
-    def facts(self) -> dict:
-        """As JSON gives them back."""
-        return {**asdict(self), "hidden": list(self.hidden)}
 
-
-class SparseImplicitProcess(nn.Module):
+class SparseImplicitProcess(FittedGuide):
     """Regression with an implicit prior of functions and an implicit posterior at inducing inputs.
 
     ``q(f, u) = p(f | u) q(u)``: the values ``u`` of the function at ``M`` inducing inputs, which move, come
@@ -86,7 +82,7 @@ class SparseImplicitProcess(nn.Module):
     **No bound and no NUTS.**  The objective is no lower bound of the evidence; for ``alpha = 1`` it learns
     the predictive density, also one that the model's Gaussian noise alone could not have: then it does not
     approximate the posterior that NUTS samples.  The classifier saturates in most fits: its KL divergence is
-    a penalty, not a distance (see :meth:`diagnostics`).
+    a penalty, not a distance (see ``facts``).
 
     :param prior: an implicit process, or a Pyro model ``prior(x)`` with a ``pyro.deterministic`` site of its
         function's values ``[N]`` (see :class:`~guides.implicit.processes.FunctionSite`).  A torch module is
@@ -107,7 +103,9 @@ class SparseImplicitProcess(nn.Module):
     :raises ValueError: for arguments out of range
 
     :ivar losses: minus the objective at every step, nats, for the whole data
-    :ivar classifier_losses: running means of the classifier's loss, nats; ``log 2`` cannot tell q from p
+    :ivar facts: of the fit: ``classifier_loss`` (nats; log 2 cannot tell q from p) and whether it is
+        ``saturated``, ``retained_variance`` (the share of the prior's variance at training rows that the
+        inducing values leave open), ``noise_variance``, ``seconds``, and the arguments of :meth:`fit`
     """
 
     def __init__(
@@ -126,16 +124,14 @@ class SparseImplicitProcess(nn.Module):
         noise_scale: float | None = None,
         site: str = "f",
     ):
-        super().__init__()
         functions = 5 * num_inducing if num_functions is None else num_functions
-        self.settings = Settings(
+        settings = Settings(
             num_inducing, alpha, functions, num_samples, tuple(hidden), noise_features, jitter,
             adaptive_contrast, symmetrised, noise_scale,
         )  # fmt: skip
+        super().__init__(settings)
         self.prior = prior if hasattr(prior, "draw") else FunctionSite(prior, site)
-        self.losses: list[float] = []
-        self.classifier_losses: list[float] = []
-        self.facts: dict = {}
+        self._classifier: DiscriminatorKL | None = None
 
     # ------------------------------------------------------------------------------------------------ fitting
 
@@ -150,6 +146,7 @@ class SparseImplicitProcess(nn.Module):
         classifier_lr: float = 1e-3,
         warm_up: float = 0.2,
         seed: int = 0,
+        on_start: Callable[[SparseImplicitProcess], None] | None = None,
         on_step: Callable[[int, SparseImplicitProcess], None] | None = None,
     ) -> SparseImplicitProcess:
         """Fits to data whose columns and target have means near 0 and sds near 1.
@@ -166,13 +163,17 @@ class SparseImplicitProcess(nn.Module):
             closely, below it stays a loose penalty
         :param warm_up: share of the steps in which the weight of the KL divergence grows from 0 to 1
         :param seed: of everything random; torch's generators stay as they are
+        :param on_start: called with this object before the first step, to start inducing inputs elsewhere, or
+            to keep parameters where they are (``requires_grad_(False)``)
         :param on_step: called after every step with its number, from 1, and this object
         :returns: this object
         :raises ValueError: for data of other shapes, not finite or constant, or arguments out of range
         :raises DivergenceError: a RuntimeError, at the first loss that is not finite
         """
-        options = {"steps": steps, "batch_size": batch_size, "lr": lr, "classifier_lr": classifier_lr}
-        self._check(x, y, warm_up=warm_up, **options)
+        course = Course(steps, lr, warm_up, seed, batch_size)
+        check_regression(x, y)
+        if isinstance(self.prior, FunctionSite):
+            self.prior.check(x[:2])
         begun = time.perf_counter()
         with torch.random.fork_rng():
             torch.manual_seed(seed)
@@ -180,19 +181,24 @@ class SparseImplicitProcess(nn.Module):
             classifier = DiscriminatorKL(
                 self.settings.hidden, self.settings.adaptive_contrast, lr=classifier_lr
             )
-            adam = torch.optim.Adam([p for p in self.parameters() if p.requires_grad], lr=lr, fused=True)
+            self._classifier = classifier
+            if on_start is not None:
+                on_start(self)
+
+            def loss(batch: tuple, weight: float) -> Tensor:
+                return self._loss(classifier, *batch, weight)
+
             batches = shuffled_epochs((x, y), batch_size, seed)
-            for step in range(steps):
-                adam.param_groups[0]["lr"] = half_cosine(lr, step, steps)
-                weight = min(1.0, (step + 1) / max(1.0, warm_up * steps))
-                self._step(step, classifier, adam, *next(batches), weight)
+            for step, value in enumerate(course.run(self.parameters(), batches, loss), start=1):
+                self.losses.append(value)
                 if on_step is not None:
-                    on_step(step + 1, self)
-            self.facts = {
-                **options, "warm_up": warm_up, "seed": seed,
-                "rows": len(x), "seconds": time.perf_counter() - begun,
-                "retained_variance": self._retained(x[:ROWS_AT_ONCE]),
-            }  # fmt: skip
+                    on_step(step, self)
+        self.facts = {
+            **asdict(course), "classifier_lr": classifier_lr, "rows": len(x),
+            "seconds": time.perf_counter() - begun, "noise_variance": self.noise_variance,
+            "classifier_loss": classifier.classifier_loss, "saturated": classifier.saturated,
+            "retained_variance": self._retained(x[:ROWS_AT_ONCE]),
+        }  # fmt: skip
         if classifier.saturated:
             warnings.warn(
                 f"the classifier ended at a loss of {classifier.classifier_loss:.2g} nats: the KL divergence "
@@ -202,22 +208,6 @@ class SparseImplicitProcess(nn.Module):
             )
         return self
 
-    def _check(self, x: Tensor, y: Tensor, *, warm_up: float, **numbers: float) -> None:
-        check_numbers(**numbers)
-        if not 0 <= warm_up <= 1:
-            raise ValueError(f"warm_up must lie in [0, 1], got {warm_up}")
-        if x.dim() != 2 or y.shape != x.shape[:1] or len(x) < 2:
-            raise ValueError(
-                f"x must be [N, d] and y [N], two rows at least; got {list(x.shape)} and {list(y.shape)}"
-            )
-        for name, values in (("x", x), ("y", y)):
-            if not values.isfinite().all():
-                raise ValueError(f"{name} must be finite")
-        if (y == y[0]).all():
-            raise ValueError(f"y is constant ({y[0]:g}): there is nothing to learn, and no noise to estimate")
-        if isinstance(self.prior, FunctionSite):
-            self.prior.check(x[:2])
-
     def _start(self, x: Tensor) -> None:
         wanted, rows = self.settings.num_inducing, len(x)
         if wanted <= rows:
@@ -226,7 +216,7 @@ class SparseImplicitProcess(nn.Module):
             copies = x[torch.randint(rows, (wanted,))]
             inducing = copies + SPREAD * torch.randn_like(copies)
         self._make_parameters(inducing)
-        self.losses, self.classifier_losses, self.facts = [], [], {}
+        self.losses, self.facts = [], {}
 
     def _make_parameters(self, inducing: Tensor) -> None:
         kind = {"dtype": inducing.dtype, "device": inducing.device}
@@ -239,36 +229,42 @@ class SparseImplicitProcess(nn.Module):
         )
         self.generator = generator.to(inducing.device)
 
-    def _step(
-        self,
-        step: int,
-        classifier: DiscriminatorKL,
-        adam: torch.optim.Optimizer,
-        x: Tensor,
-        y: Tensor,
-        rows: int,
-        weight: float,
-    ) -> None:
-        """One of the classifier, then one of everything else on the same draws.
+    def _loss(self, classifier: DiscriminatorKL, x: Tensor, y: Tensor, rows: int, weight: float) -> Tensor:
+        """Minus the objective, after a step of the classifier on the same draws.
 
         :param rows: of the whole data
         :param weight: of the KL divergence
         """
+        u, drawn, conditional = self._drawn(x)
+        classifier.step(u, drawn)
+        energy = rows / len(x) * self._energy(conditional, u.double(), y.double())
+        return weight * self._divergence(classifier, u, drawn) - energy
+
+    def _drawn(self, x: Tensor) -> tuple[Tensor, Tensor, Conditional]:
+        """Draws at the inducing inputs of the posterior and of the prior, ``[S, M]``, and ``p(f | u)`` at
+        ``x`` by the latter.
+        """
         inducing = len(self.inducing)
         values = self.prior.draw(self.settings.num_functions)(torch.cat((self.inducing, x)))
         drawn, u = values[:, :inducing].to(self.inducing.dtype), self.generator(self.settings.num_samples)
-        classifier.step(u, drawn)
-        conditional = InducingMoments.of(drawn, self.settings.jitter).conditional(values[:, inducing:])
-        energy = rows / len(x) * self._energy(conditional, u.double(), y.double())
-        divergence = classifier.symmetrised(u, drawn) if self.settings.symmetrised else classifier.kl(u)
-        loss = weight * divergence - energy
-        self.losses.append(loss.item())
-        self.classifier_losses.append(classifier.classifier_loss)
-        if not loss.isfinite():
-            raise DivergenceError(f"step {step}: the loss is {loss.item()}; lower the learning rate")
-        loss.backward()
-        adam.step()
-        adam.zero_grad()
+        return u, drawn, InducingMoments.of(drawn, self.settings.jitter).conditional(values[:, inducing:])
+
+    def _divergence(self, classifier: DiscriminatorKL, u: Tensor, drawn: Tensor) -> Tensor:
+        if self.settings.symmetrised:
+            return classifier.symmetrised(u, drawn)
+        return classifier.log_ratio(u).mean()
+
+    def terms(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """What the objective is made of: the alpha energy of rows ``x: [N, d]``, ``y: [N]``, and the KL term,
+        ``[]`` each, with gradients; by torch's global random numbers and the classifier of the fit.
+
+        :raises RuntimeError: without a fit; a file has no classifier
+        """
+        if self._classifier is None:
+            raise RuntimeError("no classifier: call fit")
+        u, drawn, conditional = self._drawn(x)
+        energy = self._energy(conditional, u.double(), y.double())
+        return energy, self._divergence(self._classifier, u, drawn)
 
     def _energy(self, conditional: Conditional, u: Tensor, y: Tensor) -> Tensor:
         """Sum over the rows; the function given ``u`` is integrated out."""
@@ -321,27 +317,6 @@ class SparseImplicitProcess(nn.Module):
         self._require_fit()
         return self.log_noise.double().exp().item()
 
-    def diagnostics(self) -> dict[str, float | bool]:
-        """How far to believe the fit.
-
-        ``classifier_loss`` (nats; log 2 is a guess) and whether it is ``saturated``; ``retained_variance``,
-        the share of the prior's variance at training rows that the inducing values leave open; ``change``,
-        by how much the mean loss of the last tenth of the steps differs from that of the tenth before, nats.
-        """
-        self._require_fit()
-        tenth = max(1, len(self.losses) // 10)
-        last, before = self.losses[-tenth:], self.losses[-2 * tenth : -tenth] or self.losses[:tenth]
-        return {
-            "classifier_loss": self.classifier_losses[-1],
-            "saturated": self.classifier_losses[-1] < SATURATED,
-            "retained_variance": self.facts["retained_variance"],
-            "change": sum(last) / len(last) - sum(before) / len(before),
-        }
-
-    def _require_fit(self) -> None:
-        if "inducing" not in self._parameters:
-            raise RuntimeError("not fitted yet: call fit(x, y) or load(path, prior)")
-
     # ----------------------------------------------------------------------------------------------- as draws
 
     def draws(self, n: int, seed: int = 0) -> dict[str, Tensor]:
@@ -369,15 +344,11 @@ class SparseImplicitProcess(nn.Module):
                 pyro.sample("y", dist.Normal(mean, (conditional.variance + noise).sqrt()), obs=y)
             return mean
 
-        info = {"method": "sparse implicit process", "draw_seed": seed, **self.settings.facts(), **self.facts}
+        about = json_safe(asdict(self.settings)) | self.facts
+        info = {"method": "sparse implicit process", "draw_seed": seed, **about}
         return Posterior.from_draws(model, {"u": self.draws(n, seed)["u"].double()}, info)
 
     # ---------------------------------------------------------------------------------------------- in a file
-
-    def save(self, path: str | Path) -> None:
-        """One safetensors file: the parameters, those of a prior that is a module included."""
-        self._require_fit()
-        save_guide(self, path)
 
     @classmethod
     def load(
@@ -388,29 +359,8 @@ class SparseImplicitProcess(nn.Module):
         :param prior: as when it was fitted; a module is given the parameters in the file
         :raises ValueError: naming a damaged or foreign file, or one of another prior
         """
-        layout, state = read_guide(path)
-        if layout.get("guide") != cls.__name__:
-            raise ValueError(f"{path} is of a {layout.get('guide')}, not of a {cls.__name__}")
-        guide = cls(prior, **layout["settings"], site=site)
-        try:
-            guide.load_state_dict({**state, "_extra_state": layout})
-        except RuntimeError as error:
-            raise ValueError(f"{path} is of another prior: {error}") from error
-        return guide
+        return cls._load(path, prior, site=site)
 
-    def get_extra_state(self) -> dict:
-        return {
-            "guide": type(self).__name__,
-            "settings": self.settings.facts(),
-            "facts": self.facts,
-            "losses": self.losses,
-            "classifier_losses": self.classifier_losses,
-        }
-
-    def set_extra_state(self, state: dict) -> None:
-        self.facts = state["facts"]
-        self.losses, self.classifier_losses = state["losses"], state["classifier_losses"]
-
-    def _load_from_state_dict(self, state_dict, prefix, *args) -> None:
-        self._make_parameters(state_dict[prefix + "inducing"])
-        super()._load_from_state_dict(state_dict, prefix, *args)
+    def _make_room(self, state: dict[str, Tensor], layout: dict) -> None:
+        if "inducing" in state:
+            self._make_parameters(state["inducing"])

@@ -10,10 +10,12 @@ follow.  :meth:`SpikeSlabLogisticPosterior.importance` then says, with standard 
 approximation is from the truth: its draws are weighted by the exact density, so its numbers are exact up to
 Monte Carlo error.
 
-How 2^20 models become feasible (about 2 000 rows, a minute or two on two cores): the models go in groups that
-share their upper columns, so that values, gradients and Hessians of a group are products of whole matrices
-(the Hessians with the products of pairs of columns); a group starts where the group with one more column
-ended, moved by that model's own quadratic, which mostly leaves one or two Newton steps.
+How 2^20 models become feasible (2 000 rows, a minute or two on two cores where all of them matter): the
+models go in groups that share their upper columns, so that values, gradients and Hessians of a group are
+products of whole matrices (the Hessians with the products of pairs of columns); a group starts where the
+group with one more column ended, moved by that model's own quadratic, which mostly leaves one or two Newton
+steps.  Models that lack what the labels cannot be explained without are ruled out together, without being
+fitted: no model fits better than one that contains it.
 
 Tierney and Kadane (1986), JASA 81; George and McCulloch (1997), Statistica Sinica 7.
 """
@@ -57,7 +59,7 @@ _MAX_STEPS = 200
 #: Degrees of freedom of the proposals of importance sampling: tails above those of any posterior here, whose
 #: slabs are Gaussian.
 _PROPOSAL_DF = 8.0
-#: A group whose models all weigh less than this, in nats below the best so far, cannot move a moment.
+#: Models that weigh less than this, in nats below the best, move no sum that is kept in double precision.
 _NEGLIGIBLE = 60.0
 
 
@@ -85,7 +87,8 @@ class SpikeSlabLogisticPosterior:
     """Posterior of a spike-and-slab logistic regression, Laplace's approximation within each model.
 
     :ivar log_evidence: log p(y), summed over all 2^p models.
-    :ivar model_log_evidence: [2^p] log p(y | model); bit j of the index = column j in.
+    :ivar model_log_evidence: [2^p] log p(y | model); bit j of the index = column j in.  Minus infinity for a
+        model that was ruled out: its probability is below e^-60 of the best one's.
     :ivar log_model_probs: [2^p] log posterior probabilities.
     :ivar inclusion: [p] posterior inclusion probabilities.
     :ivar mean: [p] posterior mean of w, ``sd`` [p], ``covariance`` [p, p] (spikes included).
@@ -235,12 +238,12 @@ def enumerate_spike_slab_logistic(
     design = _Design.build(X, y, slab_scale, bias_scale)
     number, sums = torch.arange(2**p), _Moments(p + 1)
     prior = sum((((number >> j) & 1) * odds[j] for j in range(p)), -F.softplus(odds).sum())
-    evidence = torch.empty(2**p, dtype=torch.float64)
-    for models, columns, found in _groups(design):
+    evidence = torch.full((2**p,), -math.inf, dtype=torch.float64)
+    for models, columns, found, settled in _groups(design, prior):
         evidence[models] = found.log_evidence
         sums.add(found, columns, found.log_evidence + prior[models])
         if on_progress is not None:
-            on_progress(len(models))
+            on_progress(settled)
     joint = evidence + prior
     log_evidence = torch.logsumexp(joint, 0)
     log_probs = joint - log_evidence
@@ -293,14 +296,15 @@ class _Fits:
     """Modes of a batch of B models over c shared columns (the intercept last); excluded entries are zero.
 
     ``mask`` [B, c], 1 where a column is in; ``mode`` [B, c]; ``root`` [B, c, c], the Cholesky factor of the
-    curvature (ones for excluded columns); ``inverse`` [B, c, c] of the curvature; ``log_evidence`` [B],
-    Laplace's.
+    curvature (ones for excluded columns); ``inverse`` [B, c, c] of the curvature; ``height`` [B], the
+    greatest log density, without constants; ``log_evidence`` [B], Laplace's, which is never above it.
     """
 
     mask: Tensor
     mode: Tensor
     root: Tensor
     inverse: Tensor
+    height: Tensor
     log_evidence: Tensor
 
 
@@ -411,36 +415,64 @@ class _Curve:
             raise RuntimeError(f"Newton's iteration did not end within {_MAX_STEPS} steps: scale the columns")
         # the powers of 2 pi of Laplace's Gaussian and of the prior cancel
         half_logdet = root.diagonal(dim1=-2, dim2=-1).log().sum(-1) - 0.5 * mask @ self.precision.log()
-        return mask, mode, root, inverse, best - half_logdet
+        return mask, mode, root, inverse, best, best - half_logdet
 
 
 # -------------------------------------------------------------------------------------- all models, in groups
 
 
-def _groups(design: _Design) -> Iterator[tuple[Tensor, Tensor, _Fits]]:
-    """All models in groups: numbers [B], the columns [c] that the group shares, and their modes.
+def _groups(design: _Design, prior: Tensor) -> Iterator[tuple[Tensor, Tensor, _Fits, int]]:
+    """All models that matter, in groups: numbers [B], the columns [c] that the group shares, their modes, and
+    how many models are settled with it: its own and those that are ruled out beside or beneath it.
 
     A group is every choice among the ``low`` first columns beside one choice among the upper ones.
+
+    :param prior: [2^p] log prior probabilities of the models.
     """
     n, p = design.rows.shape[1], design.size - 1
     low = min(p, 9, max(0, int(math.log2(max(1, _GROUP_NUMBERS // n)))))
     choice = torch.arange(2**low)
     bits = ((choice[:, None] >> torch.arange(low)) & 1).double()
 
-    def visit(upper: list[int], start: Tensor | None, first: int) -> Iterator[tuple[Tensor, Tensor, _Fits]]:
-        """This group, then those that lack one of its columns from ``first`` on: every group is met once."""
+    def numbers(upper: list[int]) -> Tensor:
+        return choice + sum(1 << j for j in upper)
+
+    def fit(upper: list[int], start: Tensor | None) -> tuple[Tensor, _Fits]:
         columns = torch.tensor([*range(low), *upper, p])
         mask = F.pad(bits, (0, len(upper) + 1), value=1.0)
-        found = design.solve(torch.zeros_like(mask) if start is None else start, mask, columns)
-        yield choice + sum(1 << j for j in upper), columns, found
-        for j in (j for j in upper if j >= first):
-            at = low + upper.index(j)
-            # where the quadratic at the mode puts the rest once w_j is zero
-            shift = found.mode[:, at, None] / found.inverse[:, at, at, None] * found.inverse[:, at]
-            keep = torch.arange(len(columns)) != at
-            yield from visit([k for k in upper if k != j], (found.mode - shift)[:, keep], j + 1)
+        return columns, design.solve(torch.zeros_like(mask) if start is None else start, mask, columns)
 
-    yield from visit(list(range(low, p)), None, low)
+    def without(j: int, upper: list[int], found: _Fits) -> tuple[list[int], Tensor]:
+        """The group that lacks column j, and where the quadratic at the mode then puts the rest."""
+        at = low + upper.index(j)
+        shift = found.mode[:, at, None] / found.inverse[:, at, at, None] * found.inverse[:, at]
+        keep = torch.arange(found.mode.shape[1]) != at
+        return [k for k in upper if k != j], (found.mode - shift)[:, keep]
+
+    everything = list(range(low, p))
+    full = fit(everything, None)[1]
+    # A model's mode is no higher than that of a model that contains it, and its evidence is below its mode.
+    best = (full.log_evidence + prior[numbers(everything)]).max()
+    least = best - _NEGLIGIBLE - prior.max()
+
+    def matters(found: _Fits) -> bool:
+        """Whether a model of this group, or one that it contains, can have a probability to speak of."""
+        return bool(found.height.max() >= least)
+
+    free = [j for j in everything if matters(fit(*without(j, everything, full))[1])]
+    beside = 2 ** (low + len(everything) - len(free))
+
+    def visit(
+        upper: list[int], start: Tensor | None, free: list[int]
+    ) -> Iterator[tuple[Tensor, Tensor, _Fits, int]]:
+        """This group, then those that lack some of its free columns: every group is met once."""
+        columns, found = fit(upper, start)
+        beneath = free if matters(found) else []
+        yield numbers(upper), columns, found, beside * 2 ** (len(free) - len(beneath))
+        for i, j in enumerate(beneath):
+            yield from visit(*without(j, upper, found), beneath[i + 1 :])
+
+    yield from visit(everything, None, free)
 
 
 class _Moments:

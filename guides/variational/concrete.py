@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import softplus
 
-from guides.core.distributions import SpikeSlab
 from guides.core.flat_parameters import elementwise_law
 from guides.core.fused import chunks, cost_of_on, spike_slab_prior_gradient
 from guides.core.laws import RandomTensorLaw, SiteLaw, SpikeSlabLaw
@@ -124,7 +123,7 @@ class ConcreteLaw(SpikeSlabLaw):
     def _draw(self, operation: str) -> Tensor:
         if self.uses.scores_draws:
             self._refuse_gradient(operation)
-        prior = self._shared_prior(SpikeSlab, "logits", "loc", "scale")
+        prior = self.shared_prior
         relaxed = torch.is_grad_enabled() and self.uses.wants_grad and not self.uses.is_over
         if relaxed and self.gates_are_hidden and prior is not None and not self.leading:
             parameters = self.logits, self.loc, self.log_scale
@@ -218,8 +217,15 @@ class AutoConcrete(AutoSpikeSlab):
         init_loc_fn: Callable[[dict], Tensor] = initial_value,
         init_scale: float = 0.1,
         init_inclusion: str | tuple[float, float] = "dense",
+        empirical_bayes: bool | Literal["rates"] = False,
     ):
-        super().__init__(model, init_loc_fn=init_loc_fn, init_scale=init_scale, init_inclusion=init_inclusion)
+        super().__init__(
+            model,
+            init_loc_fn=init_loc_fn,
+            init_scale=init_scale,
+            init_inclusion=init_inclusion,
+            empirical_bayes=empirical_bayes,
+        )
         schedule = temperature if isinstance(temperature, (tuple, list)) else (temperature, temperature)
         if len(schedule) != 2 or not all(0 < number < math.inf for number in schedule):
             raise ValueError(f"temperature must be a positive number, or a pair of them; got {temperature}")

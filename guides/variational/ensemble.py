@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
+import numpy as np
 import pyro
 import torch
 from pyro.infer import SVI, Trace_ELBO
@@ -51,7 +52,8 @@ def fit_ensemble(
     :param members: 1 for the deterministic network
     :param lr: first learning rate; it falls linearly to zero
     :param prior: maximise the joint density (MAP); False: the likelihood alone
-    :param seed: member ``i`` starts from ``seed + i``; the caller's random generators stay as they are
+    :param seed: every member gets a seed of its own from this number, ``members`` and its place; the caller's
+        random generators stay as they are
     :returns: one chain of ``members`` draws; ``info["losses"]`` has each member's last loss
     :raises ValueError: for arguments out of range
     :raises DivergenceError: a RuntimeError, when a loss or a parameter of a member is not finite
@@ -70,7 +72,7 @@ def fit_ensemble(
     for member in range(members):
         # Nothing of the fit stays in Pyro's global store, nor in the generators.
         with pyro.get_param_store().scope(), _generators_restored():
-            pyro.set_rng_seed(seed + member)
+            pyro.set_rng_seed(_seed_of_member(seed, members, member))
             guide = AutoDelta(scored, init_loc_fn=start)
             svi = SVI(scored, guide, FusedAdam(lr=lr), Trace_ELBO())
             taken = svi_steps(svi, itertools.repeat(args), schedule)
@@ -88,6 +90,11 @@ def fit_ensemble(
         "members": members, "steps": steps, "lr": lr, "prior": prior, "seed": seed, "losses": losses,
     }  # fmt: skip
     return Posterior.from_draws(model, draws, info)
+
+
+def _seed_of_member(seed: int, members: int, member: int) -> int:
+    """Below 2^32: ensembles of other seeds, or of another size, share no member."""
+    return int(np.random.SeedSequence((seed, members, member)).generate_state(1)[0])
 
 
 @contextmanager

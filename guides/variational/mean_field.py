@@ -41,6 +41,8 @@ class AutoMeanField(FlatGuide):
         rows that meet in one likelihood term, whatever this says (set-up finds out by experiment).  The
         positions of one image in a convolution get independent noise too, an approximation: ``lrt=False``
         is exact there.
+    :param empirical_bayes: every Normal prior that the elements of a site share has its sd chosen by the
+        data, as :mod:`guides.core.learned_priors` says; ``learned_priors.numbers`` has what was found
     :raises UnsupportedSiteError: at the first call, naming a site that it cannot handle
     """
 
@@ -51,8 +53,11 @@ class AutoMeanField(FlatGuide):
         init_loc_fn: Callable[[dict], Tensor] = initial_value,
         init_scale: float = 0.1,
         lrt: bool = True,
+        empirical_bayes: bool = False,
     ):
-        super().__init__(model, init_loc_fn=init_loc_fn, init_scale=init_scale)
+        super().__init__(
+            model, init_loc_fn=init_loc_fn, init_scale=init_scale, empirical_bayes=empirical_bayes
+        )
         self.lrt = lrt
 
     def _allows_moments(self, site: Site) -> bool:

@@ -8,12 +8,12 @@ import math
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import cached_property, partial
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import Transform
 
-from guides.core.distributions import SpikeSlab
 from guides.core.flat_parameters import elementwise_law
 from guides.core.fused import MultipliedSpikeSlabSite
 from guides.core.laws import GaussianLaw, RandomTensorLaw, SiteLaw, SpikeSlabLaw
@@ -66,15 +66,18 @@ class _Multiplied(RandomTensorLaw):
 
     @cached_property
     def cost(self) -> Tensor:
-        """``log q(z) - log r(z | w)``, ``[*leading]``.
-
-        The auxiliary density's activations are drawn from their own law given ``z``: Gaussian, exactly so
-        for Gaussian weights and in the limit of many of them for spikes and slabs, as in every layer.
-        """
+        """``log q(z) - log r(z | w)``, ``[*leading]``."""
         z, log_density = self.multipliers_and_density
-        activation, spread = (t.reshape(*self.leading, -1) for t in self._seen_moments())
-        activation = activation + (spread + TINY_VARIANCE).sqrt() * torch.randn_like(spread)
+        activation = self._seen().reshape(*self.leading, -1)
         return log_density - self._multipliers.log_auxiliary(z, activation)
+
+    def _seen(self) -> Tensor:
+        """A draw of ``sum_i c_i w_ij``, which the auxiliary density sees, ``[*leading, *site without the
+        multipliers' axis]``: from its own law given ``z``, which is Gaussian for Gaussian weights, and for
+        spikes and slabs in the limit of many of them, as in every layer.
+        """
+        activation, spread = self._seen_moments()
+        return activation + (spread + TINY_VARIANCE).sqrt() * torch.randn_like(spread)
 
     def _seen_moments(self) -> tuple[Tensor, Tensor]:
         """Mean and variance of ``sum_i c_i w_ij``, ``[*leading, *site without the multipliers' axis]``."""
@@ -114,13 +117,22 @@ class MultipliedSpikeSlabLaw(_Multiplied, SpikeSlabLaw):
 
     _per_shape = _Multiplied._per_shape | {"_fused"}
 
+    def _seen(self) -> Tensor:
+        """Without gradients from drawn weights, so that what ``evaluate_loss`` reports is a bound."""
+        if torch.is_grad_enabled():
+            return super()._seen()
+        if "_value" not in self.__dict__:  # no layer has asked for the weights
+            self._value = self._draw("the auxiliary density")
+        axis = len(self.leading) + self._axis
+        return torch.tensordot(self._value, self._multipliers.contraction, ([axis], [0]))
+
     @cached_property
     def _fused(self) -> tuple[Tensor, ...] | None:
         """Moments, KL and what the auxiliary density sees, in one pass over a large site."""
         parameters = self.logits, self._unit_loc, self.log_scale
         if self.leading or self._axis != self._unit_loc.dim() - 1:
             return None
-        prior = self._shared_prior(SpikeSlab, "logits", "loc", "scale")
+        prior = self.shared_prior
         if prior is None or not MultipliedSpikeSlabSite.applies(*parameters):
             return None
         z, contraction = self.multipliers_and_density[0], self._multipliers.contraction
@@ -149,8 +161,9 @@ class AutoMNF(AutoSpikeSlab):
     What :class:`~guides.AutoSpikeSlab` says about layers, local reparameterization and refusals holds here.
 
     The loss is ``E[-log p(y | w) + KL(q(w | z) || p) + log q(z) - log r(z | w)]``, an upper bound on minus
-    the log evidence (given Gaussian activations; see ``cost`` of a law), with an auxiliary density ``r``; see
-    :mod:`guides.variational.multipliers`.  One draw of ``z`` in a step serves the layer, its KL and ``r``.
+    the log evidence, with an auxiliary density ``r``; see :mod:`guides.variational.multipliers`.  In training
+    layers and ``r`` see Gaussian activations, in ``svi.evaluate_loss`` networks that are drawn: what that one
+    reports is a bound.  One draw of ``z`` in a step serves the layer, its KL and ``r``.
     Against the published versions: ``r`` is the density of the whole vector (they index its last scalar,
     ``z_b[-1]``, or evaluate it at another draw); the flows' log-determinants are exact (theirs is not that of
     equation 3.7; see :mod:`guides.flows.gated`); ``z`` is drawn once (they draw it twice or more); the
@@ -167,6 +180,7 @@ class AutoMNF(AutoSpikeSlab):
     :param init_inclusion: start of the inclusion logits, as for :class:`~guides.AutoSpikeSlab`
     :param init_z: start of the means of ``z``
     :param init_z_scale: start of its standard deviations
+    :param empirical_bayes: as for :class:`~guides.AutoSpikeSlab`
     :raises PathwiseGradientError: at the first call, when a weight is used in a way that has no gradient
     """
 
@@ -182,8 +196,15 @@ class AutoMNF(AutoSpikeSlab):
         init_inclusion: str | tuple[float, float] = "dense",
         init_z: float = 1.0,
         init_z_scale: float = 0.1,
+        empirical_bayes: bool | Literal["rates"] = False,
     ):
-        super().__init__(model, init_loc_fn=init_loc_fn, init_scale=init_scale, init_inclusion=init_inclusion)
+        super().__init__(
+            model,
+            init_loc_fn=init_loc_fn,
+            init_scale=init_scale,
+            init_inclusion=init_inclusion,
+            empirical_bayes=empirical_bayes,
+        )
         if not (init_z_scale > 0 and math.isfinite(init_z)):
             raise ValueError(
                 f"init_z must be finite and init_z_scale positive, got {init_z} and {init_z_scale}"

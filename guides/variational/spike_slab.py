@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -56,6 +57,12 @@ class AutoSpikeSlab(FlatGuide):
         90 % intervals of an activation cover 15 % of drawn networks at starting values, and what is trained
         is not the law that :meth:`draws` draws from.  It has no use but to
         show that (``zoo reproduce lbbnn/variance``).
+    :param empirical_bayes: inclusion and sd of every spike-and-slab prior that the weights of a site share,
+        and the sd of such Normal priors (biases), are chosen by the data: those that make the bound largest
+        (:mod:`guides.core.learned_priors`; ``learned_priors.numbers`` has what was found).  The model's own
+        numbers are where that starts, and stay those of its ``log_prob``.  ``"rates"``: the inclusion has a
+        factor for every output and every input of a layer, so many numbers that the bound flatters them
+        (``learned_priors.charge``)
     :raises PathwiseGradientError: at the first call, when a weight is used in a way that has no gradient
     """
 
@@ -71,8 +78,11 @@ class AutoSpikeSlab(FlatGuide):
         init_scale: float = 0.1,
         init_inclusion: str | tuple[float, float] = "dense",
         variance: str = "exact",
+        empirical_bayes: bool | Literal["rates"] = False,
     ):
-        super().__init__(model, init_loc_fn=init_loc_fn, init_scale=init_scale)
+        super().__init__(
+            model, init_loc_fn=init_loc_fn, init_scale=init_scale, empirical_bayes=empirical_bayes
+        )
         if variance not in ("exact", "thesis"):
             raise ValueError(f"variance must be 'exact' or 'thesis', got {variance!r}")
         self.variance = variance

@@ -22,8 +22,9 @@ TINY = Budget(steps=60, draws=60, warmup=20, mcmc_draws=30)
 #: In this order.
 COLUMNS = [
     "method", "model", "status", "note", "rmse", "rmse_se", "log_likelihood", "log_likelihood_se",
-    "crps", "crps_se", "coverage_90", "accuracy", "ece", "ref_mean_error", "ref_sd_ratio", "ref_w1",
-    "ref_pip_rmse", "elbo", "pareto_k", "density_mean", "density_half", "num_parameters", "fit_seconds",
+    "crps", "crps_se", "coverage_90", "accuracy", "ece", "ref_log_likelihood", "ref_mean_error",
+    "ref_sd_ratio", "ref_w1", "ref_pip_rmse", "elbo", "bound_change", "pareto_k",
+    "density_mean", "density_half", "num_parameters", "fit_seconds",
 ]  # fmt: skip
 ALWAYS = {"config.json", "scoreboard.csv", "scoreboard.md", "scoreboard.png", "standard_errors.csv"}
 PREDICTIVE = ("rmse", "rmse_se", "log_likelihood", "log_likelihood_se", "crps", "crps_se", "coverage_90")

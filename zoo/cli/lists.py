@@ -20,8 +20,12 @@ def width() -> int:
 
 
 def print_lines(title: str, rows: Iterable[Sequence[object]]) -> None:
-    """A title, and rows in columns of equal width; the last column is cut at the width of a line."""
+    """A title, and rows in columns of equal width; the last column is cut at the width of a line.  Nothing
+    without a row.
+    """
     rows = [[str(cell) for cell in row] for row in rows]
+    if not rows:
+        return
     sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
     print(title)
     for row in rows:
@@ -43,10 +47,12 @@ def list_models_and_guides(key: str | None = None) -> None:
     :raises UserError: for a key that there is not
     """
     papers = list(PAPERS.values()) if key is None else [find_paper(key)]
+    from zoo.models.densities import DENSITY_MODELS
     from zoo.registry.queries import GUIDES, MODELS, kinds_of_weights
 
     keys = {paper.key for paper in papers}
-    print_lines("Papers", [(paper.key, paper.title) for paper in papers])
+    title = "Papers" if key is None else "Paper (zoo show NAME tells everything about a name below)"
+    print_lines(title, [(paper.key, paper.title) for paper in papers])
     print_lines(
         "Models: truth to grade against, what it is",
         [
@@ -55,13 +61,17 @@ def list_models_and_guides(key: str | None = None) -> None:
             if m.paper in keys
         ],
     )
+    densities = [(m.name, m.paper, m.summary) for m in DENSITY_MODELS.values() if m.paper in keys]
+    if densities:
+        print_lines("Densities of tables without a target (zoo fit TABLE --model NAME)", densities)
     print_lines(
         "Guides: weights that it is for, what it is",
         [(g.name, g.paper, kinds_of_weights(g), g.summary) for g in GUIDES.values() if g.paper in keys],
     )
-    if key is not None:
+    if key is None:
+        print("zoo show NAME tells everything about one of them; zoo list --paper KEY, about one family")
+    else:
         _list_experiments(papers[0])
-    print("zoo show NAME tells everything about one of them; zoo list --paper KEY, about one family")
 
 
 def _list_experiments(paper: Paper) -> None:
@@ -89,8 +99,9 @@ def _short(cost: str) -> str:
 
 
 def list_data() -> None:
-    """All data sets."""
+    """All data sets, and the tables without a target."""
     from data_loaders import describe, list_datasets
+    from data_loaders.densities import DENSITIES
 
     heading = ("name", "task", "rows", "columns", "splits", "from")
     rows = []
@@ -98,5 +109,7 @@ def list_data() -> None:
         source = "at hand" if d.file is None else "download" if d.downloadable else "ZOO_DATA"
         rows.append((d.name, d.task, d.rows, d.features, d.splits, source))
     print_lines("Data sets", [heading, *rows])
+    names = f"Tables without a target (zoo fit NAME --model maf): {', '.join(DENSITIES)}"
+    print(textwrap.fill(names, width(), break_on_hyphens=False))
     print("at hand: needs no network; ZOO_DATA: a folder that this variable names must hold the file")
     print("zoo show NAME tells everything about one of them")

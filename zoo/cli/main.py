@@ -16,6 +16,7 @@ from rich.markup import escape
 from zoo.budgets import BASELINES, BUDGETS, STEPS
 from zoo.cli.options import (
     ActivationOption,
+    BiasScaleOption,
     DataArgument,
     DataName,
     InclusionOption,
@@ -26,10 +27,13 @@ from zoo.cli.options import (
     SplitOption,
     TargetOption,
     TaskOption,
+    WeightScaleOption,
     WidthsOption,
     check_at_least,
+    check_fit_numbers,
     fit_options,
     split_names,
+    split_scales,
     split_widths,
 )
 from zoo.cli.progress import progress_bar, progress_bar_or_lines
@@ -37,6 +41,7 @@ from zoo.cli.reproduce import REPRODUCE_HELP, reproduce_command
 from zoo.commands.options import check_seed, model_options
 from zoo.errors import FailedError, UserError
 from zoo.fitting.threads import one_torch_thread
+from zoo.models.densities import DENSITY_MODELS
 from zoo.version import __version__
 
 app = typer.Typer(
@@ -80,17 +85,28 @@ Examples:
   zoo fit diabetes --guide mean-field --out out/fit
   zoo fit houses.csv --target price --model pbp-bnn --guide pbp --out out/houses
   zoo fit boston --guide spike-slab --inclusion 0.1 --split 3 --out out/sparse
+  zoo fit table.csv --model maf --out out/density   a table without a target
   zoo fit edges.csv --model edge-graph --steps 60 --out out/edges
 
-
-The last one is of graphs: a CSV file with a line an edge, columns sender and recipient, and graph and
-time if there are such; --steps are passes over the graphs. No guide: its weights are numbers.
+A density (maf, realnvp, spline-flow) models all columns, by the bootstrap with shared parameters; it takes
+--steps, --lr and --concentration, and zoo sample draws new rows from it.
+
+Graphs (edge-graph) are a CSV file with a line an edge, columns sender and recipient, and graph and time if
+there are such; --steps are passes over the graphs. No guide: its weights are numbers.
+"""
+
+SAMPLE_HELP = """Draws new rows from a density that zoo fit has saved, each from a draw of its posterior.
+
+\b
+Example:
+  zoo sample out/density --rows 1000 --out new.csv
 """
 
 PREDICT_HELP = """Predicts new rows with a saved fit, in original units.
 
 Regression: columns mean, sd, q5, q50 and q95 of the predictive distribution, noise included. Classes: columns
-label, prob_0, prob_1, ... Where there is no terminal, a line every ten seconds tells how far it is.
+label, prob_0, prob_1, ... Densities: columns log_density (of the mixture of all draws, in nats) and q5, q50,
+q95 of the draws' log densities. Where there is no terminal, a line every ten seconds tells how far it is.
 
 \b
 Example:
@@ -268,13 +284,34 @@ def fit_command(
     widths: WidthsOption = None,
     activation: ActivationOption = None,
     inclusion: InclusionOption = None,
+    weight_scale: WeightScaleOption = None,
+    bias_scale: BiasScaleOption = None,
+    concentration: Annotated[
+        float | None,
+        typer.Option(
+            "--concentration",
+            help="Densities only: rows of data that the base measure weighs, a tenth of them by default; 0 "
+            "leaves it out.",
+        ),
+    ] = None,
 ) -> None:
     """See ``FIT_HELP``."""
     if model == "edge-graph":
         others = {"guide": guide != "mean-field", "target": target, "task": task, "split": split}
         others |= {"noise": noise, "widths": widths, "activation": activation, "inclusion": inclusion}
+        others |= {"weight-scale": weight_scale, "bias-scale": bias_scale, "concentration": concentration}
         _fit_edges(data, out, seed, {"epochs": steps, "lr": lr, "batch": batch_size}, others)
         return
+    if model in DENSITY_MODELS:
+        others = {
+            "guide": None if guide == "mean-field" else guide, "target": target, "task": task,
+            "batch-size": batch_size, "noise": noise, "widths": widths, "activation": activation,
+            "inclusion": inclusion, "weight-scale": weight_scale, "bias-scale": bias_scale,
+        }  # fmt: skip
+        _fit_density(data, model, concentration, {"steps": steps, "lr": lr}, split, seed, out, others)
+        return
+    if concentration is not None:
+        raise UserError(f"--concentration is for densities: {', '.join(DENSITY_MODELS)}")
     from zoo.commands.predict import fit, held_out
     from zoo.fitting.problem import load_problem
     from zoo.registry.queries import find_model
@@ -287,6 +324,8 @@ def fit_command(
         "activation": activation,
         "noise_scale": noise,
         "inclusion": inclusion,
+        "weight_scale": split_scales("--weight-scale", weight_scale),
+        "bias_scale": split_scales("--bias-scale", bias_scale),
     }
     options = model_options(problem, model, [guide], given)
     with progress_bar() as progress:
@@ -305,6 +344,38 @@ def fit_command(
     _print_notes(problem.dataset.oddities)
     print(f"{result.summary}; saved in {out}")
     print(held_out(problem, result, seed))
+
+
+def _fit_density(
+    data: str,
+    model: str,
+    concentration: float | None,
+    given: dict[str, float | None],
+    split: int,
+    seed: int,
+    out: Path,
+    others: dict[str, object],
+) -> None:
+    """``zoo fit`` of a table without a target.
+
+    :param others: options that do not apply, None where left out
+    """
+    from zoo.commands.density import fit
+
+    for name, value in others.items():
+        if value is not None:
+            raise UserError(
+                f"--{name} does not apply to model {model!r}, a density: every column is modelled"
+            )
+    check_seed(seed)
+    check_fit_numbers(given)
+    wishes = {name: value for name, value in given.items() if value is not None}
+    with progress_bar() as progress:
+        words = fit(
+            data, model=model, concentration=concentration, wishes=wishes, split=split, seed=seed, out=out,
+            progress=progress,
+        )  # fmt: skip
+    print(words)
 
 
 def _fit_edges(
@@ -346,13 +417,36 @@ def predict_command(
     seed: SeedOption = 0,
 ) -> None:
     """See ``PREDICT_HELP``."""
+    from zoo.commands import density
     from zoo.commands.predict import predict
 
     check_at_least(1, draws=draws)
     check_seed(seed)
     with progress_bar_or_lines() as progress:
+        if density.is_density(folder):
+            rows = density.predict(folder, table, out, progress=progress)
+            print(f"{rows} rows scored; written to {out}")
+            return
         rows = predict(folder, table, out, draws=draws, seed=seed, progress=progress)
     print(f"{rows} rows predicted; written to {out}")
+
+
+@app.command("sample", help=SAMPLE_HELP)
+@friendly
+@one_torch_thread()
+def sample_command(
+    folder: Annotated[Path, typer.Argument(help="The --out folder of zoo fit --model maf.")],
+    out: Annotated[Path, typer.Option("--out", help="CSV file to write, one line a row.")],
+    rows: Annotated[int, typer.Option("--rows", help="How many.")] = 1000,
+    seed: SeedOption = 0,
+) -> None:
+    """See ``SAMPLE_HELP``."""
+    from zoo.commands.density import sample
+
+    check_at_least(1, rows=rows)
+    check_seed(seed)
+    sample(folder, out, rows=rows, seed=seed)
+    print(f"{rows} rows drawn; written to {out}")
 
 
 @app.command("compare", help=COMPARE_HELP, short_help="Grades guides against the ground truth: the main job.")
@@ -381,11 +475,14 @@ def compare_command(
     widths: WidthsOption = None,
     activation: ActivationOption = None,
     inclusion: InclusionOption = None,
+    weight_scale: WeightScaleOption = None,
+    bias_scale: BiasScaleOption = None,
 ) -> None:
     """See ``COMPARE_HELP``."""
     from zoo.commands.compare import run
     from zoo.commands.comparison import ask
     from zoo.evaluation.scoreboard import rich_table
+    from zoo.evaluation.verdict import verdict
 
     comparison = ask(
         data,
@@ -401,12 +498,16 @@ def compare_command(
         widths=split_widths(widths),
         activation=activation,
         inclusion=inclusion,
+        weight_scale=split_scales("--weight-scale", weight_scale),
+        bias_scale=split_scales("--bias-scale", bias_scale),
     )
     with progress_bar() as progress:
         rows = run(comparison, out, progress, tell=_complain)
     _print_notes(comparison.notes)
     console = Console()
     console.print(rich_table(rows, escape(f"{model} on {data}"), console.width))
+    for sentence in verdict(rows):
+        console.print(escape(sentence), highlight=False)
     print(f"written to {out}")
     for row in rows:
         if row.status != "ok":

@@ -48,6 +48,19 @@ InclusionOption = Annotated[
     ),
 ]
 
+WeightScaleOption = Annotated[
+    str | None,
+    typer.Option(
+        "--weight-scale",
+        help="Prior sd of weights (of their slab) in units of 1/sqrt(inputs), for all layers or one a layer, "
+        "as in 1.4 or 2,1; 1 by default.",
+    ),
+]
+BiasScaleOption = Annotated[
+    str | None,
+    typer.Option("--bias-scale", help="The same of biases; left out: biases have sd 1 in every layer."),
+]
+
 
 def check_at_least(least: int, **options: int | None) -> None:
     for name, value in options.items():
@@ -65,11 +78,16 @@ def fit_options(guide: str, given: dict[str, float | None]) -> dict[str, Any]:
 
     given = {name: value for name, value in given.items() if value is not None}
     check_fit_options(find_guide(guide), given)
-    lr = given.get("lr", 1.0)
-    if not (lr > 0 and math.isfinite(lr)):
+    check_fit_numbers(given)
+    return {name.replace("-", "_"): value for name, value in given.items()}
+
+
+def check_fit_numbers(given: dict[str, float | None]) -> None:
+    """:raises UserError: for a learning rate or a count out of range; None is left out"""
+    lr = given.get("lr")
+    if lr is not None and not (lr > 0 and math.isfinite(lr)):
         raise UserError(f"--lr must be a positive number, not {lr:g}")
     check_at_least(1, **{name: value for name, value in given.items() if name != "lr"})
-    return {name.replace("-", "_"): value for name, value in given.items()}
 
 
 def split_widths(text: str | None) -> tuple[int, ...] | None:
@@ -80,6 +98,17 @@ def split_widths(text: str | None) -> tuple[int, ...] | None:
         return tuple(int(width) for width in text.split(","))
     except ValueError:
         raise UserError(f"--widths takes whole numbers as in 50 or 20,20, not {text!r}") from None
+
+
+def split_scales(flag: str, text: str | None) -> float | tuple[float, ...] | None:
+    """``"2,1"`` -> ``(2.0, 1.0)``, ``"2"`` -> ``2.0``"""
+    if text is None:
+        return None
+    try:
+        numbers = tuple(float(number) for number in text.split(","))
+    except ValueError:
+        raise UserError(f"{flag} takes numbers as in 1.4 or 2,1, not {text!r}") from None
+    return numbers if len(numbers) > 1 else numbers[0]
 
 
 def split_names(text: str) -> list[str]:

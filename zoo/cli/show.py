@@ -29,8 +29,10 @@ def show(name: str) -> None:
     cards, known = [], []
     for names, tell in (
         (_data_sets, tell_data_set),
+        (_tables, tell_table),
         (_experiments, tell_experiment),
         (_models, tell_model),
+        (_densities, tell_density),
         (_guides, tell_guide),
         (lambda: PAPERS, tell_paper),
     ):
@@ -75,6 +77,18 @@ def _models() -> Iterable[str]:
     return MODELS
 
 
+def _tables() -> Iterable[str]:
+    from data_loaders.densities import DENSITIES
+
+    return DENSITIES
+
+
+def _densities() -> Iterable[str]:
+    from zoo.models.densities import DENSITY_MODELS
+
+    return DENSITY_MODELS
+
+
 def _guides() -> Iterable[str]:
     from zoo.registry.queries import GUIDES
 
@@ -114,6 +128,26 @@ def tell_data_set(name: str) -> Text:
         ("note", "\n".join(d.oddities) or "nothing odd is known"),
         ("published", _published(lambda experiment: experimental in experiment.datasets)),
         ("use", f"zoo compare {name} --out out/{name}"),
+    ]
+
+
+def tell_table(name: str) -> Text:
+    """A table without a target."""
+    from data_loaders.densities import DENSITIES
+
+    table = DENSITIES[name]
+    train, validation, test = table.rows
+    return [
+        ("table", name),
+        (
+            "is",
+            f"{table.features} columns, no target; {train} rows, {validation} to stop by, {test} to test",
+        ),
+        ("source", table.source),
+        ("licence", table.licence),
+        ("note", "\n".join(table.oddities) or "nothing odd is known"),
+        ("published", _published(lambda e: e.name.startswith("npl/") and name in e.datasets)),
+        ("use", f"zoo fit {name} --model maf --out out/{name}"),
     ]
 
 
@@ -164,6 +198,23 @@ def tell_model(name: str) -> Text:
         ("guides", ", ".join(guides)),
         ("published", ", ".join(model.experiments) or "none"),
         ("use", f"zoo compare DATA --model {name} --out FOLDER\n{_creation(name, model.tasks)}"),
+    ]
+
+
+def tell_density(name: str) -> Text:
+    """A model of tables without a target."""
+    from zoo.models.densities import DENSITY_MODELS
+
+    model = DENSITY_MODELS[name]
+    return [
+        ("model", name),
+        ("is", f"{model.summary}; a density of tables without a target"),
+        ("paper", _cited(model.paper, "")),
+        ("law", model.card.law),
+        ("assumes", model.card.assumes),
+        ("cost", model.card.cost),
+        ("fails", model.card.fails),
+        ("use", f"zoo fit table.csv --model {name} --out FOLDER\nzoo.models.FlowDensity(columns)"),
     ]
 
 

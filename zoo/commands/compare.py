@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -18,8 +18,10 @@ from zoo.commands.reference import reference_posterior
 from zoo.commands.report import write_plots
 from zoo.errors import FailedError, Interrupted
 from zoo.evaluation.estimates import Estimate
+from zoo.evaluation.known_laws import oracle_rows
 from zoo.evaluation.pareto import pareto_k
 from zoo.evaluation.scoreboard import Row, write_scoreboard
+from zoo.evaluation.verdict import verdict
 from zoo.files.kept import load_kept, seal_posterior
 from zoo.files.output import kept_config, outgrow, output_folder
 from zoo.files.sealed import file_checksum
@@ -27,6 +29,7 @@ from zoo.fitting.methods import ClosedForm, Fitted, Watch
 from zoo.fitting.problem import Problem
 from zoo.fitting.threads import one_torch_thread
 from zoo.registry.queries import GuideEntry, ModelEntry, find_guide
+from zoo.seeds import stable_seed
 
 #: Numbers in the draws of one guide (160 MB); a large network gets fewer of them.
 MOST_NUMBERS, FEWEST_DRAWS = 40_000_000, 50
@@ -66,8 +69,9 @@ def run(
         sound = [result for result, row in zip(results, rows, strict=True) if row.status == "ok"]
         if comparison.entry.selects:
             write_inclusion(sound, problem.dataset.feature_names, folder)
+        rows += oracle_rows(problem.dataset)
         write_plots(comparison, sound, rows, folder)
-        write_scoreboard(rows, folder)  # last: where it stands, so does everything else
+        write_scoreboard(rows, folder, verdict(rows))  # last: where it stands, so does everything else
     return rows
 
 
@@ -112,12 +116,13 @@ def fit_guide(comparison: Comparison, name: str, folder: Path, progress: Progres
     if known is not None:
         return _graded(*known, entry, note)
     problem, budget = comparison.problem, comparison.budget
-    settings = guide.method.settings(problem.size, comparison.seed, steps=budget.steps)
+    seed = stable_seed("fit", comparison.seed, name)
+    settings = guide.method.settings(problem.size, seed, steps=budget.steps)
     try:
         fitted = guide.method.fit(model, problem.train, settings, watch=Watch(progress, name))
     except FailedError as error:
         return Graded(name, entry.name, Posterior(model, {}), {}, note, f"failed: {error}")
-    posterior = _posterior(fitted, problem, budget.draws, comparison.seed)
+    posterior = _posterior(fitted, problem, budget.draws, stable_seed("draws", comparison.seed, name))
     posterior.info.update(method=name, settings=asdict(settings))
     if fitted.closed_form:
         fitted.closed_form.save(_state(path))
@@ -134,6 +139,8 @@ def _posterior(fitted: Fitted, problem: Problem, num_draws: int, seed: int) -> P
     figures: dict = {"num_parameters": fitted.num_parameters, "fit_seconds": fitted.seconds}
     if fitted.elbo:
         figures["elbo"] = fitted.elbo()
+    if fitted.bound_change:
+        figures["bound_change"] = (fitted.bound_change.value, fitted.bound_change.se)
     if fitted.draws_with_log_prob:
         with torch.no_grad():
             draws, log_q = fitted.draws_with_log_prob(num_draws, seed)
@@ -180,6 +187,7 @@ def _load(path: Path, guide: GuideEntry, model: Callable) -> tuple[Posterior, Cl
     try:
         if posterior.info["state"] != file_checksum(_state(path)):
             return None
-        return posterior, guide.method.load(_state(path), model).closed_form
+        fitted = guide.method.load(_state(path), model)
+        return replace(posterior, model=fitted.model), fitted.closed_form
     except (OSError, ValueError, KeyError, TypeError):
         return None

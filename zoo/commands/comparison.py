@@ -28,6 +28,7 @@ from zoo.registry.queries import (
     reference_of,
     with_companions,
 )
+from zoo.seeds import stable_seed
 
 #: ArviZ groups with a number for every draw and every row have at most this many, of evenly spaced draws; if
 #: these would be fewer than the latter, the groups stay out of the .nc files.
@@ -89,7 +90,7 @@ class Comparison:
 
         :raises OSError: when it cannot be written
         """
-        save_netcdf(self._with_groups(posterior.to_arviz(), posterior), path)
+        save_netcdf(self._with_groups(posterior.to_arviz(), posterior, path.stem), path)
 
     def complete(self, path: Path, posterior: Posterior) -> None:
         """Gives a file of draws that was written by others the groups of :meth:`save`, unless it has them.
@@ -98,12 +99,14 @@ class Comparison:
         """
         idata = load_netcdf(path)
         if "log_likelihood" not in group_names(idata):
-            save_netcdf(self._with_groups(idata, posterior), path)
+            save_netcdf(self._with_groups(idata, posterior, path.stem), path)
 
-    def _with_groups(self, idata: Any, posterior: Posterior) -> Any:
+    def _with_groups(self, idata: Any, posterior: Posterior, name: str) -> Any:
         """An ArviZ object with ``log_likelihood``, ``posterior_predictive``, ``observed_data``, ``prior`` and
         ``prior_predictive`` of the training data, except where they are many or have no target, or a draw is
         not finite.
+
+        :param name: of what was drawn from: its groups have random numbers of their own
         """
         problem, sites = self.problem, posterior.sites
         most = LARGEST_GROUP // problem.size
@@ -116,7 +119,7 @@ class Comparison:
         numbers = sum(value[0, 0].numel() for value in sites.values())
         prior = min(self.budget.draws, max(1, LARGEST_GROUP // max(numbers, problem.size)))
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
+            torch.manual_seed(stable_seed("groups", self.seed, name))
             groups = thinned.groups(problem.x, observed_data={"y": problem.y}, prior=prior)
         priors = {name: groups.pop(name) for name in ("prior", "prior_predictive")}
         draws = np.arange(next(iter(sites.values())).shape[1])[::step]
@@ -138,6 +141,8 @@ def ask(
     widths: Sequence[int] | None = None,
     activation: str | None = None,
     inclusion: float | None = None,
+    weight_scale: float | Sequence[float] | None = None,
+    bias_scale: float | Sequence[float] | None = None,
 ) -> Comparison:
     """The request of one call, its data loaded, and everything checked; :func:`zoo.compare` says what the
     arguments are.
@@ -149,6 +154,7 @@ def ask(
     problem = load_problem(data, split=split, target=target, task=task, dtype=find_model(model).dtype)
     names = baselines(find_model(model)) if guides is None else guides
     given = {"widths": widths, "activation": activation, "noise_scale": noise, "inclusion": inclusion}
+    given |= {"weight_scale": weight_scale, "bias_scale": bias_scale}
     return plan(
         data,
         problem,

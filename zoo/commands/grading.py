@@ -13,13 +13,18 @@ from torch.distributions import Distribution
 
 from guides.posterior.draws import Posterior
 from zoo.evaluation.distances import compare_functions, inclusion_error
-from zoo.evaluation.estimates import Estimate
-from zoo.evaluation.metrics import predictive_figures
+from zoo.evaluation.estimates import Estimate, mean_estimate
+from zoo.evaluation.metrics import log_likelihood_values, predictive_figures
 from zoo.evaluation.scoreboard import Row
 from zoo.files.tables import write_csv
 from zoo.fitting.methods import ClosedForm
 from zoo.fitting.problem import Problem
 
+#: Of a row whose figures are not all of one law.
+TWO_LAWS = (
+    "RMSE, likelihood, CRPS and coverage are those of its prediction in closed form (the message), mean "
+    "error, sd ratio and W1 those of drawn networks"
+)
 INCLUSION_COLUMNS = ("method", "site", "index", "name", "probability", "mcse")
 
 
@@ -67,9 +72,14 @@ def grade(problem: Problem, result: Graded, truth: Graded | None) -> Row:
         if truth is not None and result is not truth:
             distances, left_out = _distances(problem, result, truth)
             figures |= distances
+            remarks = [names["note"]]
             if left_out:
-                remark = f"{left_out} point(s) left out of the distances: the reference does not vary there"
-                names["note"] = "; ".join(filter(None, (names["note"], remark)))
+                remarks.append(
+                    f"{left_out} point(s) left out of the distances: the reference does not vary there"
+                )
+            if result.closed_form:
+                remarks.append(TWO_LAWS)
+            names["note"] = "; ".join(filter(None, remarks))
         return Row.from_figures(figures=figures, status=result.status, **names)
     except ValueError as error:  # a prediction that is not finite, say; the evaluation names it
         return Row(**names, status=f"failed: {str(error).splitlines()[0]}")
@@ -100,6 +110,16 @@ def _predictive(problem: Problem, result: Graded) -> dict[str, Estimate]:
     )
 
 
+def _difference(problem: Problem, result: Graded, truth: Graded) -> dict[str, Estimate]:
+    """How much better it predicts than the truth, row by row: what both find hard cancels."""
+    if not (problem.has_target and len(problem.x_test)):
+        return {}
+    ours, theirs = (
+        log_likelihood_values(graded.predictive(problem.x_test), problem.y_test) for graded in (result, truth)
+    )
+    return {"ref_log_likelihood": mean_estimate(ours - theirs)}
+
+
 def _distances(problem: Problem, result: Graded, truth: Graded) -> tuple[dict[str, Estimate], int]:
     """Figures against the reference, and how many points could not be compared."""
     points = problem.evaluation_points
@@ -107,7 +127,7 @@ def _distances(problem: Problem, result: Graded, truth: Graded) -> tuple[dict[st
     reference_values = truth.posterior.function(points)
     by_chain = reference_values.reshape(chains, -1, *reference_values.shape[1:])
     distances = compare_functions(by_chain, result.posterior.function(points), result.method)
-    figures = distances.figures()
+    figures = distances.figures() | _difference(problem, result, truth)
     if truth.inclusion:
         ours, mcse = inclusion_of(result)
         site = next(iter(truth.inclusion))

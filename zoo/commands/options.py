@@ -20,7 +20,8 @@ def check_seed(seed: int) -> None:
 def model_options(problem: Problem, model: str, guides: Sequence[str], given: dict[str, Any]) -> Options:
     """The model's options; the noise goes from the target's units to standardised ones.
 
-    :param given: ``widths``, ``activation``, ``noise_scale`` and ``inclusion``, None where left out
+    :param given: ``widths``, ``activation``, ``noise_scale``, ``inclusion``, ``weight_scale`` and
+        ``bias_scale``, None where left out
     :raises UserError: for a value out of range, or an option that no model of this call takes
     """
     from zoo.models.options import check_values
@@ -31,6 +32,9 @@ def model_options(problem: Problem, model: str, guides: Sequence[str], given: di
         raise UserError(f"--noise is for regression only; {problem.dataset.name} is {problem.task}")
     if "widths" in chosen:
         chosen["widths"] = tuple(chosen["widths"])
+    for name in ("weight_scale", "bias_scale"):
+        if isinstance(chosen.get(name), Sequence):
+            chosen[name] = tuple(chosen[name])
     check_values(chosen, flag)
     check_options(find_model(model), [find_guide(name) for name in guides], chosen)
     if "noise_scale" in chosen:

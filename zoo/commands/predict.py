@@ -26,6 +26,7 @@ from zoo.fitting.methods import Fitted, Place, Watch, unfinished
 from zoo.fitting.problem import LARGEST, Problem
 from zoo.models.entries import DataShape, Options, to_json
 from zoo.registry.queries import GUIDES, applicable, check_data, find_guide, find_model
+from zoo.seeds import stable_seed
 
 FIT = "fit.safetensors"
 #: What a fit leaves beside its configuration; some methods seal their file.
@@ -62,7 +63,8 @@ def fit(
     check_data(find_model(model), problem.dataset, data)
     entry, note = applicable(find_guide(guide), find_model(model), problem.task, options)
     dataset, method = problem.dataset, find_guide(guide).method
-    settings = method.settings(problem.size, seed, **wishes)
+    fit_seed = stable_seed("fit", seed, guide)
+    settings = method.settings(problem.size, fit_seed, **wishes)
     config = {
         "command": "fit",
         "data": data,
@@ -78,13 +80,13 @@ def fit(
         "note": note,
         "options": to_json({**entry.options, **options}),
         "settings": asdict(settings),
-        "seed": settings.seed,
+        "seed": seed,
     }
     network = entry.build(problem.shape, options)
 
     def with_steps(steps: int) -> dict:
         """The configuration of this request with another number of steps."""
-        changed = method.settings(problem.size, seed, **{**wishes, "steps": steps})
+        changed = method.settings(problem.size, fit_seed, **{**wishes, "steps": steps})
         return {**config, "settings": asdict(changed)}
 
     if "steps" in method.takes:
@@ -130,7 +132,7 @@ def held_out(problem: Problem, result: Fitted, seed: int, draws: int = 1000) -> 
     if not (problem.has_target and len(problem.x_test)):
         return counts
     try:
-        predictive = result.predictor(draws, seed)(problem.x_test)
+        predictive = result.predictor(draws, stable_seed("draws", seed))(problem.x_test)
         figures = predictive_figures(predictive, problem.y_test, problem.task, problem.scale.y_sd)
     except ValueError as error:  # a prediction that is not finite; the fit itself is saved
         return f"{counts}: cannot be scored ({error})"
@@ -191,7 +193,7 @@ def predict(
         raise UserError(f"--out {out} is the --input itself: choose another file")
     x = torch.as_tensor(scale.transform_x(rows.x_test), dtype=find_model(config["model"]).dtype)
     _check_range(x, config["features"], table)
-    predictor = fitted.predictor(draws, seed)
+    predictor = fitted.predictor(draws, stable_seed("draws", seed))
     columns_of = _regression_columns if config["task"] == "regression" else _class_columns
     advance, parts = Watch(progress, "rows predicted").start(len(x)), []
     for part in x.split(ROWS):

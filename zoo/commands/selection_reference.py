@@ -20,6 +20,7 @@ from zoo.commands.grading import Graded
 from zoo.evaluation.estimates import Estimate
 from zoo.files.kept import load_kept, seal_posterior
 from zoo.models.latent_binary import VariableSelection
+from zoo.seeds import stable_seed
 
 #: Draws by which Laplace's approximation is checked, and how far an inclusion probability may then be off,
 #: beyond four standard errors of the check.
@@ -70,7 +71,7 @@ def _count_logistic(
         task = progress.add_task("all models", total=2 ** x.shape[1])
         tell = functools.partial(progress.advance, task)
     exact = enumerate_spike_slab_logistic(x, y, inclusion_prob=model.inclusion, on_progress=tell)
-    check = exact.importance(CHECK_DRAWS, seed=comparison.seed)
+    check = exact.importance(CHECK_DRAWS, seed=stable_seed("check", comparison.seed))
     off = np.abs(exact.inclusion - check.inclusion)
     nats = exact.log_evidence - check.log_evidence
     note = (

@@ -12,10 +12,13 @@ Measured over 60 repeated runs, independent draws and an AR(1) chain with a fift
 alike: where the distance is well above its floor, right to 15 % (sd ratio: 1.0 to 1.3 times too large); where
 the two laws are equal and the distance is all noise, 1.2 to 1.6 times too large.
 
-**Noise floor**: a distance is positive even between two samples of the same law.  Each figure carries the
-value that one half of the reference gets against its other half (for an even number of chains, the first
-chains against the others); as each half has half the draws, the floor of a comparison with as many draws as
-the reference is about 0.7 of it.
+**Noise floor**: a distance is positive even between two samples of the same law.  Each figure carries what
+two samples of the reference's law would get, with as many draws as the method and the reference have: the
+distance between the halves of the reference (for an even number of chains, the first chains against the
+others), times ``sqrt((1/S + 1/T) / (4/S))`` for ``S`` draws of the reference and ``T`` of the method, as
+such distances shrink with the root of the numbers of draws (draws of the method count as autocorrelated as
+those of the reference, so that the floor of independent ones is a little lower still).  The floor of a point
+estimate is that of the reference alone.
 """
 
 from __future__ import annotations
@@ -81,7 +84,7 @@ def compare_functions(reference: Tensor, draws: Tensor, method: str = "draws") -
         "ref_w1": _w1_estimate(ours, theirs),
     }
     if len(reference) >= 4:
-        floors = _noise_floor(reference)
+        floors = _noise_floor(reference, len(draws))
         estimates = {name: replace(estimate, floor=floors[name]) for name, estimate in estimates.items()}
     return FunctionDistances(**estimates, points=reference.shape[1], left_out=left_out)
 
@@ -236,9 +239,13 @@ def _drop(values: Tensor, group: Tensor, g: int) -> Tensor:
     return values[group != g].view(len(values), -1)
 
 
-def _noise_floor(reference: Tensor) -> dict[str, float | None]:
-    """The three distances between the two halves of the reference [S, P], in sds of the whole."""
+def _noise_floor(reference: Tensor, num_draws: int) -> dict[str, float | None]:
+    """The three distances between the two halves of the reference [S, P], in sds of the whole, brought from
+    their numbers of draws to ``S`` and ``num_draws``.
+    """
     half = len(reference) // 2
+    noise = 1 / len(reference) + (1 / num_draws if num_draws > 1 else 0.0)
+    shrink = math.sqrt(noise / (1 / half + 1 / (len(reference) - half)))
     first, second = reference[:half], reference[half:]
     whole, ours, theirs = (Moments.of(draws) for draws in (reference, first, second))
     step = max(1, CHUNK_NUMBERS // len(reference))
@@ -249,9 +256,9 @@ def _noise_floor(reference: Tensor) -> dict[str, float | None]:
     moving = theirs.sd > 0  # a point may vary in one half only
     ratios = ours.sd[moving] / theirs.sd[moving]
     return {
-        "ref_mean_error": mean_error(ours, Moments(theirs.mean, whole.sd)).item(),
-        "ref_sd_ratio": ratios.quantile(0.5).item() if len(ratios) else None,
-        "ref_w1": (torch.cat(distances) / whole.sd).mean().item(),
+        "ref_mean_error": shrink * mean_error(ours, Moments(theirs.mean, whole.sd)).item(),
+        "ref_sd_ratio": ratios.quantile(0.5).item() ** shrink if len(ratios) else None,  # a ratio: around 1
+        "ref_w1": shrink * (torch.cat(distances) / whole.sd).mean().item(),
     }
 
 

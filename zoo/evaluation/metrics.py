@@ -26,7 +26,7 @@ from zoo.evaluation.mixtures import chunks, crps_values, is_gaussian, mixture_qu
 
 __all__ = [
     "Estimate", "accuracy", "class_probabilities", "coverage_90", "crps", "ece", "log_likelihood",
-    "mixture_quantiles", "predictive_figures", "rmse",
+    "log_likelihood_values", "mixture_quantiles", "predictive_figures", "rmse",
 ]  # fmt: skip
 
 TASKS = ("regression", "binary", "multiclass")
@@ -53,14 +53,19 @@ def log_likelihood(predictive: Distribution, y: Tensor, target_scale: float = 1.
     A density changes with the unit: ``-log(target_scale)`` is added.  Probabilities that are 0 or 1 in the
     distribution's precision are clamped by torch to its resolution (1e-7 for float32).
     """
+    estimate = mean_estimate(log_likelihood_values(predictive, y))
+    return replace(estimate, value=estimate.value - math.log(target_scale))
+
+
+def log_likelihood_values(predictive: Distribution, y: Tensor) -> Tensor:
+    """The same of every test point in the distribution's own unit, ``[N]``."""
     y = _checked_targets(predictive, y)
     if is_gaussian(predictive):
         values = torch.cat([mixture.distribution().log_prob(y[part]) for part, mixture in chunks(predictive)])
     else:
         values = _log_prob(predictive, y)
     check_finite(values, "log predictive density")
-    estimate = mean_estimate(values)
-    return replace(estimate, value=estimate.value - math.log(target_scale))
+    return values
 
 
 def crps(predictive: Distribution, y: Tensor, target_scale: float = 1.0) -> Estimate:

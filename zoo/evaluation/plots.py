@@ -35,7 +35,7 @@ LIMITS = {
 }
 ENDLESS = (-math.inf, math.inf)
 #: Figures that have no panel on the picture of a scoreboard, and panels side by side on it.
-READ = ("density_mean", "density_half", "num_parameters", "fit_seconds")
+READ = ("ref_log_likelihood", "bound_change", "density_mean", "density_half", "num_parameters", "fit_seconds")
 MOST_COLUMNS = 4
 Band = tuple[np.ndarray, np.ndarray, np.ndarray]
 

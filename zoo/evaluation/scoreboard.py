@@ -54,6 +54,11 @@ LEGEND: dict[str, Column] = {
     "ece": Column(
         "ECE", "lower", "calibration error of the most probable class, 15 bins; chance alone keeps it above 0"
     ),
+    "ref_log_likelihood": Column(
+        "vs truth",
+        "",
+        "log-likelihood minus that of the reference, its error paired over the test points, nats",
+    ),
     "ref_mean_error": Column(
         "mean error",
         "lower",
@@ -78,6 +83,12 @@ LEGEND: dict[str, Column] = {
         "ELBO",
         "higher",
         "lower bound of the log evidence of the standardised target, nats; compare guides of one model only",
+    ),
+    "bound_change": Column(
+        "last tenth",
+        "",
+        "how much the bound (without one: minus the loss) rose in the last tenth of the fit, counted in "
+        "learning rates, nats; near 0 it has settled",
     ),
     "pareto_k": Column(
         "Pareto k", "lower", "tail index of the guide's importance weights; below 0.7 they can be used"
@@ -114,11 +125,13 @@ class Row:
     coverage_90: float | None = None
     accuracy: float | None = None
     ece: float | None = None
+    ref_log_likelihood: float | None = None
     ref_mean_error: float | None = None
     ref_sd_ratio: float | None = None
     ref_w1: float | None = None
     ref_pip_rmse: float | None = None
     elbo: float | None = None
+    bound_change: float | None = None
     pareto_k: float | None = None
     density_mean: float | None = None
     density_half: float | None = None
@@ -219,14 +232,15 @@ def wide_frame(rows: Sequence[Row]) -> pd.DataFrame:
     return table
 
 
-def write_scoreboard(rows: Sequence[Row], folder: str | Path) -> None:
+def write_scoreboard(rows: Sequence[Row], folder: str | Path, words: Sequence[str] = ()) -> None:
     """Writes ``scoreboard.csv``, ``standard_errors.csv`` and ``scoreboard.md``, each whole or not at all.
 
+    :param words: sentences that stand below the table for people
     :raises ValueError: when two rows have the same method and model
     """
     folder, table = Path(folder), scoreboard_frame(rows)
     write_csv(error_frame(rows), folder / "standard_errors.csv")
-    write_text(folder / "scoreboard.md", markdown(rows))
+    write_text(folder / "scoreboard.md", markdown(rows, words))
     write_csv(table, folder / "scoreboard.csv")  # last: where it exists, so do the others
 
 
@@ -279,12 +293,15 @@ def _number(text: str, path: Path, column: str) -> float | int | None:
 # ----------------------------------------------------------------------------------------------- tables for p
 
 
-def markdown(rows: Sequence[Row]) -> str:
-    """A Markdown table of the rows with a legend; columns that are empty in all rows are left out."""
+def markdown(rows: Sequence[Row], words: Sequence[str] = ()) -> str:
+    """A Markdown table of the rows, sentences about them and a legend; columns that are empty in all rows are
+    left out.
+    """
     table = _texts(rows)
     sides = "".join("l" if name in TEXT_COLUMNS else "r" for name in table)
     legend = [f"- **{LEGEND[name].heading}**: {_explained(name)}" for name in _existing(rows)]
-    return "\n".join([markdown_table(table, sides), "", *legend, "", _HOW_TO_READ]) + "\n"
+    said = [line for sentence in words for line in (sentence, "")]
+    return "\n".join([markdown_table(table, sides), "", *said, *legend, "", _HOW_TO_READ]) + "\n"
 
 
 def rich_table(rows: Sequence[Row], title: str | None = None, width: int = 80) -> Group:

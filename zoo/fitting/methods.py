@@ -21,6 +21,7 @@ from guides.core.flat_guide import FlatGuide
 from guides.posterior.draws import Posterior
 from zoo.budgets import STEPS
 from zoo.errors import UserError
+from zoo.evaluation.estimates import Estimate
 from zoo.fitting.svi import (
     Fit,
     FitSettings,
@@ -55,6 +56,7 @@ class Fitted:
     :ivar elbo: ``() -> (value, standard error)``, nats
     :ivar inclusion: inclusion probabilities, ``{site: [*site]}``
     :ivar losses: minus the ELBO of every step
+    :ivar bound_change: how much the ELBO rose in the last tenth of the fit, nats
     :ivar closed_form: its predictive distribution, better than that of draws
     """
 
@@ -67,6 +69,7 @@ class Fitted:
     elbo: Callable[[], tuple[float, float]] | None = None
     inclusion: Mapping[str, Tensor] = field(default_factory=dict)
     losses: Sequence[float] = ()
+    bound_change: Estimate | None = None
     closed_form: ClosedForm | None = None
 
     def predictor(self, num_draws: int, seed: int) -> Callable[[Tensor], Distribution]:
@@ -202,7 +205,9 @@ class Variational:
         run = Fit(self.build(fitted_model), fitted_model, data, settings)
         path, about = (None, None) if place is None else (place.path, place.about)
         run.run(checkpoint=path, about=about, progress=watch.progress, label=watch.label)
-        return self._fitted(run.guide, model, run.losses, run.seconds, run.elbo if self.bounds else None)
+        change = settings.last_change(run.losses)
+        elbo = run.elbo if self.bounds else None
+        return self._fitted(run.guide, model, run.losses, change, run.seconds, elbo)
 
     def about(self, path: Path) -> dict:
         header, tensors = read_checkpoint(path)
@@ -217,13 +222,16 @@ class Variational:
         if any(site.family == "transformed" for site in guide.sites.values()):
             with torch.random.fork_rng(devices=[]):  # supports are in no file: it sees them on made-up data
                 guide.setup(*made_up_data(header))
-        return self._fitted(guide, model, tensors["losses"].tolist(), header["seconds"])
+        losses = tensors["losses"].tolist()
+        change = FitSettings(**header["settings"]).last_change(losses)
+        return self._fitted(guide, model, losses, change, header["seconds"])
 
     def _fitted(
         self,
         guide: FlatGuide,
         model: Callable,
         losses: Sequence[float],
+        change: Estimate,
         seconds: float,
         elbo: Callable[[], tuple[float, float]] | None = None,
     ) -> Fitted:
@@ -241,7 +249,9 @@ class Variational:
             draws=draws,
             num_parameters=sum(parameter.numel() for parameter in guide.parameters()),
             seconds=seconds,
-            summary=f"{len(losses)} steps in {seconds:.1f} s, last loss {losses[-1]:.1f} nats",
+            summary=f"{len(losses)} steps in {seconds:.1f} s, last loss {losses[-1]:.1f} nats, "
+            f"{change.value:+.1f} gained in the last tenth",
+            bound_change=change,
             draws_with_log_prob=draws_with_log_prob if self.has_density else None,
             elbo=elbo,
             inclusion=inclusion,

@@ -16,9 +16,7 @@ from zoo.errors import FailedError
 from zoo.fitting.methods import Fitted, Watch
 from zoo.fitting.stored import Numbers, Stored
 from zoo.fitting.svi import FitSettings, default_batch_size, fitting
-
-#: Seeds of numpy, which Pyro sets too, end here.
-SEEDS = 2**32
+from zoo.seeds import stable_seed
 
 
 @dataclass(frozen=True)
@@ -61,8 +59,7 @@ class PointEstimates(Stored):
         advance = watch.start(settings.members)
         with fitting():
             for i in range(settings.members):
-                # no two ensembles share a member, whatever their seeds
-                seed = (settings.seed * settings.members + i) % SEEDS
+                seed = stable_seed("member", settings.seed, settings.members, i)
                 members.append(_member(scored, data, settings, seed, losses))
                 advance()
         tensors = {name: torch.cat([member[name] for member in members]) for name in members[0]}

@@ -23,6 +23,9 @@ from guides.core.flat_guide import FlatGuide
 from guides.core.svi import Schedule, half_cosine, random_rows, svi_steps, unwatched
 from guides.posterior.files import write_atomically
 from zoo.errors import FailedError, UserError
+from zoo.evaluation.estimates import Estimate
+from zoo.fitting.reach import last_change, own_rates
+from zoo.seeds import stable_seed
 
 SECONDS_BETWEEN_CHECKPOINTS = 10.0
 #: How far the sum of all steps goes (half of ``lr`` times their number), where the highest rate allows it.
@@ -37,7 +40,8 @@ class FitSettings:
     """How long and how fast to fit.
 
     :ivar steps: optimiser steps
-    :ivar lr: first learning rate of Adam; it falls to zero along a half cosine
+    :ivar lr: first learning rate of Adam; it falls to zero along a half cosine.  Of few steps, kinds of
+        parameters that have far to go take higher ones (:func:`zoo.fitting.reach.own_rates`)
     :ivar batch_size: rows of a minibatch; None takes all rows at each step
     :ivar seed: of the start, the noise and the minibatches
     """
@@ -53,6 +57,10 @@ class FitSettings:
     def progress(self, step: int) -> float:
         """From 0 at the first step to 1 at the last, for schedules of the guide's own."""
         return step / max(1, self.steps - 1)
+
+    def last_change(self, losses: Sequence[float]) -> Estimate:
+        """See :func:`zoo.fitting.reach.last_change`."""
+        return last_change(losses, [self.learning_rate(step) for step in range(len(losses))])
 
     def schedule(self) -> Schedule:
         return Schedule(self.steps, self.learning_rate, self.progress)
@@ -87,7 +95,7 @@ class Fit:
         self, guide: FlatGuide, model: Callable, data: Sequence[Tensor | Sequence], settings: FitSettings
     ):
         self.guide, self.model, self.data, self.settings = guide, model, tuple(data), settings
-        self.optimizer = guide.optimizer(settings.lr)
+        self.optimizer = guide.optimizer(settings.lr, factors=own_rates(settings.lr, settings.steps))
         self.svi = SVI(model, guide, self.optimizer, guide.elbo())
         self.batches = random_rows(self.data, settings.batch_size)
         self.losses: list[float] = []
@@ -109,7 +117,7 @@ class Fit:
         """
         about = json.loads(json.dumps(about or {}))
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.settings.seed)
+            torch.manual_seed(stable_seed("steps", self.settings.seed))
             if checkpoint is not None and checkpoint.exists():
                 self._restore(checkpoint, about)
             else:
@@ -138,7 +146,7 @@ class Fit:
             work = len(self.data[0]) * sum(parameter.numel() for parameter in self.guide.parameters())
             num_samples = max(FEWEST_ELBO_DRAWS, min(ELBO_DRAWS, ELBO_WORK // max(1, work)))
         with torch.random.fork_rng(devices=[]), unwatched():
-            torch.manual_seed(self.settings.seed + 1)
+            torch.manual_seed(stable_seed("bound", self.settings.seed))
             values = torch.tensor([-self.svi.evaluate_loss(*self.data) for _ in range(num_samples)])
         return values.mean().item(), (values.std() / math.sqrt(num_samples)).item()
 

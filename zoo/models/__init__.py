@@ -21,12 +21,16 @@ if TYPE_CHECKING:
     from zoo.models.implicit_process import BNNProcess, NeuralSampler
     from zoo.models.latent_binary import SpikeSlabLinear, SpikeSlabLogistic
     from zoo.models.lenet import LeNet
+    from zoo.models.normalizing_flow import FlowDensity
     from zoo.models.random_graphs import HollywoodModel, HollywoodProcess
-    from zoo.models.weights import GaussianWeights, SpikeSlabWeights
+    from zoo.models.torch_module import from_module
+    from zoo.models.weights import FanIn, GaussianWeights, SpikeSlabWeights
 
 __all__ = [
     "BNN",
     "BNNProcess",
+    "FanIn",
+    "FlowDensity",
     "DeepGMG",
     "EdgeGraphModel",
     "GaussianWeights",
@@ -39,13 +43,16 @@ __all__ = [
     "SpikeSlabLogistic",
     "SpikeSlabWeights",
     "create",
+    "from_module",
     "names",
 ]
 
-#: Class -> its module.
+#: Name -> its module.
 _HOMES = {
     "BNN": "bnn",
     "BNNProcess": "implicit_process",
+    "FanIn": "weights",
+    "FlowDensity": "normalizing_flow",
     "DeepGMG": "deepgmg",
     "EdgeGraphModel": "edge_graph",
     "GaussianWeights": "weights",
@@ -57,6 +64,7 @@ _HOMES = {
     "SpikeSlabLinear": "latent_binary",
     "SpikeSlabLogistic": "latent_binary",
     "SpikeSlabWeights": "weights",
+    "from_module": "torch_module",
 }
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from zoo.models.defaults import ACTIVATION, WIDTHS
 from zoo.models.likelihoods import observe, observe_numpyro
 from zoo.models.traits import Activation, Likelihood, Traits
-from zoo.models.weights import GaussianWeights, WeightPrior
+from zoo.models.weights import GaussianWeights, Scale, WeightPrior, check_scale, sd_of_layer
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -30,7 +30,7 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class BNN:
-    """A fully connected network; weights ``N(0, 1/fan_in)``, biases ``N(0, 1)``.
+    """A fully connected network; weights ``N(0, 1/fan_in)``, biases ``N(0, 1)`` unless these say otherwise.
 
     :param in_features: columns of ``x``
     :param widths: hidden units of each layer
@@ -38,6 +38,8 @@ class BNN:
     :param likelihood: ``normal`` (noise precision ``~ Gamma(6, 6)``), ``bernoulli`` or ``categorical``
     :param noise_scale: fixes the noise of a normal likelihood, in the units of ``y``
     :param activation: ``relu``, ``leaky-relu`` (slope 0.01) or ``tanh``
+    :param weights: the law of the weights
+    :param bias_scale: sd of the biases
 
     Sites: ``w1: [h, in]``, ``b1: [h]``, ..., ``noise_precision: []``; observed ``y: [N]``.
     """
@@ -49,8 +51,11 @@ class BNN:
     noise_scale: float | None = None
     activation: str = ACTIVATION
     weights: WeightPrior = field(default_factory=GaussianWeights)
+    bias_scale: Scale = 1.0
 
     def __post_init__(self) -> None:
+        for scale in (self.weights.scale, self.bias_scale):
+            check_scale(scale, len(self.layers))
         if self.activation not in ACTIVATIONS:
             raise ValueError(f"activation {self.activation!r} is not one of {', '.join(ACTIVATIONS)}")
         if self.likelihood != "categorical" and self.outputs != 1:
@@ -74,8 +79,9 @@ class BNN:
         """
         hidden = x
         for i, shape in enumerate(self.layers, start=1):
-            weight = pyro.sample(f"w{i}", self.weights.pyro(shape, x))
-            bias = pyro.sample(f"b{i}", dist.Normal(x.new_zeros(()), 1.0).expand(shape[:1]).to_event(1))
+            weight = pyro.sample(f"w{i}", self.weights.pyro(shape, x, i - 1))
+            biases = dist.Normal(x.new_zeros(()), sd_of_layer(self.bias_scale, i - 1, shape))
+            bias = pyro.sample(f"b{i}", biases.expand(shape[:1]).to_event(1))
             hidden = F.linear(hidden, weight, bias)
             if i < len(self.layers):
                 hidden = ACTIVATIONS[self.activation](hidden)
@@ -93,8 +99,9 @@ class BNN:
         activation = {"relu": jax.nn.relu, "leaky-relu": jax.nn.leaky_relu, "tanh": jnp.tanh}[self.activation]
         hidden = x
         for i, shape in enumerate(self.layers, start=1):
-            weight = numpyro.sample(f"w{i}", self.weights.numpyro(shape))
-            bias = numpyro.sample(f"b{i}", ndist.Normal(0.0, 1.0).expand(shape[:1]).to_event(1))
+            weight = numpyro.sample(f"w{i}", self.weights.numpyro(shape, i - 1))
+            biases = ndist.Normal(0.0, sd_of_layer(self.bias_scale, i - 1, shape))
+            bias = numpyro.sample(f"b{i}", biases.expand(shape[:1]).to_event(1))
             hidden = hidden @ weight.T + bias
             if i < len(self.layers):
                 hidden = activation(hidden)

@@ -7,6 +7,7 @@ from typing import Any
 
 from zoo.errors import UserError, unknown
 from zoo.models import entries_graphs, entries_lbbnn, entries_sspbp
+from zoo.models.densities import DENSITY_MODELS
 from zoo.models.entries import DataShape, ModelEntry
 from zoo.models.options import check_values
 from zoo.papers import find_paper
@@ -18,6 +19,10 @@ MODELS: dict[str, ModelEntry] = {
 
 def find_model(name: str) -> ModelEntry:
     """:raises UserError: naming the nearest models"""
+    if name in DENSITY_MODELS:
+        raise UserError(
+            f"model {name!r} is a density of tables without a target: zoo fit TABLE --model {name}"
+        )
     if name not in MODELS:
         raise unknown("model", name, MODELS)
     return MODELS[name]

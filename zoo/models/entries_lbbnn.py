@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 from zoo.models.defaults import ACTIVATION, INCLUSION, LOGISTIC_INCLUSION, WIDTHS
 from zoo.models.entries import LIKELIHOODS, Card, DataShape, ModelEntry
 
+#: One number for all layers, or one a layer.
+Sizes = float | tuple[float, ...]
+
 if TYPE_CHECKING:  # slow to import
     from zoo.models.bnn import BNN
     from zoo.models.latent_binary import SpikeSlabLinear, SpikeSlabLogistic
@@ -27,8 +30,12 @@ def bnn(
     widths: tuple[int, ...] = WIDTHS,
     activation: str = ACTIVATION,
     noise_scale: float | None = None,
+    weight_scale: Sizes = 1.0,
+    bias_scale: Sizes | None = None,
 ) -> BNN:
+    """``weight_scale`` and ``bias_scale`` are sds in units of ``1/sqrt(fan_in)``; biases N(0, 1) if None."""
     from zoo.models.bnn import BNN
+    from zoo.models.weights import FanIn, GaussianWeights
 
     return BNN(
         shape.in_features,
@@ -37,6 +44,8 @@ def bnn(
         noise_scale=noise_scale,
         likelihood=LIKELIHOODS[shape.task],
         outputs=shape.num_classes if shape.task == "multiclass" else 1,
+        weights=GaussianWeights(None if weight_scale == 1.0 else FanIn(weight_scale)),
+        bias_scale=1.0 if bias_scale is None else FanIn(bias_scale),
     )
 
 
@@ -47,11 +56,15 @@ def spike_slab_bnn(
     activation: str = ACTIVATION,
     noise_scale: float | None = None,
     inclusion: float = INCLUSION,
+    weight_scale: Sizes = 1.0,
+    bias_scale: Sizes | None = None,
 ) -> BNN:
+    """Scales as in :func:`bnn`; that of weights is their slab's."""
     from zoo.models.weights import SpikeSlabWeights
 
-    plain = bnn(shape, widths=widths, activation=activation, noise_scale=noise_scale)
-    return replace(plain, weights=SpikeSlabWeights(inclusion))
+    network = {"widths": widths, "activation": activation, "noise_scale": noise_scale}
+    plain = bnn(shape, **network, weight_scale=weight_scale, bias_scale=bias_scale)
+    return replace(plain, weights=SpikeSlabWeights(inclusion, plain.weights.scale))
 
 
 def spike_slab_linear(shape: DataShape, *, inclusion: float = INCLUSION) -> SpikeSlabLinear:

@@ -17,12 +17,15 @@ from pyro import distributions as dist
 from torch import Tensor, nn
 
 from guides.core.checks import check_numbers
-from zoo.models.weights import fan_in_scale
+from zoo.models.likelihoods import observe, observe_numpyro
+from zoo.models.weights import sd_of_layer
 
 #: Slope of the leaky ReLU for negative numbers, that of the published networks.
 SLOPE = 0.2
 #: Sd of the prior's means at the start: not zero, or all hidden units would be trained alike.
 START_SD = 0.05
+#: Sd of a posterior's weights at the start.
+POSTERIOR_SD = 0.1
 
 Sharing = Literal["weight", "layer"]
 #: Weights ``[n, out, in]`` and biases ``[n, out]`` of ``n`` networks, layer after layer.
@@ -105,8 +108,8 @@ class BNNProcess(nn.Module):
             raise ValueError(f"bias_scale must not be negative, got {bias_scale}")
         sizes = (in_features, *widths, 1)
         self.layers = nn.ModuleList(
-            GaussianLayer(shape, sharing, scale or fan_in_scale(shape), bias_scale, dtype)
-            for shape in zip(sizes[1:], sizes[:-1], strict=True)
+            GaussianLayer(shape, sharing, sd_of_layer(scale, layer, shape), bias_scale, dtype)
+            for layer, shape in enumerate(zip(sizes[1:], sizes[:-1], strict=True))
         )
 
     def draw(self, n: int) -> Callable[[Tensor], Tensor]:
@@ -119,6 +122,18 @@ class BNNProcess(nn.Module):
         layers = [layer.sample(number) for number, layer in enumerate(self.layers, start=1)]
         stacked = [(weight.unsqueeze(0), bias.unsqueeze(0)) for weight, bias in layers]
         return pyro.deterministic("f", network_values(stacked, x).squeeze(0))
+
+
+def posterior_network(
+    in_features: int, widths: Sequence[int] = (50, 50), *, dtype: torch.dtype = torch.float32
+) -> BNNProcess:
+    """A network whose weights' means and sds are a posterior to be fitted: it starts at one random network,
+    means ``N(0, 1/fan_in)`` and all sds 0.1.
+    """
+    network = BNNProcess(in_features, widths, scale=POSTERIOR_SD, bias_scale=POSTERIOR_SD, dtype=dtype)
+    for layer in network.layers:
+        nn.init.normal_(layer.weight_mean, std=layer.shapes["weight"][1] ** -0.5)
+    return network
 
 
 def network_values(layers: Layers, x: Tensor) -> Tensor:
@@ -181,3 +196,46 @@ def _tower(sizes: Sequence[int], dtype: torch.dtype) -> nn.Sequential:
         nn.init.normal_(linear.bias, std=0.1)
         layers += [linear, nn.LeakyReLU(SLOPE)]
     return nn.Sequential(*layers[:-1])
+
+
+class LearnedNetwork(nn.Module):
+    """The regression whose function has the law of a process, the parameters of which stay as they are: what
+    NUTS samples under a prior that was learned elsewhere.
+
+    :param process: its weights' means and sds
+    :param noise_scale: fixes the noise, in the units of ``y``; else its precision ``~ Gamma(6, 6)``
+
+    Sites: those of the process, ``noise_precision: []``; observed ``y: [N]``.
+    """
+
+    def __init__(self, process: BNNProcess, noise_scale: float | None = None):
+        super().__init__()
+        self.process, self.noise_scale = process.requires_grad_(False), noise_scale
+
+    def forward(self, x: Tensor, y: Tensor | None = None, size: int | None = None) -> Tensor:
+        """The Pyro model, ``[N]``."""
+        output = self.process(x)
+        observe("normal", output, y, len(x), size, self.noise_scale)
+        return output
+
+    def twin(self, x, y=None):
+        """The same model in NumPyro."""
+        import jax.numpy as jnp
+        import numpyro
+        import numpyro.distributions as ndist
+
+        def numbers(layer: GaussianLayer, name: str, site: str):
+            mean, log_sd = getattr(layer, f"{name}_mean"), getattr(layer, f"{name}_log_sd")
+            shape = layer.shapes[name]
+            loc = jnp.broadcast_to(jnp.asarray(mean.detach().numpy()), shape)
+            if log_sd is None:
+                return loc
+            scale = jnp.broadcast_to(jnp.exp(jnp.asarray(log_sd.detach().numpy())), shape)
+            return numpyro.sample(site, ndist.Normal(loc, scale).to_event(len(shape)))
+
+        hidden = x
+        for number, layer in enumerate(self.process.layers, start=1):
+            inputs = hidden if number == 1 else jnp.where(hidden > 0, hidden, SLOPE * hidden)
+            weight = numbers(layer, "weight", f"w{number}")
+            hidden = inputs @ weight.T + numbers(layer, "bias", f"b{number}")
+        return observe_numpyro("normal", hidden.squeeze(-1), y, self.noise_scale)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from zoo.models.likelihoods import observe
 from zoo.models.traits import Traits
-from zoo.models.weights import GaussianWeights, WeightPrior
+from zoo.models.weights import GaussianWeights, Scale, WeightPrior, check_scale, sd_of_layer
 
 FILTERS, KERNEL, DENSE = (32, 48), 5, (256, 84)
 #: Images below this side would be used up by the filters: there they are framed with zeros, which keeps
@@ -30,7 +30,8 @@ class LeNet:
 
     :param in_features: pixels of a square image, given row by row: 784 (28 x 28) or 64 (8 x 8, framed)
     :param outputs: number of classes
-    :param weights: the law of weights and filters; biases are ``N(0, 1)``
+    :param weights: the law of weights and filters
+    :param bias_scale: sd of the biases
     :raises ValueError: for a number of pixels that is no square, or too small for the filters
 
     Sites: ``w1: [32, 1, 5, 5]``, ``b1: [32]``, ``w2: [48, 32, 5, 5]``, ``b2``, ``w3: [256, .]``, ``b3``,
@@ -40,12 +41,15 @@ class LeNet:
     in_features: int
     outputs: int = 10
     weights: WeightPrior = field(default_factory=GaussianWeights)
+    bias_scale: Scale = 1.0
 
     def __post_init__(self) -> None:
         if self.side**2 != self.in_features:
             raise ValueError(f"{self.in_features} pixels are no square image")
         if self._pooled < 1:
             raise ValueError(f"an image of {self.side} x {self.side} pixels is too small for two poolings")
+        for scale in (self.weights.scale, self.bias_scale):
+            check_scale(scale, len(self.layers))
 
     @property
     def traits(self) -> Traits:
@@ -83,8 +87,9 @@ class LeNet:
         """
         hidden = x.reshape(len(x), 1, self.side, self.side)
         for i, shape in enumerate(self.layers, start=1):
-            weight = pyro.sample(f"w{i}", self.weights.pyro(shape, x))
-            bias = pyro.sample(f"b{i}", dist.Normal(x.new_zeros(()), 1.0).expand(shape[:1]).to_event(1))
+            weight = pyro.sample(f"w{i}", self.weights.pyro(shape, x, i - 1))
+            biases = dist.Normal(x.new_zeros(()), sd_of_layer(self.bias_scale, i - 1, shape))
+            bias = pyro.sample(f"b{i}", biases.expand(shape[:1]).to_event(1))
             if len(shape) > 2:
                 hidden = F.avg_pool2d(F.relu(F.conv2d(hidden, weight, bias, padding=self.padding)), 2)
                 continue

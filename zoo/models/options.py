@@ -43,6 +43,13 @@ def _check_inclusion(name: str, inclusion: Any) -> None:
         raise UserError(f"{name} must lie between 0 and 1, both excluded, not {_short(inclusion)}")
 
 
+def _check_sizes(name: str, sizes: Any) -> None:
+    """One number, or one a layer, whose count the model checks; None: the model's own."""
+    for size in sizes if isinstance(sizes, tuple | list) else () if sizes is None else (sizes,):
+        if not (isinstance(size, Real) and 0 < size < math.inf):
+            raise UserError(f"{name} takes positive numbers, one or one a layer, not {_short(size)}")
+
+
 def _check_noise_scale(name: str, scale: Any) -> None:
     """None: it is inferred."""
     if scale is not None and not (isinstance(scale, Real) and 0 < scale < math.inf):
@@ -58,4 +65,6 @@ CHECKS: dict[str, Callable[[str, Any], None]] = {
     "activation": _check_activation,
     "inclusion": _check_inclusion,
     "noise_scale": _check_noise_scale,
+    "weight_scale": _check_sizes,
+    "bias_scale": _check_sizes,
 }

@@ -12,30 +12,66 @@ from pyro import distributions as dist
 from torch import Tensor
 
 from guides.core.distributions import SpikeSlab
+from zoo.errors import UserError
 from zoo.models.defaults import INCLUSION
 from zoo.models.traits import Weights
 
 
+@dataclass(frozen=True)
+class FanIn:
+    """An sd relative to a layer's inputs: ``size / sqrt(inputs of one output)``.
+
+    :param size: for all layers, or one a layer
+    """
+
+    size: float | tuple[float, ...] = 1.0
+
+
+#: Sd of weights or biases: relative to the inputs (None: ``FanIn(1.0)``), or itself, for all layers or one a
+#: layer.
+Scale = FanIn | float | tuple[float, ...] | None
+
+
+def sd_of_layer(scale: Scale, layer: int, shape: tuple[int, ...]) -> float:
+    """The sd in one layer.
+
+    :param layer: counted from 0
+    :param shape: of its weights, ``[out, in]`` or ``[out, in, height, width]``
+    """
+    relative = scale is None or isinstance(scale, FanIn)
+    size = _sizes(scale)
+    own = size[layer] if isinstance(size, tuple) else size
+    return own * math.prod(shape[1:]) ** -0.5 if relative else own
+
+
+def check_scale(scale: Scale, layers: int | None = None) -> None:
+    """:raises ValueError: for a number that is no sd, and unless there are as many as layers, or one"""
+    sizes = _sizes(scale)
+    for size in sizes if isinstance(sizes, tuple) else (sizes,):
+        if not size > 0:
+            raise ValueError(f"the scale of weights must be positive, got {size}; None is 1/sqrt(inputs)")
+    if layers is not None and isinstance(sizes, tuple) and len(sizes) != layers:
+        raise UserError(f"{len(sizes)} scales for {layers} layers: give one number, or one a layer")
+
+
+def _sizes(scale: Scale) -> float | tuple[float, ...]:
+    if scale is None:
+        return 1.0
+    return scale.size if isinstance(scale, FanIn) else scale
+
+
 class WeightPrior(Protocol):
     """The law of one weight matrix ``[out, in]`` or bank of filters ``[out, in, height, width]``, in both
-    languages.
+    languages; layers are counted from 0.
     """
 
     kind: ClassVar[Weights]
 
-    def pyro(self, shape: tuple[int, ...], like: Tensor) -> dist.TorchDistribution: ...
-    def numpyro(self, shape: tuple[int, ...]): ...
+    @property
+    def scale(self) -> Scale: ...
 
-
-def fan_in_scale(shape: tuple[int, ...]) -> float:
-    """``1/sqrt(inputs of one output)``."""
-    return math.prod(shape[1:]) ** -0.5
-
-
-def check_scale(scale: float | None) -> None:
-    """:raises ValueError: unless it is the sd of weights, or None for one that hangs on the inputs"""
-    if scale is not None and not scale > 0:
-        raise ValueError(f"the scale of weights must be positive, got {scale}; None is 1/sqrt(inputs)")
+    def pyro(self, shape: tuple[int, ...], like: Tensor, layer: int) -> dist.TorchDistribution: ...
+    def numpyro(self, shape: tuple[int, ...], layer: int): ...
 
 
 @dataclass(frozen=True)
@@ -43,19 +79,19 @@ class GaussianWeights:
     """``N(0, 1/fan_in)`` for every weight, or ``N(0, scale^2)``."""
 
     kind: ClassVar[Weights] = "gaussian"
-    scale: float | None = None
+    scale: Scale = None
 
     def __post_init__(self) -> None:
         check_scale(self.scale)
 
-    def pyro(self, shape: tuple[int, ...], like: Tensor) -> dist.TorchDistribution:
-        scale = like.new_tensor(self.scale or fan_in_scale(shape))
+    def pyro(self, shape: tuple[int, ...], like: Tensor, layer: int) -> dist.TorchDistribution:
+        scale = like.new_tensor(sd_of_layer(self.scale, layer, shape))
         return dist.Normal(torch.zeros_like(scale), scale).expand(shape).to_event(len(shape))
 
-    def numpyro(self, shape: tuple[int, ...]):
+    def numpyro(self, shape: tuple[int, ...], layer: int):
         import numpyro.distributions as ndist
 
-        return ndist.Normal(0.0, self.scale or fan_in_scale(shape)).expand(shape).to_event(len(shape))
+        return ndist.Normal(0.0, sd_of_layer(self.scale, layer, shape)).expand(shape).to_event(len(shape))
 
 
 @dataclass(frozen=True)
@@ -64,18 +100,18 @@ class SpikeSlabWeights:
 
     kind: ClassVar[Weights] = "spike-slab"
     inclusion: float = INCLUSION
-    scale: float | None = None
+    scale: Scale = None
 
     def __post_init__(self) -> None:
         check_scale(self.scale)
 
-    def pyro(self, shape: tuple[int, ...], like: Tensor) -> dist.TorchDistribution:
-        scale = like.new_tensor(self.scale or fan_in_scale(shape))
+    def pyro(self, shape: tuple[int, ...], like: Tensor, layer: int) -> dist.TorchDistribution:
+        scale = like.new_tensor(sd_of_layer(self.scale, layer, shape))
         prior = SpikeSlab(like.new_tensor(self.inclusion), torch.zeros_like(scale), scale)
         return prior.expand(shape).to_event(len(shape))
 
-    def numpyro(self, shape: tuple[int, ...]):
-        prior = numpyro_spike_slab()(self.inclusion, 0.0, self.scale or fan_in_scale(shape))
+    def numpyro(self, shape: tuple[int, ...], layer: int):
+        prior = numpyro_spike_slab()(self.inclusion, 0.0, sd_of_layer(self.scale, layer, shape))
         return prior.expand(shape).to_event(len(shape))
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from zoo.registry import guides_lbbnn, guides_npl, guides_sspbp
+from zoo.registry import guides_lbbnn, guides_npl, guides_sip, guides_sspbp
 from zoo.registry.entries import GuideEntry
 
 GUIDES: dict[str, GuideEntry] = {
-    entry.name: entry for module in (guides_lbbnn, guides_sspbp, guides_npl) for entry in module.ENTRIES
+    entry.name: entry
+    for module in (guides_lbbnn, guides_sspbp, guides_npl, guides_sip)
+    for entry in module.ENTRIES
 }

@@ -4,9 +4,9 @@ import pytest
 import torch
 from pyro.infer import SVI
 
-from guides import AutoMeanField
+from guides import AutoMeanField, AutoSpikeSlab
 from guides.core.optim import FusedAdam
-from tests.guides.battery import data, linear_model, normal
+from tests.guides.battery import data, linear_model, normal, spike_slab
 
 
 def parameters(n: int = 2) -> list[torch.Tensor]:
@@ -82,3 +82,30 @@ def test_a_saved_state_goes_on_as_if_nothing_happened():
     with pytest.raises(RuntimeError, match="adopt the parameters"):
         FusedAdam().set_state(optimizer.get_state())
     assert FusedAdam().get_state() == {}
+
+
+def test_kinds_of_parameters_may_have_rates_of_their_own():
+    """The first step of Adam is the learning rate; a saved state keeps the factors."""
+    x, y = data()
+    model = linear_model(spike_slab)
+
+    def fitted(steps: int, state: dict | None = None, guide=None):
+        guide = AutoSpikeSlab(model) if guide is None else guide
+        guide.setup(x, y)
+        adam = guide.optimizer(0.01, factors={"logits": 8.0, "log_scale": 4.0, "of another guide": 2.0})
+        adam.adopt(parameter for _, parameter in sorted(guide.named_parameters()))
+        if state is not None:
+            adam.set_state(state)
+        svi = SVI(model, guide, adam, guide.elbo())
+        before = {name: value.detach().clone() for name, value in guide.named_parameters()}
+        for _ in range(steps):
+            adam.set_lr(0.02)
+            svi.step(x, y)
+        moved = {name: (p - before[name]).abs().max().item() for name, p in guide.named_parameters()}
+        return guide, adam, moved
+
+    guide, adam, moved = fitted(1)
+    expected = {"loc": 0.02, "log_scale": 0.08, "logits": 0.16}
+    assert moved == pytest.approx(expected, rel=1e-3)
+    _, _, again = fitted(1, adam.get_state(), guide)
+    assert again["logits"] > 4 * again["loc"]

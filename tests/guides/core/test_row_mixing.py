@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -9,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from guides import AutoMeanField, AutoSpikeSlab, PathwiseGradientError, SpikeSlab
-from guides.core.row_mixing import MOST_SPLITS, RowProbe, mixed_site
+from guides.core.row_mixing import MOST_EXPERIMENTS, RowProbe, mixed_site
 from tests.guides.battery import Noise, gradients, mean_of
 
 
@@ -147,19 +150,23 @@ def test_at_the_exact_optimum_of_correlated_residuals_the_gradient_is_zero():
         assert max(run[name].abs().max() for run in runs) > 0.3
 
 
-@pytest.mark.parametrize("distance", [1, 2, 4, 8, 16])
-def test_two_rows_that_meet_are_found_at_any_distance(distance):
-    """Each bit of the rows' numbers has a split of its own, the highest too."""
+@pytest.mark.parametrize("rows", [2, 3, 6, 7, 11])
+def test_any_two_rows_that_meet_are_found_and_a_row_alone_is_not(rows):
+    def answer(*chosen):
+        def run(probe):
+            f = probe("w", torch.full((rows,), -1.0), torch.Size([rows]))
+            return {"y": F.relu(f[list(chosen)]).sum()[None]}  # moves in one direction do not show
 
-    def run(probe):
-        f = probe("w", torch.zeros(20), torch.Size([20]))
-        return {"y": f[:1] + f[distance : distance + 1]}
+        return mixed_site(run, {"w"})
 
-    assert mixed_site(run, {"w"}) == "y"
+    for i, j in itertools.combinations(range(rows), 2):
+        assert answer(i, j) == "y"
+    for i in range(rows):
+        assert answer(i) is None
 
 
-def test_many_rows_are_split_at_random():
-    """Two rows out of a thousand that meet somewhere are told apart by one of the halves."""
+def test_many_rows_take_part_at_random():
+    """Two rows out of a thousand that meet somewhere are told apart by one of the experiments."""
 
     def run(probe):
         f = probe("w", torch.zeros(1000), torch.Size([1000]))
@@ -168,11 +175,16 @@ def test_many_rows_are_split_at_random():
     assert mixed_site(run, {"w"}) == "y"
     separate = mixed_site(lambda probe: {"y": probe("w", torch.zeros(1000), torch.Size([1000]))}, {"w"})
     assert separate is None
-    assert 2**MOST_SPLITS < 1000
+    assert math.comb(MOST_EXPERIMENTS, MOST_EXPERIMENTS // 2) < 1000
 
 
-def test_a_probe_moves_half_of_the_rows_of_its_sites_only():
-    output = torch.zeros(8, 3)
-    moved = RowProbe({"w"}, 1, True)("w", output, torch.Size([8]))
-    assert (moved != 0).any(-1).tolist() == [False, False, True, True] * 2
-    assert RowProbe({"w"}, 1, True)("v", output, torch.Size([8])) is output
+def test_a_probe_moves_some_rows_of_its_sites_only():
+    output = torch.zeros(6, 3)
+    parts = []
+    for number in range(4):
+        moved = RowProbe({"w"}, 4, number)("w", output, torch.Size([6])) != 0
+        assert (moved.any(-1) == moved.all(-1)).all()
+        parts.append(moved.any(-1))
+    assert (torch.stack(parts).sum(0) == 2).all()
+    assert len(torch.stack(parts).unique(dim=1).T) == 6
+    assert RowProbe({"w"}, 4, 1)("v", output, torch.Size([6])) is output

@@ -13,6 +13,7 @@ from pyro import distributions as dist
 from torch import nn
 from torch.distributions import MixtureSameFamily, Normal
 
+from guides.core.svi import DivergenceError
 from guides.implicit import SaturationWarning, SparseImplicitProcess
 from guides.posterior import Posterior
 from zoo.models import BNNProcess, NeuralSampler
@@ -53,7 +54,7 @@ def test_everything_moves(make, alpha):
     start = fitted(make(), steps=1, alpha=alpha)
     for name in ("inducing", "log_noise", "generator.noise_mean", "generator.noise_log_sd"):
         assert (guide.get_parameter(name) != start.get_parameter(name)).any(), name
-    assert len(guide.losses) == len(guide.classifier_losses) == 3
+    assert len(guide.losses) == 3
     assert all(map(math.isfinite, guide.losses))
     law = guide.predictive(X)
     assert isinstance(law, MixtureSameFamily)
@@ -101,13 +102,16 @@ def test_minibatches_scale_the_energy_alone():
     torch.testing.assert_close(parts.mean(), energy(order))
 
 
-def test_warm_up_leaves_the_divergence_out_at_first():
-    guide = SparseImplicitProcess(network(), 5)
+def test_warm_up_leaves_the_divergence_out_at_first(monkeypatch):
     seen = []
-    guide._step = lambda *args: seen.append(args[-1])
-    guide._retained = lambda x: 1.0
-    with pytest.raises(IndexError):  # no step has left a loss
-        guide.fit(X, Y, steps=10, warm_up=0.4).diagnostics()
+
+    def loss(guide, classifier, x, y, rows, weight):
+        seen.append(weight)
+        classifier.step(torch.randn(5, 2), torch.randn(5, 2))
+        return guide.log_noise + 0.0
+
+    monkeypatch.setattr(SparseImplicitProcess, "_loss", loss)
+    SparseImplicitProcess(network(), 5).fit(X, Y, steps=10, warm_up=0.4)
     assert seen == pytest.approx([0.25, 0.5, 0.75] + [1.0] * 7)
 
 
@@ -183,13 +187,39 @@ def test_any_pyro_model(tmp_path):
     assert posterior.predictive(X).batch_shape == (40,)
 
 
-def test_diagnostics():
+def test_starts_elsewhere_and_what_is_held_stays():
+    def start(guide):
+        guide.inducing.data = torch.linspace(-1, 1, 5).unsqueeze(-1)
+        guide.generator.requires_grad_(False)
+        starts.append({name: p.clone() for name, p in guide.named_parameters()})
+
+    starts: list = []
+    guide = SparseImplicitProcess(network(), 5).fit(X, Y, steps=3, on_start=start)
+    for name, p in guide.generator.named_parameters():
+        assert torch.equal(p, starts[0][f"generator.{name}"])
+    moved = guide.inducing - torch.linspace(-1, 1, 5).unsqueeze(-1)
+    assert 0 < moved.abs().max() < 0.02
+
+
+def test_terms_are_those_of_the_objective():
+    """By the same random numbers, but for the classifier's step before."""
+    guide = fitted()
+    torch.manual_seed(5)
+    energy, divergence = guide.terms(X, Y)
+    torch.manual_seed(5)
+    guide._classifier.step = lambda u, drawn: None
+    loss = guide._loss(guide._classifier, X, Y, len(X), 0.3)
+    torch.testing.assert_close(loss, 0.3 * divergence - energy)
+    with pytest.raises(RuntimeError, match="no classifier"):
+        SparseImplicitProcess(network()).terms(X, Y)
+
+
+def test_facts_of_the_fit():
     guide = fitted(steps=20)
-    found = guide.diagnostics()
-    assert found["classifier_loss"] == guide.classifier_losses[-1]
-    assert found["saturated"] == (found["classifier_loss"] < 0.05)
-    assert 0 <= found["retained_variance"] < 1
-    assert found["change"] == pytest.approx(sum(guide.losses[-2:]) / 2 - sum(guide.losses[-4:-2]) / 2)
+    json.dumps(guide.facts)
+    assert guide.facts["saturated"] == (guide.facts["classifier_loss"] < 0.05)
+    assert 0 <= guide.facts["retained_variance"] < 1
+    assert guide.change == pytest.approx(sum(guide.losses[-2:]) / 2 - sum(guide.losses[-4:-2]) / 2)
 
 
 # ------------------------------------------------------------------------------------------------------ files
@@ -203,7 +233,6 @@ def test_saved_and_loaded(tmp_path):
     assert again.losses == guide.losses
     assert again.facts == guide.facts
     torch.testing.assert_close(again.predictive(X).mean, guide.predictive(X).mean, rtol=0, atol=0)
-    json.dumps(again.diagnostics())
     with pytest.raises(ValueError, match="another prior"):
         SparseImplicitProcess.load(path, BNNProcess(1, (11,)))
     with pytest.raises(ValueError, match="another prior"):
@@ -248,6 +277,11 @@ def test_refusals_of_data():
         SparseImplicitProcess(lambda x: x, 5).fit(X, Y)
 
 
+def test_divergence_names_the_step():
+    with pytest.raises(DivergenceError, match="step [1-9].*lower the learning rate"):
+        SparseImplicitProcess(network(), 5, noise_features=8).fit(X, Y, steps=50, lr=1e4, batch_size=10)
+
+
 def test_fewer_rows_than_inducing_inputs():
     guide = SparseImplicitProcess(network(), 20, noise_features=8).fit(X[:4], Y[:4], steps=2)
     assert guide.inducing.shape == (20, 1)
@@ -287,7 +321,7 @@ def test_a_gaussian_process_is_found():
         Line(), 2, alpha=0.0, num_functions=200, num_samples=200, symmetrised=False, noise_scale=0.6
     ).fit(x, y, steps=1500, batch_size=12, lr=2e-3, classifier_lr=5e-3)
     assert guide.noise_variance == pytest.approx(0.36)
-    assert not guide.diagnostics()["saturated"]
+    assert not guide.facts["saturated"]
     at = torch.linspace(-1.8, 1.8, 30).unsqueeze(-1)
     phi, psi = Line.features(x).double(), Line.features(at).double()
     gram = phi @ phi.mT + 0.36 * torch.eye(12, dtype=torch.float64)

@@ -7,6 +7,7 @@ import functools
 import itertools
 import math
 
+import jax
 import numpy as np
 import pytest
 import torch
@@ -20,8 +21,12 @@ MESSAGES = {"pbp": "gaussian", "sspbp": "spike-slab"}
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _quick_compilation():
-    """Not here: what agrees with the published algorithm is the program that a user has."""
+def _full_optimisation():
+    """What agrees with the published algorithm is the program that a user has."""
+    before = jax.config.values["jax_disable_most_optimizations"]
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
 
 
 def task(rows: int = 60, columns: int = 4, seed: int = 0):

@@ -234,7 +234,7 @@ def test_refusals_name_what_is_wrong():
 @pytest.mark.slow
 def test_raisin_against_enumeration():
     X, y = real("raisin")
-    run = spike_slab_logistic_gibbs(X, y, draws=6_000, seed=1)
+    run = spike_slab_logistic_gibbs(X, y, draws=3_000, seed=1)
     assert run.passed, run.reason
     found, error = inclusion(run)
     laplace = enumerate_spike_slab_logistic(X, y)
@@ -247,7 +247,7 @@ def test_raisin_against_enumeration():
 @pytest.mark.slow
 def test_simulation_of_the_thesis():
     X, y = real("mjmcmc_sim_logistic")
-    run = spike_slab_logistic_gibbs(X, y, draws=6_000, seed=1)
+    run = spike_slab_logistic_gibbs(X, y, draws=3_000, seed=1)
     assert run.passed, run.reason
     found, error = inclusion(run)
     assert error.max() < 0.006 * 2**0.5
@@ -257,7 +257,7 @@ def test_simulation_of_the_thesis():
 @pytest.mark.slow
 def test_two_runs_on_gallstone_agree():
     X, y = real("gallstone")
-    runs = [spike_slab_logistic_gibbs(X, y, draws=2_500, seed=seed) for seed in (1, 2)]
+    runs = [spike_slab_logistic_gibbs(X, y, draws=1_250, seed=seed) for seed in (1, 2)]
     assert all(run.passed for run in runs), [run.reason for run in runs]
     (first, first_error), (second, second_error) = (inclusion(run) for run in runs)
     z = (first - second) / np.hypot(first_error, second_error)

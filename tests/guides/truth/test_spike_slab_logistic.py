@@ -183,6 +183,36 @@ def test_simulation_of_the_thesis():
     assert abs(laplace.log_evidence - exact.log_evidence) < 0.05
 
 
+@pytest.mark.parametrize("numbers", [9000, 3000], ids=["eight models a group", "four"])
+def test_models_that_are_ruled_out_move_no_sum(numbers, monkeypatch):
+    """Models without column 3 are far away, those without column 5 less so; column 0 is in every group."""
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((700, 6))
+    y = (rng.random(700) < expit(2.5 * X[:, 0] + 3 * X[:, 3] + 1.2 * X[:, 5])).astype(float)
+    monkeypatch.setattr(exact_logistic, "_GROUP_NUMBERS", numbers)
+    told = {}
+    found = {}
+    for far in (60.0, np.inf):
+        monkeypatch.setattr(exact_logistic, "_NEGLIGIBLE", far)
+        told[far] = []
+        found[far] = enumerate_spike_slab_logistic(
+            X, y, [0.9, 0.1, 0.2, 0.3, 0.4, 0.5], 2.0, on_progress=told[far].append
+        )
+        assert sum(told[far]) == 2**6
+    some, all_ = found.values()
+    assert len(told[60.0]) < len(told[np.inf])
+    kept = np.isfinite(some.model_log_evidence)
+    assert np.isfinite(all_.model_log_evidence).all()
+    np.testing.assert_array_equal(some.model_log_evidence[kept], all_.model_log_evidence[kept])
+    assert (all_.log_model_probs[~kept] < all_.log_model_probs.max() - 60).all()
+    np.testing.assert_array_equal(kept, (np.arange(64) & 8) != 0)
+    for name in ("log_evidence", "inclusion", "mean", "sd", "covariance", "bias_mean", "bias_sd"):
+        np.testing.assert_array_equal(getattr(some, name), getattr(all_, name))
+    for resample in (False, True):
+        few, many = (posterior.draws(200, resample=resample)["w"] for posterior in (some, all_))
+        np.testing.assert_array_equal(few, many)
+
+
 def test_progress_counts_every_model():
     rng = np.random.default_rng(0)
     x = rng.standard_normal((20, 5))

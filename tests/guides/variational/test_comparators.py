@@ -483,10 +483,13 @@ def test_deep_ensemble_has_members_of_its_own_seeds():
     x, y = data()
     model = network(normal)
     ensemble = fit_ensemble(model, x, y, members=3, steps=40, lr=0.05)
-    again = fit_ensemble(model, x, y, members=1, steps=40, lr=0.05, seed=2)
-    draws = ensemble.draws()
+    draws, again = ensemble.draws(), fit_ensemble(model, x, y, members=3, steps=40, lr=0.05).draws()
     assert len(ensemble) == 3
-    assert torch.equal(draws["w1"][2], again.draws()["w1"][0])
+    assert torch.equal(draws["w1"], again["w1"])
+    for others in ({"members": 1, "seed": 2}, {"members": 3, "seed": 1}):
+        other = fit_ensemble(model, x, y, steps=1, lr=1e-9, **others).draws()["w1"]
+        start = fit_ensemble(model, x, y, members=3, steps=1, lr=1e-9).draws()["w1"]
+        assert not any(torch.allclose(a, b, atol=1e-4) for a in start for b in other)
     assert not torch.equal(draws["w1"][0], draws["w1"][1])
     assert ensemble.info["method"] == "deep-ensemble"
     assert ensemble.predictive(x).batch_shape == (20,)

@@ -545,20 +545,27 @@ def test_wrong_arguments_and_sites():
 
 def by_weight(shape):
     """The battery's prior, its parameters written out for every weight: nothing is shared by the site."""
+    shape = tuple(shape)
+    return SpikeSlab(torch.full(shape, 0.3), torch.zeros(shape), torch.ones(shape)).to_event(len(shape))
+
+
+def inclusion_by_weight(shape):
+    """The same, only the inclusion probabilities written out."""
     prior = SpikeSlab(torch.full(tuple(shape), 0.3), torch.zeros(()), torch.ones(()))
     return prior.to_event(len(shape))
 
 
 @each_kind
-def test_priors_written_out_by_weight_have_the_same_bound(make):
-    """They go past the fused node: the correction has to be there too."""
+@pytest.mark.parametrize(("prior", "fused"), [(by_weight, False), (inclusion_by_weight, True)])
+def test_priors_written_out_by_weight_have_the_same_bound(make, prior, fused):
+    """Past the fused node and through the one for learned inclusions: the correction has to be there too."""
     x, y = data(columns=2)
-    model, guide = linear_model(by_weight), make(linear_model(by_weight), init_spread=0.7)
+    model, guide = linear_model(prior), make(linear_model(prior), init_spread=0.7)
     guide.setup(x, y)
     perturb(guide, 0.3)
     guide(x, y)
     law = guide.trace.nodes["w"]["fn"]
-    assert law.moments_and_kl[2] is None
+    assert (law.moments_and_kl[2] is not None) == fused
     prior = torch.logit(torch.tensor(0.3)), torch.tensor(0.0), torch.tensor(1.0)
     kl = moments.spike_slab_kl(law.logits, law.loc, law.log_scale, *prior).sum()
     probs = torch.sigmoid(law.logits)

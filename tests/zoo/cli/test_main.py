@@ -7,16 +7,19 @@ import re
 import pytest
 
 from data_loaders import list_datasets
+from data_loaders.densities import DENSITIES
 from tests.zoo.cli_helpers import fresh_process, linear_rows, run_zoo, write_csv
 from zoo.budgets import BASELINES, BUDGETS
 from zoo.cli.lists import shortened, width
 from zoo.experiments.engine.catalogue import experiments
+from zoo.models.densities import DENSITY_MODELS
 from zoo.papers import PAPERS
 from zoo.registry.queries import GUIDES, MODELS
 from zoo.version import __version__
 
 COMMANDS = [
-    [], ["list"], ["show"], ["data"], ["data", "list"], ["data", "show"], ["fit"], ["predict"], ["compare"],
+    [], ["list"], ["show"], ["data"], ["data", "list"], ["data", "show"], ["fit"], ["predict"],
+    ["sample"], ["compare"],
 ]  # fmt: skip
 
 
@@ -82,10 +85,10 @@ def test_help_shows_the_main_job_and_every_list():
 
 def test_list_is_one_screen_with_a_line_an_entry():
     lines = run_zoo("list").stdout.splitlines()
-    assert len(lines) <= 45
+    assert len(lines) <= 50  # five papers, at one line an entry
     assert max(map(len, lines)) <= 100
     first = [line.split()[0] for line in lines if line.startswith("  ")]
-    assert first == [*PAPERS, *MODELS, *GUIDES]
+    assert first == [*PAPERS, *MODELS, *DENSITY_MODELS, *GUIDES]
     for entry in (*MODELS.values(), *GUIDES.values()):  # nothing is cut short
         (line,) = (line for line in lines if line.endswith(f"  {entry.summary}"))
         assert line.split()[:2] == [entry.name, entry.paper]
@@ -94,10 +97,11 @@ def test_list_is_one_screen_with_a_line_an_entry():
 @pytest.mark.parametrize("paper", PAPERS)
 def test_list_of_a_paper_holds_all_that_came_with_it_and_nothing_else(paper):
     lines = run_zoo("list", "--paper", paper).stdout.splitlines()
-    assert len(lines) <= 45
+    assert len(lines) <= 50  # five papers, at one line an entry
     assert max(map(len, lines)) <= 100
     first = {line.split()[0] for line in lines if line.startswith("  ")}
-    expected = {entry.name for entry in (*MODELS.values(), *GUIDES.values()) if entry.paper == paper}
+    entries = (*MODELS.values(), *DENSITY_MODELS.values(), *GUIDES.values())
+    expected = {entry.name for entry in entries if entry.paper == paper}
     assert first == {paper} | expected | {name for name in experiments() if name.startswith(f"{paper}/")}
     assert PAPERS[paper].citation in " ".join(" ".join(lines).split())
 
@@ -110,9 +114,10 @@ def test_unknown_paper_is_one_line_with_the_nearest():
 
 def test_data_list_is_one_screen():
     lines = run_zoo("data", "list").stdout.splitlines()
-    assert len(lines) <= 45
+    assert len(lines) <= 50  # five papers, at one line an entry
     assert max(map(len, lines)) <= 100
-    assert [line.split()[0] for line in lines[2:-2]] == list_datasets()
+    assert [line.split()[0] for line in lines[2:] if line.startswith("  ")] == list_datasets()
+    assert all(name in " ".join(lines[-5:]) for name in DENSITIES)
 
 
 def test_lists_are_cut_between_words_at_the_width_of_a_terminal(monkeypatch):
@@ -144,7 +149,8 @@ def test_show_tells_all_of_a_model():
     for part in (card.law, card.assumes, card.cost, card.fails, PAPERS["lbbnn"].citation):
         assert " ".join(part.split()) in text
     assert text.startswith("model spike-slab-bnn is bnn with a spike and slab")
-    assert "options --widths 50, --activation relu, --noise (not set), --inclusion 0.5 truth none" in text
+    assert "options --widths 50, --activation relu, --noise (not set), --inclusion 0.5" in text
+    assert "--inclusion 0.5, --weight-scale 1.0, --bias-scale (not set) truth none" in text
     assert "guides mean-field, spike-slab, mnf, mnf-iaf, concrete, mvn published lbbnn/digits" in text
     assert 'zoo.models.create("spike-slab-bnn", in_features=13)' in text
     text = shown("bnn")

@@ -26,6 +26,7 @@ import zoo.commands.compare
 import zoo.commands.comparison
 import zoo.commands.reference
 import zoo.files.kept
+from guides.core.flat_guide import FlatGuide
 from guides.posterior.arviz_io import group_names, load_netcdf, save_netcdf
 from guides.posterior.draws import Posterior
 from guides.truth.gates import Gates
@@ -48,9 +49,12 @@ from zoo.budgets import BUDGETS, Budget
 from zoo.commands.comparison import plan
 from zoo.commands.grading import Graded, grade
 from zoo.errors import FailedError, UserError
+from zoo.evaluation.scoreboard import read_scoreboard
+from zoo.evaluation.verdict import verdict
 from zoo.fitting.problem import load_problem
 from zoo.fitting.svi import Fit
 from zoo.models import create
+from zoo.seeds import stable_seed
 
 NO_GATES = Gates(max_rhat=99, min_ess_bulk=0, max_divergence_share=1)
 SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
@@ -112,7 +116,11 @@ def test_a_figure_that_does_not_exist_is_empty(graded):
     for method, row in table.items():
         guide = method != "nuts"
         expected = {*PREDICTIVE, "fit_seconds"}
-        expected |= {*DISTANCES, "elbo", "pareto_k", "num_parameters"} if guide else set()
+        expected |= (
+            {*DISTANCES, "ref_log_likelihood", "elbo", "bound_change", "pareto_k", "num_parameters"}
+            if guide
+            else set()
+        )
         expected |= {"density_mean", "density_half"} if method == "spike-slab" else set()
         assert {name for name in COLUMNS[4:] if row[name]} == expected, method
         assert all(math.isfinite(float(row[name])) for name in expected - {"pareto_k"})
@@ -155,15 +163,49 @@ def test_table_on_the_terminal_fits_eighty_columns(graded):
         assert word in result.stdout
 
 
+def test_verdict_stands_on_the_terminal_and_below_the_table(graded):
+    folder, result = graded
+    sentences = verdict(read_scoreboard(folder / "out"))
+    assert sentences[0].startswith("Nearest to the truth: ")
+    text = (folder / "out" / "scoreboard.md").read_text()
+    printed = " ".join(result.stdout.split())
+    for sentence in sentences:
+        assert sentence in text
+        assert sentence in printed
+
+
+def test_difference_to_the_truth_is_paired(graded):
+    table = table_of(graded[0] / "out")
+    errors = read_scoreboard(graded[0] / "out")
+    for row in errors[1:]:
+        gap = float(table[row.method]["log_likelihood"]) - float(table["nuts"]["log_likelihood"])
+        assert row.ref_log_likelihood == pytest.approx(gap, abs=1e-9)
+        assert row.standard_errors["ref_log_likelihood"] > 0
+
+
 def test_saved_draws_are_an_arviz_posterior(graded):
     out = graded[0] / "out"
     model = create("spike-slab-bnn", in_features=2, widths=(3,))
     posterior = Posterior.load(out / "spike-slab.nc", model)
     assert len(posterior) == TINY.draws
     assert (posterior.draws()["w1"] == 0).any()  # exact zeros
-    assert posterior.info["settings"]["seed"] == 7
+    assert posterior.info["settings"]["seed"] == stable_seed("fit", 7, "spike-slab")
     reference = Posterior.load(out / "reference.nc", model)
     assert reference.sites["w1"].shape[0] == TINY.chains
+
+
+def test_no_two_guides_and_no_two_purposes_share_a_seed(graded, tmp_path, monkeypatch):
+    """Of fits, of draws from them, of bounds and of replicates."""
+    seeds, seed_torch = [], torch.manual_seed
+    monkeypatch.setattr(torch, "manual_seed", lambda seed: (seeds.append(seed), seed_torch(seed))[1])
+    draw = FlatGuide._generator
+    monkeypatch.setattr(FlatGuide, "_generator", lambda self, seed: (seeds.append(seed), draw(self, seed))[1])
+    words = ["--widths", 3, "--reference", "none", "--out", tmp_path / "out"]
+    assert run_zoo("compare", graded[0] / "table.csv", *words).exit_code == 0
+    found = set(seeds) - {0}  # 0: of set-up runs that are compared with each other
+    assert len(found) == 2 * 4
+    for name in ("mean-field", "spike-slab"):
+        assert {stable_seed("steps", stable_seed("fit", 0, name)), stable_seed("draws", 0, name)} < found
 
 
 GROUPS = ("log_likelihood", "posterior_predictive", "observed_data", "prior", "prior_predictive")

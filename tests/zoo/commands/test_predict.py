@@ -158,7 +158,7 @@ def test_target_with_a_mean_far_above_its_sd_keeps_its_digits(tmp_path):
     rows = [[*row[:2], row[2] + 1e9] for row in linear_rows(40)]
     table = write_csv(tmp_path / "table.csv", rows)
     run_zoo(
-        "fit", table, "--steps", 120, "--lr", 0.05, "--model", "spike-slab-linear", "--out", tmp_path / "fit"
+        "fit", table, "--steps", 400, "--lr", 0.05, "--model", "spike-slab-linear", "--out", tmp_path / "fit"
     )
     run_zoo("predict", tmp_path / "fit", "--input", table, "--draws", 200, "--out", tmp_path / "p.csv")
     found = read(tmp_path / "p.csv")

@@ -26,6 +26,7 @@ from zoo.commands.reference import reference_posterior
 from zoo.errors import UserError
 from zoo.fitting.problem import prepare
 from zoo.registry.queries import GUIDES, check_fit_options
+from zoo.seeds import stable_seed
 
 #: Guides that are graded, and steps of those that take any: a few guides fast, all of them slowly.
 GRADED = [
@@ -115,7 +116,9 @@ def test_inclusion_csv_holds_the_exact_probabilities(graded, problem):
 def test_no_elbo_exceeds_the_evidence(graded, problem):
     comparison, rows, _ = graded
     evidence = rows["exact"].estimate("elbo")
-    check = enumerate_spike_slab_logistic(*arrays(problem), inclusion_prob=0.25).importance(20_000, seed=0)
+    check = enumerate_spike_slab_logistic(*arrays(problem), inclusion_prob=0.25).importance(
+        20_000, seed=stable_seed("check", comparison.seed)
+    )
     assert (evidence.value, evidence.se) == pytest.approx((check.log_evidence, check.log_evidence_se))
     for name in comparison.guides:
         bound = rows[name].estimate("elbo")
@@ -307,14 +310,14 @@ def test_images_are_seen_by_lenet(tmp_path, monkeypatch):
     monkeypatch.setattr("zoo.fitting.svi.ELBO_WORK", 1)
     monkeypatch.setattr("zoo.fitting.svi.FEWEST_ELBO_DRAWS", 2)
     monkeypatch.setattr("zoo.commands.compare.MOST_NUMBERS", 1)
-    monkeypatch.setattr("zoo.commands.compare.FEWEST_DRAWS", 30)
+    monkeypatch.setattr("zoo.commands.compare.FEWEST_DRAWS", 8)
     options = ["--model", "lenet", "--guides", "spike-slab,map", "--out", tmp_path / "out"]
     assert run_zoo("compare", "digits", *options).exit_code == 0
     rows = table_of(tmp_path / "out")
     assert [row["model"] for row in rows.values()] == ["spike-slab-lenet", "lenet"]
     assert {row["status"] for row in rows.values()} == {"ok"}
     assert all(row["accuracy"] for row in rows.values())
-    assert len(Posterior.load(tmp_path / "out" / "spike-slab.nc", None)) == 30
+    assert len(Posterior.load(tmp_path / "out" / "spike-slab.nc", None)) == 8
 
 
 @pytest.mark.parametrize("command", ["fit", "compare"])

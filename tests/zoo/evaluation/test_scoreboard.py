@@ -26,7 +26,7 @@ from zoo.evaluation.scoreboard import (
 
 PROMISED = (
     "method,model,status,note,rmse,rmse_se,log_likelihood,log_likelihood_se,crps,crps_se,coverage_90,accuracy,ece,"
-    "ref_mean_error,ref_sd_ratio,ref_w1,ref_pip_rmse,elbo,pareto_k,density_mean,density_half,num_parameters,fit_seconds"
+    "ref_log_likelihood,ref_mean_error,ref_sd_ratio,ref_w1,ref_pip_rmse,elbo,bound_change,pareto_k,density_mean,density_half,num_parameters,fit_seconds"
 )
 
 

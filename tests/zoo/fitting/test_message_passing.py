@@ -37,6 +37,7 @@ from tests.zoo.cli_helpers import (
     write_csv,
 )
 from zoo.budgets import BUDGETS
+from zoo.commands.grading import TWO_LAWS
 from zoo.errors import UserError
 from zoo.evaluation.distances import compare_functions
 from zoo.evaluation.metrics import predictive_figures
@@ -46,8 +47,7 @@ from zoo.fitting.methods import Place, Watch
 from zoo.fitting.problem import load_problem
 from zoo.models import create
 from zoo.models.bnn import PBPNetwork
-
-pytestmark = pytest.mark.usefixtures("quick_compilation")
+from zoo.seeds import stable_seed
 
 NO_GATES = Gates(max_rhat=99, min_ess_bulk=0, max_divergence_share=1)
 FORTY = "40 passes over the data count it 40 times: no approximation of the posterior"
@@ -70,7 +70,7 @@ def reference(request) -> str:
 
 
 @pytest.fixture(scope="module")
-def graded(tmp_path_factory, reference, quick_compilation):
+def graded(tmp_path_factory, reference):
     """``zoo compare`` of messages without bias; slow: of both kinds, beside another guide, against chains
     that every gate lets pass."""
     folder = tmp_path_factory.mktemp("graded")
@@ -89,11 +89,12 @@ def compare(table: Path, out: Path, guides: str, *options: object):
 
 
 @functools.cache
-def guide_of(folder: Path, messages: str, epochs: int) -> ProbabilisticBackpropagation:
+def guide_of(folder: Path, name: str) -> ProbabilisticBackpropagation:
     """The guide by itself, on the same data."""
     problem = load_problem(str(folder / "table.csv"))
+    messages, epochs = METHODS[name]
     guide = ProbabilisticBackpropagation(PBPNetwork(2, widths=(3,), bias=False), messages)
-    return guide.fit(problem.x, problem.y, epochs=epochs, seed=SEED)
+    return guide.fit(problem.x, problem.y, epochs=epochs, seed=stable_seed("fit", SEED, name))
 
 
 GRADED = {"none": "sspbp", "nuts": "pbp,sspbp,mean-field"}
@@ -125,7 +126,8 @@ def test_rows_notes_and_files(graded, reference):
         assert files(folder / "out") == {*ALWAYS, *states}
     else:
         assert list(table) == ["nuts", *METHODS, "mean-field"]
-        assert list(notes.values()) == [FORTY, "one pass", FORTY, "one pass", ""]
+        both = [f"{note}; {TWO_LAWS}" for note in (FORTY, "one pass")]  # figures of messages and of networks
+        assert list(notes.values()) == [*both, *both, ""]
         assert f"pbp, sspbp: {FORTY}" in printed
         assert files(folder / "out") == {*ALWAYS, *states, "reference.nc", "mean-field.nc", "scatter.png"}
 
@@ -134,7 +136,7 @@ def test_figures_that_messages_have(graded, reference):
     """Everything but an ELBO; two numbers a weight (2 x 3 + 3) and two a precision."""
     table = table_of(graded[0] / "out")
     expected = {*PREDICTIVE, "pareto_k", "num_parameters", "fit_seconds"}
-    expected |= set(DISTANCES if reference == "nuts" else ())
+    expected |= {"ref_log_likelihood", *DISTANCES} if reference == "nuts" else set()
     for name in methods_in(table):
         assert {column for column in COLUMNS[4:] if table[name][column]} == expected
         assert table[name]["num_parameters"] == str(2 * 9 + 2 * 2)
@@ -148,7 +150,7 @@ def test_predictive_figures_are_those_of_the_messages(graded):
 
 
 def check_predictive_figures(folder: Path, name: str, row: dict[str, str]) -> None:
-    guide, problem = guide_of(folder, *METHODS[name]), load_problem(str(folder / "table.csv"))
+    guide, problem = guide_of(folder, name), load_problem(str(folder / "table.csv"))
     predictive = guide.predictive(problem.x_test)
     figures = predictive_figures(predictive, problem.y_test, "regression", problem.scale.y_sd)
     for column, figure in figures.items():
@@ -170,8 +172,9 @@ def check_predictive_figures(folder: Path, name: str, row: dict[str, str]) -> No
 )
 def test_distances_and_pareto_k_are_of_drawn_networks(graded, reference, name):
     folder, _ = graded
-    guide, problem = guide_of(folder, *METHODS[name]), load_problem(str(folder / "table.csv"))
-    row, draws = table_of(folder / "out")[name], guide.draws(TINY.draws, seed=SEED)
+    guide, problem = guide_of(folder, name), load_problem(str(folder / "table.csv"))
+    draws = guide.draws(TINY.draws, seed=stable_seed("draws", SEED, name))
+    row = table_of(folder / "out")[name]
     log_weights = log_density(draws, problem.x, problem.y) - guide.log_prob(draws)
     assert float(row["pareto_k"]) == pytest.approx(pareto_k(log_weights), rel=1e-3)
     if reference == "none":
@@ -263,7 +266,7 @@ def test_flipped_bit_in_the_messages_is_found(graded, tmp_path, undrawn):
 
 
 @pytest.fixture(scope="module")
-def fitted(tmp_path_factory, quick_compilation):
+def fitted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fitted")
     table = write_csv(folder / "table.csv", linear_rows(40))
     result = fit(table, folder / "fit")
@@ -282,10 +285,11 @@ def test_fit_says_what_it_did_and_leaves_a_guide(fitted):
     assert re.search(r"36 rows fitted, 4 held out: RMSE \S+ ± \S+, log-likelihood", result.stdout)
     assert files(folder / "fit") == {"fit.safetensors", "fit.json", "config.json"}
     config = json.loads((folder / "fit" / "config.json").read_text())
-    assert (config["settings"], config["note"]) == ({"epochs": 40, "seed": SEED}, FORTY)
+    seed = stable_seed("fit", SEED, "sspbp")
+    assert (config["settings"], config["note"]) == ({"epochs": 40, "seed": seed}, FORTY)
     model = create("pbp-bnn-no-bias", in_features=2, widths=(3,))
     guide = ProbabilisticBackpropagation.load(folder / "fit" / "fit.safetensors", model)
-    alone = guide_of(folder, "spike-slab", 40)
+    alone = guide_of(folder, "sspbp")
     for name, site in alone.sites.items():
         torch.testing.assert_close(guide.sites[name].mean, site.mean, rtol=1e-9, atol=1e-12)
 
@@ -300,7 +304,7 @@ def test_predictions_are_the_messages_in_original_units(fitted):
     mean, sd, q5, q50, q95 = np.array(rows, dtype=float).T
     problem = load_problem(str(folder / "table.csv"))
     data = np.array(linear_rows(40))
-    predictive = guide_of(folder, "spike-slab", 40).predictive(problem.inputs(data[:, :2]))
+    predictive = guide_of(folder, "sspbp").predictive(problem.inputs(data[:, :2]))
     scale = problem.scale
     np.testing.assert_allclose(mean, scale.inverse_mean(predictive.mean.numpy()), rtol=1e-9)
     np.testing.assert_allclose(sd, scale.inverse_sd(predictive.stddev.numpy()), rtol=1e-9)

@@ -33,12 +33,15 @@ from tests.zoo.cli_helpers import (
     write_csv,
 )
 from zoo.budgets import BUDGETS
+from zoo.commands.grading import TWO_LAWS, Graded, grade
 from zoo.errors import FailedError, UserError
 from zoo.files.sealed import read_seal, seal_of, write_seal
 from zoo.fitting.methods import UNWATCHED, Fitted, unfinished
 from zoo.fitting.problem import load_problem
+from zoo.models import create
 from zoo.models.entries import Card
 from zoo.registry.queries import GUIDES, GuideEntry, with_companions
+from zoo.seeds import stable_seed
 
 DRAWS = 20
 
@@ -90,10 +93,10 @@ class Level:
 
 @dataclass(frozen=True)
 class ClosedForm(DrawsOnly):
-    """A level that grows with the seed; kept in a file with a seal."""
+    """The same level for all data; kept in a file with a seal."""
 
     def fit(self, model, data, settings, *, place=None, watch=UNWATCHED) -> Fitted:
-        guess = Level(0.125 * settings.seed)
+        guess = Level(0.375)
         if place is not None:
             guess.save(place.path)
             write_seal(place.path, place.about)
@@ -175,7 +178,7 @@ def test_what_a_sampler_cannot_say_is_empty(table, tmp_path):
     assert (row["num_parameters"], row["fit_seconds"]) == ("0", "0.5")
     assert files(tmp_path / "out") == {*ALWAYS, "draws.nc"}
     posterior = Posterior.load(tmp_path / "out" / "draws.nc", None)
-    assert posterior.info["settings"] == {"seed": 3}
+    assert posterior.info["settings"] == {"seed": stable_seed("fit", 3, "draws")}
     assert len(posterior) == DRAWS
 
 
@@ -192,6 +195,20 @@ def test_closed_form_makes_the_figures_on_test_rows(table, tmp_path, undrawn):
     assert row["num_parameters"] == "1"
     assert (row["elbo"], row["pareto_k"]) == ("", "")
     assert files(tmp_path / "out") == {*ALWAYS, "level-too.nc", "level-too.safetensors"} - {"scoreboard.png"}
+
+
+def test_row_of_a_closed_form_says_that_its_distances_are_of_drawn_networks(table):
+    problem = load_problem(str(table))
+    model = create("pbp-bnn", in_features=2, widths=(2,))
+
+    def graded(seed: int, closed_form: Level | None = None) -> Graded:
+        draws = prior_draws(model, problem.x[:1], DRAWS, seed)
+        return Graded("a", "pbp-bnn", Posterior.from_draws(model, draws), {}, "one", closed_form=closed_form)
+
+    truth = graded(0)
+    assert grade(problem, graded(1, Level(0.5)), truth).note == f"one; {TWO_LAWS}"
+    assert grade(problem, graded(1), truth).note == "one"
+    assert grade(problem, graded(1, Level(0.5)), None).note == "one"  # no distances
 
 
 def test_bands_are_those_of_the_closed_form(tmp_path, monkeypatch):
@@ -292,7 +309,7 @@ def test_damaged_result_is_fitted_again_and_the_others_kept(
 def test_state_of_another_result_is_not_taken(table, compared, tmp_path, undrawn):
     """A kill between the two files leaves the state of one fit beside the draws of another."""
     out = shutil.copytree(compared[0], tmp_path / "out")
-    Level(0.5).save(out / "level-too.safetensors")  # as a fit with seed 4 would
+    Level(0.5).save(out / "level-too.safetensors")  # as another fit would
     before = table_of(out)
     assert compare(table, out, "level").exit_code == 0
     assert table_of(out) == before
@@ -319,7 +336,7 @@ def test_fit_and_predict_in_closed_form(table, tmp_path):
     scale = load_problem(str(table)).scale
     assert lines[0] == "mean,sd,q5,q50,q95"
     values = np.array([[float(cell) for cell in line.split(",")] for line in lines[1:]])
-    level, sd = scale.inverse_mean(np.array(0.25)), 0.25 * scale.y_sd
+    level, sd = scale.inverse_mean(np.array(0.375)), 0.25 * scale.y_sd
     expected = [level, sd, level - 1.6448536 * sd, level, level + 1.6448536 * sd]
     np.testing.assert_allclose(values, np.tile(expected, (40, 1)), rtol=1e-6)
 
@@ -329,7 +346,7 @@ def test_fit_that_is_half_done_or_damaged_is_not_used(table, tmp_path):
     command = ["predict", tmp_path / "fit", "--input", table, "--out", tmp_path / "p.csv"]
     state, seal = tmp_path / "fit" / "fit.safetensors", tmp_path / "fit" / "fit.json"
     whole, sealed = state.read_bytes(), seal.read_text()
-    state.write_bytes(whole.replace(b"0.25", b"0.75"))
+    state.write_bytes(whole.replace(b"0.375", b"0.75"))
     assert "fails its checksum" in refusal(run_zoo(*command))
     state.write_bytes(whole)
     seal.write_text(sealed[:30])

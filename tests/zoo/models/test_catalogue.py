@@ -7,6 +7,7 @@ from typing import get_args
 
 import pytest
 import torch
+from pyro import poutine
 
 import zoo.models
 from zoo.errors import UserError
@@ -106,9 +107,10 @@ def test_unknown_models_come_with_the_nearest():
 def test_options_are_what_the_builder_takes():
     """A family adds an option by a keyword argument: there is no other list of them."""
     network = {"widths": (50,), "activation": "relu", "noise_scale": None}
+    scales = {"weight_scale": 1.0, "bias_scale": None}
     assert {name: dict(model.options) for name, model in MODELS.items()} == {
-        "bnn": network,
-        "spike-slab-bnn": {**network, "inclusion": 0.5},
+        "bnn": {**network, **scales},
+        "spike-slab-bnn": {**network, "inclusion": 0.5, **scales},
         "spike-slab-linear": {"inclusion": 0.5},
         "spike-slab-logistic": {"inclusion": 0.25},
         "lenet": {},
@@ -120,6 +122,7 @@ def test_options_are_what_the_builder_takes():
 
 
 OTHER_VALUES = {"widths": (7,), "activation": "tanh", "noise_scale": 0.3, "inclusion": 0.2}
+OTHER_VALUES |= {"weight_scale": (2.0, 1.0), "bias_scale": 0.5}
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -131,6 +134,20 @@ def test_a_model_is_changed_by_exactly_its_options(name, option):
     shape = DataShape(model.tasks[0], 64, 2)
     changed = model.build(shape, {option: OTHER_VALUES[option]}) != model.build(shape)
     assert changed == (option in model.options)
+
+
+def test_scales_are_relative_to_the_inputs_of_a_layer():
+    model = create("spike-slab-bnn", 64, widths=(9,), inclusion=0.1, weight_scale=(2.0, 3.0), bias_scale=0.5)
+    trace = poutine.trace(model).get_trace(torch.zeros(2, 64))
+    sites = ("w1", "w2", "b1", "b2")
+    scales = {name: trace.nodes[name]["fn"].base_dist.scale.unique().item() for name in sites}
+    assert scales == pytest.approx({"w1": 2 / 8, "w2": 3 / 3, "b1": 0.5 / 8, "b2": 0.5 / 3})
+    plain = poutine.trace(create("bnn", 64)).get_trace(torch.zeros(2, 64))
+    assert plain.nodes["b1"]["fn"].base_dist.scale.unique() == 1
+    with pytest.raises(ValueError, match="3 scales for 2 layers"):
+        create("bnn", 64, weight_scale=(1.0, 2.0, 3.0))
+    with pytest.raises(UserError, match="bias_scale takes positive numbers, one or one a layer, not -1"):
+        create("bnn", 64, bias_scale=(1.0, -1.0))
 
 
 def test_options_survive_json():

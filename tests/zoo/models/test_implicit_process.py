@@ -9,6 +9,7 @@ from pyro import poutine
 
 from guides.implicit import FunctionSite
 from zoo.models import BNNProcess, NeuralSampler
+from zoo.models.implicit_process import LearnedNetwork, posterior_network
 
 X = torch.tensor([[0.3, -1.0], [1.0, 0.5], [-2.0, 0.1]])
 PROCESSES = {
@@ -110,3 +111,37 @@ def test_a_second_draw_is_another():
     pyro.set_rng_seed(3)
     process = BNNProcess(2)
     assert not torch.equal(process.draw(3)(X), process.draw(3)(X))
+
+
+@pytest.mark.parametrize("options", [{}, {"sharing": "layer"}, {"bias_scale": 0.0}])
+@pytest.mark.parametrize("noise_scale", [None, 0.3])
+def test_a_learned_network_and_its_twin_have_the_same_density(options, noise_scale):
+    import jax
+    import jax.numpy as jnp
+    from numpyro.infer.util import log_density
+
+    model = LearnedNetwork(BNNProcess(2, (4, 3), dtype=torch.float64, **options), noise_scale)
+    assert not any(p.requires_grad for p in model.parameters())
+    x = X.double()
+    trace = poutine.trace(model).get_trace(x)
+    before = jax.config.jax_enable_x64
+    jax.config.update("jax_enable_x64", True)
+    try:
+        values = {
+            name: jnp.asarray(site["value"].numpy())
+            for name, site in trace.nodes.items()
+            if site["type"] == "sample" and name not in ("data", "y", "f")
+        }
+        y = jnp.asarray(trace.nodes["y"]["value"].numpy())
+        theirs = log_density(model.twin, (jnp.asarray(x.numpy()), y), {}, values)[0]
+    finally:
+        jax.config.update("jax_enable_x64", before)
+    assert trace.log_prob_sum().item() == pytest.approx(float(theirs), abs=1e-8)
+
+
+def test_a_posterior_starts_at_one_network():
+    network = posterior_network(3, (6,))
+    f = network.draw(2000)(torch.randn(5, 3))
+    assert (f.std(0) < 0.6).all()
+    assert f.mean(0).abs().max() > f.std(0).max() / 2000**0.5
+    assert network.layers[0].weight_mean.std().item() == pytest.approx(3**-0.5, rel=0.6)

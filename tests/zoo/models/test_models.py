@@ -15,7 +15,7 @@ from pyro import poutine
 from zoo.models.bnn import BNN, PBPNetwork
 from zoo.models.latent_binary import SpikeSlabLinear, SpikeSlabLogistic
 from zoo.models.lenet import LeNet
-from zoo.models.weights import GaussianWeights, SpikeSlabWeights
+from zoo.models.weights import FanIn, GaussianWeights, SpikeSlabWeights
 
 MODELS = {
     "bnn": BNN(3, widths=(5,)),
@@ -32,6 +32,9 @@ MODELS = {
     "spike-slab-bnn": BNN(3, widths=(5,), weights=SpikeSlabWeights(0.3)),
     "bnn-scaled": BNN(3, widths=(5,), weights=GaussianWeights(scale=0.7)),
     "spike-slab-bnn-scaled": BNN(3, widths=(5,), weights=SpikeSlabWeights(0.3, scale=0.7)),
+    "spike-slab-bnn-by-layer": BNN(
+        3, widths=(5,), weights=SpikeSlabWeights(0.3, FanIn((2.0, 0.5))), bias_scale=FanIn(0.3)
+    ),
     "spike-slab-linear": SpikeSlabLinear(3, inclusion=0.3),
     "spike-slab-logistic": SpikeSlabLogistic(3, inclusion=0.3),
 }

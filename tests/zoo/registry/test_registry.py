@@ -327,7 +327,7 @@ def test_option_that_a_model_does_not_take_is_refused_as_it_was_typed():
         check_options(MODELS["spike-slab-linear"], [], ["widths"])
     with pytest.raises(UserError, match="--noise does not apply to model 'lenet', which takes none of these"):
         check_options(MODELS["lenet"], [], ["noise_scale"])
-    with pytest.raises(UserError, match="--inclusion .*takes --widths, --activation, --noise$"):
+    with pytest.raises(UserError, match="--inclusion .*takes --widths, --activation, .*--bias-scale$"):
         check_options(MODELS["bnn"], [], ["inclusion"])
 
 

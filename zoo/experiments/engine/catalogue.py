@@ -12,6 +12,8 @@ MODULES = (
     "zoo.experiments.example",
     "zoo.experiments.sspbp.declared",
     "zoo.experiments.lbbnn.declared",
+    "zoo.experiments.sip.declared",
+    "zoo.experiments.npl.declared",
     "zoo.experiments.graphs.declared",
 )
 

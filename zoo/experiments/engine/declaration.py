@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
+
+from zoo.seeds import stable_seed
 
 #: What a data set, a method or a setting may be called: it is typed between commas and names a folder.
 NAME = re.compile(r"[^\s,/\\.*:\"'<>|?][^\s,/\\*:\"'<>|?]*")
@@ -276,9 +276,3 @@ class Experiment:
 def matches(pattern: Place, place: Sequence[str]) -> bool:
     """Whether a note or an explanation for ``pattern``, ``"*"`` for any name, applies to ``place``."""
     return all(name in ("*", found) for name, found in zip(pattern, place, strict=True))
-
-
-def stable_seed(*parts: object) -> int:
-    """A number below 2^32 that hangs on the parts alone, not on process, platform or version."""
-    text = json.dumps(parts, ensure_ascii=True, separators=(",", ":"))
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")

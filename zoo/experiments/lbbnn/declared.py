@@ -47,6 +47,14 @@ DENSITIES = {
     "density_mean": "mean inclusion probability of the weights, biases not counted",
     "density_half": "share of weights with inclusion probability above one half",
 }
+SETTLING = {
+    "bound": "evidence lower bound of drawn networks, nats a training image, whatever the divergence counted "
+    "in training; higher is better",
+    "bound_charge": "what the learned numbers of the prior would take from the bound at half the logarithm "
+    "of the number of weights behind each, nats a training image; not taken from it",
+    "bound_change": "how much the bound that was climbed (or minus the loss) rose in the last tenth of the "
+    "training, counted in learning rates, nats a training image; near 0 it has settled",
+}
 TABLE = {
     **SCORES,
     "accuracy_one": "mean accuracy of one drawn network",
@@ -60,6 +68,7 @@ TABLE = {
     **DENSITIES,
     "density_paths": "share of weights that the median probability network keeps and that lie on a path from "
     "an input to an output",
+    **SETTLING,
 }
 #: What the printed recipe calls an ensemble beside networks really drawn.
 VARIANCE = {
@@ -69,6 +78,8 @@ VARIANCE = {
     "ece_lrt": "their calibration error",
     **SCORES,
     **DENSITIES,
+    "bound": SETTLING["bound"],
+    "bound_change": SETTLING["bound_change"],
 }
 PRINTED_QUESTIONS = {
     "The posterior mean network": ("accuracy_mean",),
@@ -77,6 +88,7 @@ PRINTED_QUESTIONS = {
     ),
     "Ten networks drawn from the posterior": ("accuracy", "nll", "ece"),
     "How many weights are needed": ("density_mean", "density_half"),
+    "Where the bound stands": ("bound", "bound_change"),
 }  # fmt: skip
 SELECTION = {
     "rmse": "root mean squared difference to the exact inclusion probabilities; lower is better",
@@ -86,6 +98,10 @@ SELECTION = {
     "wrongly_in": "columns selected that the exact posterior leaves out",
     "wrongly_out": "columns left out that the exact posterior selects",
 }
+#: Of the frontier; learned: inclusion and scales by empirical Bayes, rates: inclusion by output and input.
+FRONTIER_PRIORS = ("learned", "rates", "fixed", "pi0.1-sd1")
+KL_WEIGHTS = ("1", "0.3", "0.1", "0.05", "0.03")
+COLD_NOTE = "a cold posterior, of data that count 1/kl times: sharper than the posterior, and not it"
 KMNIST = (
     "where the training images cannot be had, 8000 of the test images train and 2000 test: such numbers do "
     "not compare with published ones"
@@ -97,6 +113,7 @@ QUESTIONS = {
     "The posterior mean network": ("accuracy_mean", "nll_mean", "ece_mean"),
     "The median probability network": ("accuracy_median", "nll_median", "ece_median"),
     "How many weights are needed": ("density_mean", "density_half", "density_paths"),
+    "Where the bound stands": tuple(SETTLING),
 }
 CONVOLUTIONAL_QUESTIONS = {**QUESTIONS, "How many weights are needed": ("density_mean", "density_half")}
 
@@ -186,6 +203,8 @@ def check_options(options: Mapping[str, Any]) -> None:
     for name in ("epochs", "members", "steps", "draws"):
         if options.get(name, 1) < 1:
             raise UserError(f"option {name} must be at least 1, not {options[name]}")
+    if not 0 < options.get("held_out", 0.5) < 1:
+        raise UserError(f"option held_out must be a share between 0 and 1, not {options['held_out']}")
     if options.get("rows", 0) < 0:
         raise UserError(
             f"option rows must be a count of training images, or 0 for all, not {options['rows']}"
@@ -214,13 +233,13 @@ def _dense(
     return _of_this_kind(
         name=f"lbbnn/{name}",
         summary=f"{what}, network with hidden layers of 400 and 600: accuracy, calibration and density; "
-        "prior inclusion 0.1, slab N(0, 1), unless the setting names others.",
+        "prior inclusion and scales learned by layer (empirical Bayes), unless the setting names them.",
         source=source,
         run=Deferred("lbbnn.images", "table"),
         metrics=TABLE,
         datasets=(name,),
         methods=METHODS,
-        settings=("default", "pi0.25-sd1"),
+        settings=("default", "pi0.1-sd1", "pi0.25-sd1"),
         quick=quick,
         full=full,
         published=_dense_print(thesis, slides),
@@ -242,6 +261,7 @@ EXPERIMENTS = (
         metrics={
             **SELECTION,
             "elbo": "evidence lower bound, nats; the log evidence is -186.95",
+            "bound_change": "how much it rose in the last tenth of the fit, counted in learning rates, nats",
             **{
                 f"selected_{i}": f"column {i} is selected: over runs its true (or false) positive rate"
                 for i in COLUMNS
@@ -263,7 +283,8 @@ EXPERIMENTS = (
         published_error=source_of(FOLDER, "thesis-section-5.2")[1],
         explained=explanations(FOLDER, "simulation"),
         questions={
-            "How near the inclusion probabilities are to the exact ones": ("rmse", "worst", "elbo"),
+            "How near the inclusion probabilities are to the exact ones": ("rmse", "worst"),
+            "Where the bound stands": ("elbo", "bound_change"),
             "What is selected": ("tpr", "fpr", "wrongly_in", "wrongly_out"),
             "How often each column is selected": tuple(f"selected_{i}" for i in COLUMNS),
             "Inclusion probability of each column": tuple(f"inclusion_{i}" for i in COLUMNS),
@@ -357,18 +378,50 @@ EXPERIMENTS = (
         metrics={name: text for name, text in TABLE.items() if name != "density_paths"},
         datasets=("mnist", "fmnist", "kmnist"),
         methods=("lrt", "mnf", "gaussian", "mlp"),
-        settings=("pi0.1-sd1", "pi0.25-sd1", "pi0.1-sd0.1"),
+        settings=("default", "pi0.1-sd1", "pi0.25-sd1", "pi0.1-sd0.1"),
         quick=Effort(trials=1, cost="20 minutes on 2 cores", options=QUICK_CONVOLUTIONAL),
         full=Effort(trials=1, cost="1.5 hours on 2 cores", options=FULL_CONVOLUTIONAL),
         # without inclusions the first two priors are one
         exists=lambda dataset, method, setting: (
-            method in INCLUDING or setting == "pi0.1-sd1" or (method, setting) == ("gaussian", "pi0.1-sd0.1")
+            method in INCLUDING
+            or setting == "default"
+            or (method == "gaussian" and setting in ("pi0.1-sd1", "pi0.1-sd0.1"))
         ),
         published=_convolutional_print(),
         published_error=source_of(FOLDER, "slides-cnn-mnist")[1],
         explained=explanations(FOLDER, "cnn"),
         notes={("kmnist", "*", "*", "*"): KMNIST},
         questions=CONVOLUTIONAL_QUESTIONS,
+    ),
+    _of_this_kind(
+        name="lbbnn/frontier",
+        summary="What prior, guide and weight of the divergence (kl) make of accuracy, calibration, density "
+        "and bound; the last 15 % of the training images are held out to choose by. Weights below 1 are cold "
+        "posteriors.",
+        source=UNPUBLISHED,
+        run=Deferred("lbbnn.images", "frontier"),
+        metrics={
+            **SCORES,
+            **{f"{name}_validation": f"{name} on the images held out to choose by" for name in SCORES},
+            **DENSITIES,
+            "density_paths": TABLE["density_paths"],
+            **SETTLING,
+        },
+        datasets=("mnist", "fmnist", "kmnist"),
+        methods=("lrt", "mnf", "cold-lrt", "cold-mnf"),
+        settings=tuple(f"{prior}-kl{weight}" for prior in FRONTIER_PRIORS for weight in KL_WEIGHTS),
+        quick=Effort(trials=1, cost="1 hour on 2 cores", options={**QUICK, "held_out": 0.15}),
+        full=Effort(trials=3, cost="days on 2 cores", options={**FULL, "held_out": 0.15}),
+        exists=lambda dataset, method, setting: method.startswith("cold-") != setting.endswith("-kl1"),
+        notes={("*", method, "*", "*"): COLD_NOTE for method in ("cold-lrt", "cold-mnf")}
+        | {("kmnist", "*", "*", "*"): KMNIST},
+        finish=Deferred("lbbnn.plots", "plot_frontier"),
+        questions={
+            "Ten drawn networks on the test images": tuple(SCORES),
+            "The same on the images to choose by": tuple(f"{name}_validation" for name in SCORES),
+            "How many weights are needed": ("density_mean", "density_half", "density_paths"),
+            "Where the bound stands": tuple(SETTLING),
+        },
     ),
     _of_this_kind(
         name="lbbnn/variance",
@@ -398,6 +451,7 @@ EXPERIMENTS = (
             "accuracy_decided": "accuracy among them; higher is better",
             "accuracy_all": "accuracy among all",
             "decided_outside": "share of images of another data set that are decided; lower is better",
+            "bound_change": SETTLING["bound_change"],
         },
         datasets=("mnist", "fmnist", "kmnist"),
         methods=(*INCLUDING, "gaussian", "concrete-dropout", "group-normal-jeffreys", "mlp", "deep-ensemble"),
@@ -420,6 +474,7 @@ EXPERIMENTS = (
             "entropy_outside": "mean entropy on images of another set (fmnist for mnist, else mnist; "
             "shuffled pixels for digits), nats",
             "auroc": "how well the entropy tells the two sets apart, 0.5 to 1; higher is better",
+            "bound_change": SETTLING["bound_change"],
         },
         datasets=("digits", "mnist", "fmnist", "kmnist"),
         methods=("lrt", "mnf", "mnf-early", "mlp", "deep-ensemble"),
@@ -481,6 +536,7 @@ EXPERIMENTS = (
             "difference_small": "the same, without dead units",
             "units_small": "hidden units that are left of 1000",
             "inputs_small": "inputs that are left of 784",
+            "bound_change": SETTLING["bound_change"],
         },
         datasets=("mnist",),
         methods=("lrt", "mnf", "concrete"),

@@ -23,15 +23,28 @@ from guides.variational.sparse_networks import (
 from guides.variational.spike_slab import AutoSpikeSlab
 from zoo.evaluation.metrics import accuracy, ece, log_likelihood
 from zoo.experiments.engine.declaration import Cell
-from zoo.experiments.lbbnn.networks import Fitted, fit, images, make_guide, make_model, outside, widths_of
+from zoo.experiments.lbbnn.networks import (
+    BOUNDS,
+    COLD,
+    Fitted,
+    fit,
+    images,
+    make_guide,
+    make_model,
+    outside,
+    validation,
+    widths_of,
+)
 from zoo.fitting.epochs import (
     averaged_probabilities,
+    bound,
     classes,
     entropy,
     local_reparameterization_probabilities,
     member_probabilities,
     single_network,
 )
+from zoo.seeds import stable_seed
 
 THRESHOLD = 0.95
 BATCH = 100
@@ -77,7 +90,39 @@ def _table(cell: Cell, convolutional: bool) -> Mapping[str, float]:
     for name, probabilities in (("mean", fitted.mean_network(x)), ("median", fitted.median_network(x))):
         if probabilities is not None:
             figures |= {f"{key}_{name}": value for key, value in scores(probabilities, y).items()}
-    return figures | densities(fitted, dense=not convolutional)
+    return figures | densities(fitted, dense=not convolutional) | settling(cell, fitted)
+
+
+def settling(cell: Cell, fitted: Fitted) -> dict[str, float]:
+    """Where the bound stands and what it still gained at the end, nats a training image; what has no bound
+    has the change of its loss.
+    """
+    data, guide = fitted.data, fitted.guides[-1]
+    figures = {"bound_change": last_change(fitted)}
+    if cell.method.removeprefix(COLD) in BOUNDS:
+        seed = stable_seed("bound", fitted.seed)
+        figures["bound"] = bound(guide, (data.x, data.y), seed=seed).value
+        if guide.learned_priors is not None:
+            sizes = {name: site.numel for name, site in guide.sites.items()}
+            figures["bound_charge"] = guide.learned_priors.charge(sizes) / len(data.x)
+    return figures
+
+
+def last_change(fitted: Fitted) -> float:
+    """Of the bound, or of minus the loss, in the last tenth of the training, nats a training image."""
+    return fitted.history.change / len(fitted.data.x)
+
+
+def frontier(cell: Cell) -> Mapping[str, float]:
+    """Scores on the images to choose by and on the test images, density and bound of one recipe."""
+    fitted, options = fit(cell), cell.options
+    held_out = validation(cell.dataset, options["rows"] or None, options["device"], options["held_out"])
+    test = fitted.data.x_test, fitted.data.y_test
+    figures = {}
+    for ending, (x, y) in (("", test), ("_validation", held_out)):
+        found = scores(fitted.ensemble(x, options["members"]), y)
+        figures |= {f"{name}{ending}": value for name, value in found.items()}
+    return figures | densities(fitted, dense=True) | settling(cell, fitted)
 
 
 def densities(fitted: Fitted, dense: bool) -> dict[str, float]:
@@ -96,11 +141,12 @@ def variance_table(cell: Cell) -> Mapping[str, float]:
     """Posterior mean, passes by local reparameterization, and networks really drawn, side by side."""
     fitted, members = fit(cell), cell.options["members"]
     x, y = fitted.data.x_test, fitted.data.y_test
-    passes = local_reparameterization_probabilities(fitted.guides[0], x, members, seed=fitted.seed)
+    seed = stable_seed("passes", fitted.seed)
+    passes = local_reparameterization_probabilities(fitted.guides[0], x, members, seed=seed)
     figures = scores(fitted.ensemble(x, members), y)
     figures |= {f"{key}_lrt": value for key, value in scores(passes, y).items()}
     figures["accuracy_mean"] = scores(fitted.mean_network(x), y)["accuracy"]
-    return figures | densities(fitted, dense=False)
+    return figures | densities(fitted, dense=False) | settling(cell, fitted)
 
 
 # ------------------------------------------------------------------------------ what predictions are good for
@@ -117,6 +163,7 @@ def decisions(cell: Cell) -> Mapping[str, float]:
         "decided": sure.double().mean().item(),
         "accuracy_all": (label == fitted.data.y_test).double().mean().item(),
         "decided_outside": (out >= THRESHOLD).double().mean().item(),
+        "bound_change": last_change(fitted),
     }
     if sure.any():
         right = label[sure] == fitted.data.y_test[sure]
@@ -139,6 +186,7 @@ def entropies(cell: Cell) -> Mapping[str, float]:
         "entropy_inside": float(values[0].mean()),
         "entropy_outside": float(values[1].mean()),
         "auroc": float(roc_auc_score(labels, np.concatenate(values))),
+        "bound_change": last_change(fitted),
     }
 
 
@@ -220,6 +268,7 @@ def export(cell: Cell) -> Mapping[str, float]:
     return figures | {
         "units_small": float(sum(program.widths[1:-1])),
         "inputs_small": float(program.widths[0]),
+        "bound_change": last_change(fitted),
     }
 
 

@@ -11,7 +11,7 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,12 +26,13 @@ from guides import (
     AutoMNF,
     AutoSpikeSlab,
     FlatPriors,
+    init_to_he,
 )
 from guides.core.flat_guide import FlatGuide
 from guides.core.sites import initial_value
 from guides.variational.sparse_networks import mean_weights, median_probability_model
 from zoo.errors import UserError
-from zoo.experiments.engine.declaration import Cell, stable_seed
+from zoo.experiments.engine.declaration import Cell
 from zoo.experiments.lbbnn import kept_networks
 from zoo.fitting.epochs import (
     History,
@@ -42,9 +43,11 @@ from zoo.fitting.epochs import (
     stacked,
     train,
 )
+from zoo.fitting.reach import own_rates
 from zoo.models.bnn import BNN
 from zoo.models.lenet import LeNet
-from zoo.models.weights import GaussianWeights, SpikeSlabWeights
+from zoo.models.weights import FanIn, GaussianWeights, Scale, SpikeSlabWeights, sd_of_layer
+from zoo.seeds import stable_seed
 
 FILES = {"fmnist": "fashion_mnist"}
 #: Whose test images stand outside the domain of a data set.
@@ -52,26 +55,65 @@ OUTSIDE = {"mnist": "fmnist", "fmnist": "mnist", "kmnist": "mnist"}
 CLASSES, DIGIT_LEVELS = 10, 16
 #: digits has so few rows that an epoch is 16 steps: an epoch of a budget stands for that many.
 DIGITS_EPOCHS = 20
-#: Prior inclusion probability and sd of the slab; without inclusion the weights are N(0, sd^2).
+
+
+@dataclass(frozen=True)
+class Prior:
+    """Of the weights of all layers, and how a fit starts from it.
+
+    :ivar inclusion: probability; without indicators the weights are Gaussian
+    :ivar scale: sd of the slab, or of the Gaussian
+    :ivar gaussian_scale: sd of the weights of ``gaussian``; those of the other comparators are N(0, 1)
+    :ivar learned: whether inclusion and sds of every layer are chosen by the data (empirical Bayes);
+        ``"rates"``: the inclusion by output and input
+    :ivar published: whether start and learning rate are those of the thesis's program
+    """
+
+    inclusion: float
+    scale: Scale = 1.0
+    gaussian_scale: Scale = None
+    learned: bool | Literal["rates"] = False
+    published: bool = False
+
+
+def he_slab(inclusion: float) -> FanIn:
+    """The slab with which weights vary by ``2 / fan_in``, as He, Zhang, Ren and Sun (2015) start networks."""
+    return FanIn(math.sqrt(2 / inclusion))
+
+
 PRIORS = {
-    "default": (0.1, 1.0),
-    "pi0.1-sd1": (0.1, 1.0),
-    "pi0.25-sd1": (0.25, 1.0),
-    "pi0.1-sd0.1": (0.1, 0.1),
-    "thesis": (0.05, 1.0),
+    "learned": Prior(0.02, he_slab(0.02), FanIn(math.sqrt(2)), learned=True),
+    "rates": Prior(0.02, he_slab(0.02), FanIn(math.sqrt(2)), learned="rates"),
+    "fixed": Prior(0.02, he_slab(0.02), FanIn(math.sqrt(2))),
+    "pi0.1-sd1": Prior(0.1, 1.0, 1.0),
+    "pi0.25-sd1": Prior(0.25, 1.0, 1.0),
+    "pi0.1-sd0.1": Prior(0.1, 0.1, 0.1),
+    "thesis": Prior(0.05, 1.0, 1.0, published=True),  # THESIS_SCALE is a share of its sd, which is 1
 }
+PRIORS["default"] = PRIORS["learned"]
 SPARSE = ("lrt", "lrt-thesis", "mnf", "mnf-early", "concrete")
+#: Those with a law for every weight: their parameters have different distances to go.
+LAWS = (*SPARSE, "gaussian", "group-normal-jeffreys")
+#: Those whose loss bounds the evidence.
+BOUNDS = (*SPARSE, "gaussian")
 POINTS = ("mlp", "deep-ensemble")
+#: A fit to a cold posterior is named after the guide that it is fitted with.
+COLD = "cold-"
 DROPOUT_RATE, ENSEMBLE = 0.2, 5
-#: Starts of the guides with a law for every weight: bounds of the means, sds, bounds of the logits.
-MEANS, SCALE, LOGITS = 0.2, 1e-3, (-15.0, 5.0)
-THESIS_SCALE, THESIS_LOGITS = 0.01, (0.0, 1.0)
+#: Starts of the guides with a law for every weight: sds as a share of 1/sqrt(fan_in), bounds of the logits.
+SPREAD, LOGITS = 0.3, (2.0, 4.0)
+#: The thesis's: bounds of the means, sds, bounds of the logits.
+MEANS, THESIS_SCALE, THESIS_LOGITS = 0.2, 0.01, (0.0, 1.0)
 #: First learning rate of Adam; it falls to zero along a half cosine.
 RATE = 1e-3
-#: Adam moves a logit by about the sum of the learning rates at most.  With inclusions the rate is such that
-#: this sum is REACH, within bounds: however short the training, useless weights can fall below one half.
-REACH, LOWEST_RATE, HIGHEST_RATE = 6.0, 1e-4, 3e-3
-#: The share of the epochs that the deliberately less accurate control is given.
+#: With a law for every weight it is such that a mean can move by REACH, within bounds; logits and sds, which
+#: have farther to go, have rates of their own.  The thesis's start needs its logits moved by the same rate.
+REACH, THESIS_REACH, LOWEST_RATE, HIGHEST_RATE = 4.0, 6.0, 2e-4, 5e-3
+#: Rows of a minibatch of theirs; points, dropout and the thesis's recipe take those of ``Training``.
+BATCH = 200
+#: What the divergence counts at the first step, so that weights are not put out before they are of use.
+FIRST_WEIGHT = 0.01
+#: The share of the epochs after which the training of the deliberately less accurate control is broken off.
 EARLY = 0.1
 
 
@@ -85,19 +127,28 @@ class Images(NamedTuple):
     side: int
 
 
-def images(name: str, rows: int | None = None, device: str = "cpu") -> Images:
+def images(name: str, rows: int | None = None, device: str = "cpu", held_out: float = 0.0) -> Images:
     """A data set in its official split.
 
     :param rows: take the first training rows only
+    :param held_out: leave out this share of these at the end, for :func:`validation`
     :raises UserError: when the device is not there
     """
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise UserError(f"there is no device {device} here: leave it out, or take device=cpu")
     data = load(FILES.get(name, name))
     unit = 1.0 if data.prescaled else DIGIT_LEVELS
-    parts = (data.x_train[:rows] / unit, data.y_train[:rows], data.x_test / unit, data.y_test)
+    x, y = data.x_train[:rows], data.y_train[:rows]
+    end = len(x) - round(held_out * len(x))
+    parts = (x[:end] / unit, y[:end], data.x_test / unit, data.y_test)
     x, y, x_test, y_test = (torch.as_tensor(part).to(device) for part in parts)
     return Images(x.float(), y, x_test.float(), y_test, math.isqrt(data.num_features))
+
+
+def validation(name: str, rows: int | None, device: str, held_out: float) -> tuple[Tensor, Tensor]:
+    """The training images that were held out ``[., pixels]``, and their labels."""
+    kept, whole = (images(name, rows, device, share) for share in (held_out, 0.0))
+    return whole.x[len(kept.x) :], whole.y[len(kept.x) :]
 
 
 def checksum(data: Images) -> str:
@@ -132,7 +183,7 @@ class Fitted:
         """Networks ``{name: [members, *site]}``; a deep ensemble has as many as it has."""
         if len(self.guides) > 1:
             return stacked(self.guides)
-        return self.guides[0].draws(members, seed=self.seed)
+        return self.guides[0].draws(members, seed=stable_seed("draws", self.seed))
 
     def ensemble(self, x: Tensor, members: int) -> Tensor:
         """Averaged probabilities of drawn networks, ``[N, K]``."""
@@ -162,18 +213,18 @@ def fit(
     """The networks of a cell.
 
     Options: ``epochs``, ``widths`` ("400-600"), ``rows`` (training images, 0 for all), ``device`` ("cpu",
-    "cuda").
+    "cuda"), and where there is a choice to make ``held_out`` (share of them to choose by).
     """
     options = cell.options
-    data = images(cell.dataset, options["rows"] or None, options["device"])
+    data = images(cell.dataset, options["rows"] or None, options["device"], options.get("held_out", 0))
     method = "mnf" if cell.method == "mnf-early" else cell.method
     seed = stable_seed("lbbnn", cell.base_seed, cell.dataset, method, cell.setting, convolutional, cell.trial)
     model = make_model(cell.method, cell.setting, data, () if convolutional else widths_of(cell))
     histories, fitted = [], Fitted(model, [], data, History(), seed)
     made_by = {"model": repr(model), "method": method, "setting": cell.setting, "images": checksum(data)}
     for member in range(ENSEMBLE if cell.method == "deep-ensemble" else 1):
-        training = training_of(cell, len(data.x), seed + member)
-        torch.manual_seed(training.seed)
+        training = training_of(cell, len(data.x), stable_seed("member", seed, member))
+        torch.manual_seed(stable_seed("make", training.seed))
         guide = make_guide(cell.method, model, cell.setting)
         fitted.guides.append(guide)
         path = kept_networks.place(**made_by, **asdict(training), device=str(data.x.device))
@@ -187,7 +238,9 @@ def fit(
         histories.append(history)
     for history in histories:
         fitted.history.seconds.extend(history.seconds)
-    fitted.history.losses, fitted.history.figures = histories[-1].losses, histories[-1].figures
+    last = histories[-1]
+    fitted.history.losses, fitted.history.figures = last.losses, last.figures
+    fitted.history.change = last.change
     return fitted
 
 
@@ -195,54 +248,83 @@ def training_of(cell: Cell, rows: int, seed: int) -> Training:
     """How long and how fast a cell's method is trained on so many rows."""
     epochs = cell.options["epochs"] * (DIGITS_EPOCHS if cell.dataset == "digits" else 1)
     training = Training(epochs, lr=RATE, seed=seed)
-    if cell.method in SPARSE:
+    method, weight = cell.method.removeprefix(COLD), kl_weight(cell.setting)
+    if (weight < 1) != cell.method.startswith(COLD):
+        raise ValueError(f"{cell.method} at weight {weight} of the divergence: what is cold is called so")
+    if method in LAWS:
+        published = prior_of(cell.setting).published
+        if not published:
+            training = replace(training, batch_size=BATCH)
         steps = epochs * max(1, rows // training.batch_size)
-        training = replace(training, lr=min(max(2 * REACH / steps, LOWEST_RATE), HIGHEST_RATE))
+        reach = THESIS_REACH if published else REACH
+        rate = min(max(2 * reach / steps, LOWEST_RATE), HIGHEST_RATE)
+        training = replace(training, lr=rate)
+        if not published:
+            factors, weights = own_rates(rate, steps), (min(FIRST_WEIGHT, weight), weight)
+            training = replace(training, factors=factors, kl_weights=weights)
     if cell.method == "mnf-early":
-        training = replace(training, epochs=max(1, round(EARLY * epochs)))
+        training = replace(training, stop_after=max(1, round(EARLY * epochs)))
     return training
+
+
+def prior_of(setting: str) -> Prior:
+    """Of a setting, which may name a weight of the divergence behind it: ``fixed-kl0.1``."""
+    return PRIORS[setting.partition("-kl")[0]]
+
+
+def kl_weight(setting: str) -> float:
+    """That weight; 1 where none is named."""
+    return float(setting.partition("-kl")[2] or 1)
 
 
 def widths_of(cell: Cell) -> tuple[int, ...]:
     return tuple(map(int, cell.options["widths"].split("-")))
 
 
-def make_model(method: str, setting: str, data: Images, widths: tuple[int, ...]) -> Callable:
+def make_model(method: str, setting: str, data: Images, widths: tuple[int, ...]) -> BNN | LeNet:
     """The network with the prior that method and setting call for.
 
     :param widths: hidden units of each layer; none for the convolutional network
     """
-    inclusion, scale = PRIORS[setting]
-    sparse = method in SPARSE
-    weights = SpikeSlabWeights(inclusion, scale) if sparse else GaussianWeights(scale)
+    prior = prior_of(setting)
+    sparse = method.removeprefix(COLD) in SPARSE
+    if sparse:
+        weights = SpikeSlabWeights(prior.inclusion, prior.scale)
+    else:
+        weights = GaussianWeights(prior.gaussian_scale if method == "gaussian" else 1.0)
     if not widths:
         return LeNet(data.side**2, CLASSES, weights)
     return BNN(data.side**2, widths=widths, outputs=CLASSES, likelihood="categorical", weights=weights)
 
 
-def make_guide(method: str, model: Callable, setting: str) -> FlatGuide:
+def make_guide(method: str, model: BNN | LeNet, setting: str) -> FlatGuide:
     """The guide of a method.
 
     :param setting: names the prior; "thesis" also has the thesis's start of sds and inclusion logits
     """
-    prior_scale = PRIORS[setting][1]
-    scale, logits = (THESIS_SCALE, THESIS_LOGITS) if setting == "thesis" else (SCALE, LOGITS)
-    start = {"init_loc_fn": uniform_start, "init_scale": scale / prior_scale}
-    sparse = {**start, "init_inclusion": logits}
+    prior = prior_of(setting)
+    start, logits = {"init_loc_fn": init_to_he, "init_scale": narrow_start(model)}, LOGITS
+    if prior.published:
+        start, logits = {"init_loc_fn": uniform_start, "init_scale": THESIS_SCALE}, THESIS_LOGITS
+    laws = {**start, "empirical_bayes": prior.learned}
+    sparse = {**laws, "init_inclusion": logits}
     makers: dict[str, Callable[[], FlatGuide]] = {
         "lrt": lambda: AutoSpikeSlab(model, **sparse),
         "lrt-thesis": lambda: AutoSpikeSlab(model, **sparse, variance="thesis"),
         "mnf": lambda: AutoMNF(model, **sparse),
         "mnf-early": lambda: AutoMNF(model, **sparse),
         "concrete": lambda: AutoConcrete(model, **sparse),
-        "gaussian": lambda: AutoMeanField(model, **start),
+        "gaussian": lambda: AutoMeanField(model, **start, empirical_bayes=bool(prior.learned)),
         "group-normal-jeffreys": lambda: AutoGroupNormalJeffreys(model, **start),
-        "concrete-dropout": lambda: AutoConcreteDropout(model, init_loc_fn=he_start),
-        "mc-dropout": lambda: AutoDropout(model, rate=DROPOUT_RATE, init_loc_fn=he_start),
+        "concrete-dropout": lambda: AutoConcreteDropout(model, init_loc_fn=init_to_he),
+        "mc-dropout": lambda: AutoDropout(model, rate=DROPOUT_RATE, init_loc_fn=init_to_he),
         # Nothing is dropped and nothing regularised: maximum likelihood.
-        **{name: lambda: AutoDropout(FlatPriors()(model), sites=(), init_loc_fn=he_start) for name in POINTS},
+        **{
+            name: lambda: AutoDropout(FlatPriors()(model), sites=(), init_loc_fn=init_to_he)
+            for name in POINTS
+        },
     }
-    return makers[method]()
+    return makers[method.removeprefix(COLD)]()
 
 
 def uniform_start(site: dict) -> Tensor:
@@ -250,9 +332,9 @@ def uniform_start(site: dict) -> Tensor:
     return torch.empty_like(initial_value(site)).uniform_(-MEANS, MEANS)
 
 
-def he_start(site: dict) -> Tensor:
-    """He, Zhang, Ren and Sun (2015): weights ``N(0, 2 / fan_in)``, biases zero."""
-    value = torch.zeros_like(initial_value(site))
-    if value.dim() < 2:
-        return value
-    return value.normal_(0.0, math.sqrt(2 / math.prod(value.shape[1:])))
+def narrow_start(model: BNN | LeNet) -> float:
+    """Start of the sds as a share of the prior's, so that in the layer of most inputs they are SPREAD /
+    sqrt(inputs).
+    """
+    layer, shape = max(enumerate(model.layers), key=lambda pair: math.prod(pair[1][1:]))
+    return SPREAD * math.prod(shape[1:]) ** -0.5 / sd_of_layer(model.weights.scale, layer, shape)

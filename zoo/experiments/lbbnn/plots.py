@@ -96,6 +96,40 @@ def plot_pictures(out: Path, records: Sequence[Record]) -> None:
             write_figure(figure, out / f"{dataset}-{record.cell.method}.png", dpi=DPI)
 
 
+def plot_frontier(out: Path, records: Sequence[Record]) -> None:
+    """``frontier-<data set>.png``: accuracy and calibration error against density, means over the trials; a
+    line joins the weights of the divergence of a guide and prior, the posterior itself is the filled mark.
+    """
+    for dataset, group in _by_dataset(records, all_trials=True).items():
+        points: dict[tuple[str, str], dict[float, list[Record]]] = {}
+        for record in group:
+            prior, _, weight = record.cell.setting.partition("-kl")
+            line = points.setdefault((record.cell.method.removeprefix("cold-"), prior), {})
+            line.setdefault(float(weight), []).append(record)
+        figure, (axes,) = _figure(10.0, 4.2, 1, 2)
+        palette = colours([f"{guide}, {prior}" for guide, prior in points])
+        for axis, metric in zip(axes, ("accuracy", "ece"), strict=True):
+            for (guide, prior), line in points.items():
+                label = f"{guide}, {prior}"
+                means = {w: [_mean(line[w], m) for m in ("density_half", metric)] for w in sorted(line)}
+                colour = palette[label]
+                axis.plot(*zip(*means.values(), strict=True), "o-", color=colour, mfc="white", label=label)
+                for weight, (x, y) in means.items():
+                    axis.annotate(
+                        f"{weight:g}", (x, y), fontsize=6, xytext=(3, 3), textcoords="offset points"
+                    )
+                    if weight == 1:
+                        axis.plot(x, y, "o", color=colour)
+            axis.set(xscale="log", xlabel="share of weights with inclusion above one half", ylabel=metric)
+        axes[1].legend(fontsize=8, frameon=False)
+        figure.suptitle(f"{dataset}: filled 1 is the posterior, all others are cold posteriors", fontsize=9)
+        write_figure(figure, out / f"frontier-{dataset}.png", dpi=DPI)
+
+
+def _mean(records: Sequence[Record], metric: str) -> float:
+    return float(np.mean([record.metrics[metric] for record in records]))
+
+
 def plot_correlations(out: Path, records: Sequence[Record]) -> None:
     """``correlations.png``: the correlation matrix of every design, columns numbered from 1."""
     designs = {record.cell.setting: record for record in reversed(_first_trials(records))}
@@ -122,9 +156,10 @@ def _first_trials(records: Sequence[Record]) -> list[Record]:
     return [record for record in records if record.ok and record.cell.trial == 0]
 
 
-def _by_dataset(records: Sequence[Record]) -> dict[str, list[Record]]:
+def _by_dataset(records: Sequence[Record], all_trials: bool = False) -> dict[str, list[Record]]:
     groups: dict[str, list[Record]] = {}
-    for record in _first_trials(records):
+    sound = [record for record in records if record.ok]
+    for record in sound if all_trials else _first_trials(sound):
         groups.setdefault(record.cell.dataset, []).append(record)
     return groups
 

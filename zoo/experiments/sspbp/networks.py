@@ -14,8 +14,9 @@ from data_loaders import Standardizer, load
 from data_loaders.splits import split_80_20
 from guides import ProbabilisticBackpropagation
 from zoo.evaluation.metrics import log_likelihood, rmse
-from zoo.experiments.engine.declaration import Cell, stable_seed
+from zoo.experiments.engine.declaration import Cell
 from zoo.models.bnn import PBPNetwork
+from zoo.seeds import stable_seed
 
 MESSAGES = {"pbp": "gaussian", "sspbp": "spike-slab"}
 REFERENCE_WIDTHS = (50,)

@@ -11,8 +11,9 @@ from tests.zoo.cli_helpers import fresh_process
 from tests.zoo.experiments.toy_experiments import CELLS, declare
 from zoo.errors import UserError
 from zoo.experiments.engine.catalogue import experiments, find_experiment
-from zoo.experiments.engine.declaration import Cell, Explanation, Source, stable_seed
+from zoo.experiments.engine.declaration import Cell, Explanation, Source
 from zoo.experiments.engine.request import plan
+from zoo.seeds import stable_seed
 
 pytestmark = pytest.mark.usefixtures("calls")
 

@@ -18,7 +18,7 @@ from zoo.experiments.engine.published import (
     source_of,
 )
 
-PAPERS = ("sspbp", "lbbnn", "graphs")
+PAPERS = ("sspbp", "lbbnn", "sip", "npl", "graphs")
 FOLDERS = {paper: published.ROOT / paper / "published" for paper in PAPERS}
 TABLES = [
     (paper, path.stem)
@@ -144,6 +144,7 @@ def test_numbers_copied_by_hand_from_the_print():
         ("lbbnn/cnn", ("fmnist", "mnf", "pi0.1-sd1", "accuracy"), "0.9131"),
         ("lbbnn/simulation", ("mjmcmc_sim_logistic", "concrete", "default", "fpr"), "0.28"),
         ("lbbnn/cost", ("mnist", "mnf", "default", "seconds"), "30"),
+        ("npl/table-4.2", ("miniboone", "npl_empirical", "1000", "log_likelihood"), "-22.188 ± 0.278"),
         ("lbbnn/variance", ("mnist", "lrt-thesis", "thesis", "ece"), "0.220"),
     ):
         assert str(found[name].published[place]) == words, (name, place)

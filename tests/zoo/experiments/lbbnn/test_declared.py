@@ -83,11 +83,13 @@ def test_figures_that_do_not_exist_are_left_out(cell, method):
     figures = images.table(cell(method))
     assert_declared("digits", figures)
     assert not any("density" in name or "median" in name for name in figures)
+    assert ("bound" in figures) == (method == "gaussian")
+    assert math.isfinite(figures["bound_change"])
     assert ("accuracy_mean" in figures) == (method != "deep-ensemble")
 
 
 def test_convolutional_table(cell):
-    figures = images.convolutional_table(cell("lrt", "pi0.25-sd1", widths="lenet", rows=100))
+    figures = images.convolutional_table(cell("lrt", widths="lenet", rows=100))
     assert_declared("cnn", figures)
     assert set(figures) == set(BY_NAME["lbbnn/cnn"].metrics)
 
@@ -111,7 +113,7 @@ class Known(Fitted):
 def known(monkeypatch, logits, outside, y):
     """Two-class predictions inside and outside the domain."""
     data = networks.Images(logits, y, logits, y, 2)
-    fitted = Known(None, [], data, History(), 0)
+    fitted = Known(None, [], data, History(change=2.0 * len(y)), 0)
     monkeypatch.setattr(images, "fit", lambda cell: fitted)
     monkeypatch.setattr(images, "outside", lambda name, device: outside)
 
@@ -124,6 +126,7 @@ def test_decisions_by_hand(cell, monkeypatch):
     assert_declared("decisions", figures)
     assert figures == pytest.approx(
         {"decided": 0.6, "accuracy_decided": 2 / 3, "accuracy_all": 0.6, "decided_outside": 0.25}
+        | {"bound_change": 2.0}
     )
 
 
@@ -181,7 +184,8 @@ def test_pictures_are_the_extremes_of_every_class(cell):
     assert figures["entropy_low"] < figures["entropy_high"]
 
 
-def test_export_gives_the_same_function_in_less_room(cell):
+def test_export_gives_the_same_function_in_less_room(cell, monkeypatch):
+    monkeypatch.setattr(networks, "LOGITS", (-15.0, 5.0))  # nothing would be out after six steps
     figures = images.export(cell(widths="60-40"))
     assert_declared("export", figures)
     assert set(figures) == set(BY_NAME["lbbnn/export"].metrics)
@@ -221,7 +225,7 @@ def test_figures_of_selection_by_hand():
     assert (figures["tpr"], figures["fpr"]) == pytest.approx((7 / 9, 1 / 11))
     assert (figures["wrongly_in"], figures["wrongly_out"]) == (2, 1)
     assert (figures["selected_1"], figures["selected_3"], figures["inclusion_2"]) == (1, 0, 0.7)
-    assert {*figures, "elbo"} == set(BY_NAME["lbbnn/simulation"].metrics)
+    assert {*figures, "elbo", "bound_change"} == set(BY_NAME["lbbnn/simulation"].metrics)
     assert set(selection.figures(found, exact, each=False)) == set(BY_NAME["lbbnn/correlations"].metrics)
 
 
@@ -323,7 +327,7 @@ def test_correlation_cell_of_the_reference(cell, first_rows, rows):
 
 def test_all_experiments_are_there():
     expected = (
-        "simulation correlations digits mnist fmnist kmnist thesis cnn variance decisions "
+        "simulation correlations digits mnist fmnist kmnist thesis cnn frontier variance decisions "
         "entropy training pictures export cost"
     )
     assert set(BY_NAME) == {f"lbbnn/{name}" for name in expected.split()}
@@ -335,11 +339,11 @@ def test_methods_settings_and_data_exist(experiment):
     if "mjmcmc" in experiment.datasets[0]:
         assert set(experiment.methods) <= {"exact", "varbvs", *selection.GUIDES}
         return
-    assert set(experiment.settings) <= set(networks.PRIORS)
+    assert {setting.partition("-kl")[0] for setting in experiment.settings} <= set(networks.PRIORS)
     assert set(experiment.datasets) <= {"digits", *networks.OUTSIDE}
-    for method in experiment.methods:
-        for setting in experiment.settings:
-            networks.make_guide(method, lambda x: None, setting)
+    for _, method, setting in experiment.combinations():
+        networks.training_of(Cell("x", "mnist", method, setting, 0, options={"epochs": 1}), 1000, 0)
+        networks.make_guide(method, networks.BNN(4, outputs=10, likelihood="categorical"), setting)
     work = "steps" if "cost" in experiment.name else "epochs"
     assert experiment.full.options[work] > experiment.quick.options[work]
 
@@ -355,9 +359,36 @@ def test_printed_ensemble_stands_beside_passes_of_the_printed_recipe_and_drawn_n
 
 def test_priors_that_do_not_differ_are_run_once():
     combinations = list(BY_NAME["lbbnn/cnn"].combinations())
-    assert [c[2] for c in combinations if c[:2] == ("mnist", "mlp")] == ["pi0.1-sd1"]
-    assert [c[2] for c in combinations if c[:2] == ("mnist", "gaussian")] == ["pi0.1-sd1", "pi0.1-sd0.1"]
-    assert len([c for c in combinations if c[:2] == ("mnist", "lrt")]) == 3
+    assert [c[2] for c in combinations if c[:2] == ("mnist", "mlp")] == ["default"]
+    gaussian = [c[2] for c in combinations if c[:2] == ("mnist", "gaussian")]
+    assert gaussian == ["default", "pi0.1-sd1", "pi0.1-sd0.1"]
+    assert len([c for c in combinations if c[:2] == ("mnist", "lrt")]) == 4
+
+
+def test_posteriors_and_cold_ones_stand_apart_on_the_frontier():
+    experiment = BY_NAME["lbbnn/frontier"]
+    found = {(method, setting) for _, method, setting in experiment.combinations()}
+    assert len(found) == 2 * 4 * 5
+    whole = {setting for method, setting in found if method == "lrt"}
+    assert whole == {"learned-kl1", "rates-kl1", "fixed-kl1", "pi0.1-sd1-kl1"}
+    assert "a cold posterior" in experiment.note("mnist", "cold-lrt", "learned-kl0.1", "ece")
+    assert experiment.note("mnist", "lrt", "learned-kl1", "ece") == ""
+
+
+def test_frontier_scores_images_that_were_held_out(cell, tmp_path):
+    place = cell("cold-lrt", "learned-kl0.1", held_out=0.25)
+    figures = images.frontier(place)
+    assert set(figures) == set(BY_NAME["lbbnn/frontier"].metrics)
+    fitted = fit(place)
+    x, y = networks.validation("digits", 200, "cpu", 0.25)
+    whole = networks.images("digits", 200)
+    assert (len(x), len(fitted.data.x)) == (50, 150)
+    assert torch.equal(torch.cat([fitted.data.x, x]), whole.x)
+    right = fitted.ensemble(x, 4).argmax(1) == y
+    assert figures["accuracy_validation"] == pytest.approx(right.double().mean().item())
+    record = Record(place, "ok", figures, 1.0, tmp_path)
+    plots.plot_frontier(tmp_path, [record, replace(record, cell=replace(place, trial=1))])
+    assert (tmp_path / "frontier-digits.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.slow

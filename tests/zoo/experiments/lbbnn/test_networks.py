@@ -8,25 +8,32 @@ import pytest
 import torch
 import torch.nn.functional as F
 from pyro import poutine
+from pyro.infer import SVI
 
 from guides import AutoConcrete, AutoMeanField, AutoMNF, AutoSpikeSlab
+from guides.core.flat_guide import FlatGuide
+from guides.posterior.evaluate import log_joint
 from zoo.errors import FailedError, UserError
 from zoo.experiments import Cell
 from zoo.experiments.lbbnn import kept_networks, networks
 from zoo.experiments.lbbnn.declared import METHODS
 from zoo.experiments.lbbnn.networks import fit, images, make_guide, make_model, outside
+from zoo.fitting import epochs
 from zoo.fitting.epochs import (
+    RAMP,
     Training,
     averaged_probabilities,
+    bound,
     classes,
     entropy,
     local_reparameterization_probabilities,
     member_probabilities,
     train,
 )
+from zoo.fitting.reach import own_rates
 from zoo.models.bnn import BNN
 from zoo.models.lenet import LeNet
-from zoo.models.weights import SpikeSlabWeights
+from zoo.models.weights import SpikeSlabWeights, sd_of_layer
 
 OPTIONS = {"epochs": 1, "members": 4, "widths": "12-10", "rows": 200, "device": "cpu"}
 NETWORK = BNN(64, widths=(12, 10), outputs=10, likelihood="categorical", weights=SpikeSlabWeights(0.1, 1.0))
@@ -187,15 +194,25 @@ def test_learning_rate_falls_along_a_cosine():
     assert [schedule.learning_rate(step) for step in (0, 3, 6)] == pytest.approx([0.4, 0.2, 0.0])
 
 
-def test_temperature_is_annealed_over_the_epochs(digits):
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_temperature_is_annealed_from_step_to_step(digits, epochs):
+    """Also where there is one epoch only; the first step is at 1, the last one at 0.1."""
     guide, temperatures = AutoConcrete(NETWORK, temperature=(1.0, 0.1)), []
+    anneal = guide.anneal
+    guide.anneal = lambda progress: temperatures.append(anneal(progress))
+    train(NETWORK, guide, (digits.x, digits.y), Training(epochs, batch_size=40))
+    steps = 5 * epochs
+    assert temperatures == pytest.approx([10 ** (-i / (steps - 1)) for i in range(steps)])
 
-    def note(epoch):
-        temperatures.append(guide.temperature)
-        return {}
 
-    train(NETWORK, guide, (digits.x, digits.y), Training(3), each_epoch=note)
-    assert temperatures[1:] == pytest.approx([1.0, 10**-0.5, 0.1])
+def test_training_that_is_broken_off_has_the_schedule_of_the_whole():
+    whole, part = (Training(10, batch_size=20, stop_after=epochs).schedule(50) for epochs in (None, 4))
+    assert (whole.steps, part.steps) == (20, 8)
+    for step in range(part.steps):
+        assert part.learning_rate(step) == whole.learning_rate(step)
+        assert part.progress(step) == whole.progress(step)
+    with pytest.raises(ValueError, match="stop_after must lie between 1 and 10, not 11"):
+        Training(10, stop_after=11)
 
 
 def test_what_diverges_is_told(digits):
@@ -255,26 +272,53 @@ def test_same_fit_in_every_experiment_and_another_in_every_trial():
 
 @pytest.mark.slow
 def test_early_network_is_the_same_one_stopped_early():
+    """Number for number: its learning rate has not fallen yet."""
     late, early = fit(cell("mnf", epochs=5)), fit(cell("mnf-early", epochs=5))
     assert late.seed == early.seed
     assert (len(late.history.seconds), len(early.history.seconds)) == (15, 2)
+    assert early.history.losses == late.history.losses[:2]
 
 
 @pytest.mark.parametrize(
-    ("method", "epochs", "rows", "rate"),
+    ("method", "setting", "epochs", "rows", "rate"),
     [
-        ("lrt", 20, 60_000, 1e-3),  # 12,000 steps
-        ("mnf", 250, 60_000, 1e-4),
-        ("lrt", 20, 8_000, 3e-3),
-        ("mlp", 20, 8_000, 1e-3),
-        ("mnf-early", 20, 60_000, 1e-3),
+        ("lrt", "default", 20, 60_000, 8 / 6_000),  # 6,000 steps
+        ("gaussian", "default", 20, 60_000, 8 / 6_000),
+        ("mnf", "pi0.1-sd1", 500, 60_000, 2e-4),
+        ("lrt", "default", 20, 8_000, 5e-3),
+        ("lrt", "thesis", 20, 60_000, 1e-3),
+        ("mlp", "default", 20, 8_000, 1e-3),
+        ("mnf-early", "default", 20, 60_000, 8 / 6_000),
+        ("cold-lrt", "learned-kl0.1", 20, 60_000, 8 / 6_000),
     ],
 )
-def test_learning_rates(method, epochs, rows, rate):
-    place = Cell("x", "mnist", method, "default", 0, options={**OPTIONS, "epochs": epochs})
+def test_learning_rates(method, setting, epochs, rows, rate):
+    place = Cell("x", "mnist", method, setting, 0, options={**OPTIONS, "epochs": epochs})
     training = networks.training_of(place, rows, 7)
     assert training.lr == pytest.approx(rate)
-    assert (training.epochs, training.seed) == (2 if method == "mnf-early" else epochs, 7)
+    steps = epochs * rows // training.batch_size
+    assert training.batch_size == (100 if method == "mlp" or setting == "thesis" else networks.BATCH)
+    if method == "mlp" or setting == "thesis":
+        assert (training.factors, training.kl_weights) == ({}, (1.0, 1.0))
+    else:
+        assert training.factors == own_rates(rate, steps)
+        assert training.kl_weights == (0.01, 0.1 if "cold" in method else 1.0)
+    assert (training.epochs, training.seed) == (epochs, 7)
+    assert training.taken == (2 if method == "mnf-early" else epochs)
+
+
+def test_nothing_that_is_random_in_a_fit_shares_a_seed(monkeypatch):
+    """Not the draws with the fit either: their noise was correlated with the means' start."""
+    seeds, seed_torch = [], torch.manual_seed
+    monkeypatch.setattr(torch, "manual_seed", lambda seed: (seeds.append(seed), seed_torch(seed))[1])
+    make, orders = FlatGuide._generator, epochs.shuffled_epochs
+    monkeypatch.setattr(FlatGuide, "_generator", lambda self, seed: (seeds.append(seed), make(self, seed))[1])
+    monkeypatch.setattr(
+        epochs, "shuffled_epochs", lambda data, size, seed: (seeds.append(seed), orders(data, size, seed))[1]
+    )
+    fit(cell()).draws(2)
+    seeds = [seed for seed in seeds if seed]  # 0: of set-up runs that are compared with each other
+    assert len(seeds) == len(set(seeds)) == 4  # the guide, its fit, the orders of the rows, the draws
 
 
 def test_members_of_a_deep_ensemble_differ(fitted_once):
@@ -289,21 +333,71 @@ def test_variance_of_the_guides(method, variance):
     assert guide.init_inclusion == (0, 1)
 
 
-def test_starts_and_priors(digits):
+def test_priors(digits):
     model = make_model("lrt", "pi0.25-sd1", digits, (12,))
     assert model.weights == SpikeSlabWeights(0.25, 1.0)
     assert make_model("gaussian", "pi0.1-sd0.1", digits, (12,)).weights.scale == 0.1
+    assert make_model("mc-dropout", "default", digits, (12,)).weights.scale == 1.0
     assert isinstance(make_model("mnf", "default", digits, ()), LeNet)
-    guide = make_guide("lrt", make_model("lrt", "pi0.1-sd0.1", digits, (12,)), "pi0.1-sd0.1")
+    model = make_model("cold-mnf", "learned-kl0.3", digits, (12,))
+    assert model == make_model("lrt", "default", digits, (12,))
+    sd = sd_of_layer(model.weights.scale, 1, (10, 12))
+    assert model.weights.inclusion * sd**2 == pytest.approx(2 / 12)  # weights vary as He starts them
+
+
+@pytest.mark.parametrize("setting", ["default", "pi0.1-sd0.1", "fixed"])
+def test_starts_are_near(digits, setting):
+    guide = make_guide("lrt", make_model("lrt", setting, digits, (12,)), setting)
+    assert (guide.learned_priors is not None) == (setting == "default")
     torch.manual_seed(0)
     guide.setup(digits.x[:5], digits.y[:5])
-    low, high = networks.LOGITS
     spread = guide.site_distribution("w1").scale
-    torch.testing.assert_close(spread, torch.full_like(spread, networks.SCALE))
-    assert low <= guide.logits.min() < low + 1
-    assert high - 1 < guide.logits.max() <= high
-    weights = guide.sites["w1"].numel
-    assert 0.9 * networks.MEANS < guide.loc[:weights].abs().max() <= networks.MEANS
+    torch.testing.assert_close(spread, torch.full_like(spread, 0.3 / 8))  # 64 inputs
+    assert 2 <= guide.logits.min() < guide.logits.max() <= 4
+    loc = guide._detached()["w1"][0]
+    assert loc.std().item() == pytest.approx(math.sqrt(2 / 64), rel=0.1)
+    assert (guide._detached()["b1"][0] == 0).all()
+
+
+def test_what_is_cold_is_called_so():
+    for method, setting in (("lrt", "learned-kl0.1"), ("cold-lrt", "learned-kl1"), ("cold-mnf", "default")):
+        with pytest.raises(ValueError, match="what is cold is called so"):
+            networks.training_of(Cell("x", "mnist", method, setting, 0, options=OPTIONS), 1000, 0)
+
+
+def test_divergence_rises_by_equal_factors_to_its_weight(digits):
+    """In the first part; the bound that is reported afterwards has the whole divergence."""
+    guide, seen, found = AutoSpikeSlab(NETWORK), [], {}
+    step = SVI.step
+
+    def noting(svi, *args):
+        seen.append(svi.guide.kl_weight)
+        return step(svi, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SVI, "step", noting)
+        train(NETWORK, guide, (digits.x, digits.y), Training(4, batch_size=40, kl_weights=(0.01, 0.25)))
+    assert seen == pytest.approx([0.01 * 25 ** min(1.0, i / (20 * RAMP)) for i in range(20)])
+    for weight in (0.25, 1.0):
+        guide.kl_weight = weight
+        found[weight] = bound(guide, (digits.x, digits.y), rows=60)
+    assert found[0.25] == found[1.0]
+
+
+def test_bound_a_row_is_that_of_drawn_networks(digits):
+    guide = AutoSpikeSlab(NETWORK)
+    guide.setup(digits.x[:5], digits.y[:5])
+    found = bound(guide, (digits.x, digits.y), rows=7)
+    draws, log_q = guide.draws_with_log_prob(200, seed=1)
+    exact = (log_joint(NETWORK, draws, digits.x, digits.y) - log_q) / len(digits.y)
+    error = math.hypot(found.se, exact.std().item() / math.sqrt(200))
+    assert abs(found.value - exact.mean().item()) < 4 * error < abs(found.value)
+
+
+def test_training_tells_what_the_bound_gained_last(digits):
+    training = Training(10, lr=0.02, batch_size=50, factors={"logits": 5.0})
+    history = train(NETWORK, AutoSpikeSlab(NETWORK), (digits.x, digits.y), training)
+    assert 0 < history.change < history.losses[0] - history.losses[-1]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")

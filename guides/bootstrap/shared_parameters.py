@@ -1,0 +1,406 @@
+"""The posterior bootstrap with shared parameters: one training, then as many draws as wanted.
+
+Parameters are split in two.  The shared ones, those of a torch module, are trained once, with a fresh draw of
+the law of the data in every step; the local ones, latent sites, are minimised for each draw with the shared
+ones as they are (Ott 2022, algorithm 3)::
+
+    repeat   F~ = sum_i W_i delta(x_i),   local(F~) = argmin_local sum_i W_i loss(shared, local, x_i)
+             shared <- shared - rate * gradient of sum_i W_i loss(shared, local(F~), x_i)
+    then     local_b = argmin sum_i W_i loss(shared, local, x_i),   b = 1, 2, ...
+
+The gradient through ``local(F~)`` is zero at the minimum, so none is taken.  The uncertainty of the shared
+parameters is in nobody's draws: they are regularised by the random laws, and then a number.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import pyro
+import torch
+from pyro import poutine
+from torch import Tensor, nn
+
+from guides.bootstrap.base_measures import BaseMeasure, Rows, base_for
+from guides.bootstrap.posterior_bootstrap import PosteriorBootstrap
+from guides.bootstrap.weighted_loss import Parameters, WeightedLoss
+from guides.bootstrap.weights import check_process, dirichlet_weights
+from guides.core.sites import initial_value
+from guides.core.svi import DivergenceError
+from guides.flows.weighted_batch_norm import weighted_rows
+from guides.posterior.draws import Posterior
+
+#: L2 penalty on shared parameters, that of the published flows.
+WEIGHT_DECAY = 1e-6
+#: Draws made together.
+TOGETHER = 100
+#: Pseudo-observations that pass the shared parameters at a time: what a cache holds.
+PASSING = 4000
+#: The draws' random numbers are none of the training's, whatever the seeds.
+_OTHER_STREAM = 1 << 33
+#: Iterations of the inner optimisation in a step of the training, from where the last step ended.
+INNER = 10
+
+Encoded = tuple[Tensor, ...]
+
+
+class ClosedForm(Protocol):
+    """A Pyro model whose local sites have a closed form, as those of :class:`zoo.models.FlowDensity`."""
+
+    def encode(self, *rows: Tensor) -> Encoded:
+        """All that the shared parameters do to rows; first ``z: [..., N, k]``, what the sites depend on."""
+        ...
+
+    def local(self, weights: Tensor, z: Tensor) -> Parameters:
+        """The sites that minimise the loss, of weights ``[..., N]``."""
+        ...
+
+    def log_density(self, sites: Parameters, encoded: Encoded) -> Tensor:
+        """``[N]``, nats."""
+        ...
+
+
+@dataclass(frozen=True)
+class Law:
+    """A law of the data with finite support: ``weights: [N]`` that sum to one, and as many rows."""
+
+    weights: Tensor
+    rows: Rows
+
+
+@dataclass(frozen=True)
+class Training:
+    """How long and how fast.
+
+    :ivar steps: at most
+    :ivar patience: steps without a better validation score before it ends; without validation rows all
+        steps are taken
+    """
+
+    steps: int = 6000
+    lr: float = 1e-3
+    patience: int = 30
+    weight_decay: float = WEIGHT_DECAY
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or not self.lr > 0 or self.patience < 1:
+            raise ValueError(f"steps, lr and patience must be positive, got {self}")
+
+
+@dataclass
+class Progress:
+    """Of one training.
+
+    :ivar losses: weighted loss of every step, nats a row
+    :ivar scores: mean log density of the validation rows before every step, where there are any
+    :ivar best: the step whose parameters were kept
+    """
+
+    losses: list[float] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+    best: int = 0
+
+    @property
+    def score(self) -> float:
+        return self.scores[self.best] if self.scores else -self.losses[-1]
+
+
+def train(
+    objective: Objective,
+    laws: Iterator[Law],
+    training: Training,
+    on_step: Callable[[], None] = lambda: None,
+) -> Progress:
+    """Trains the module of an objective along a stream of laws, and leaves it where its score was best.
+
+    A constant stream is maximum likelihood, or its weighted kind.
+
+    :raises DivergenceError: a RuntimeError, when a loss is not finite
+    """
+    module, progress, kept = objective.module, Progress(), None
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    fused = all(p.device.type == "cpu" for p in parameters)
+    optimizer = torch.optim.Adam(parameters, lr=training.lr, weight_decay=training.weight_decay, fused=fused)
+    for step in range(training.steps):
+        module.train()
+        optimizer.zero_grad()
+        law = next(laws)
+        with weighted_rows(law.weights):
+            loss, sites = objective.loss(law)
+        progress.losses.append(loss.item())
+        if not math.isfinite(progress.losses[-1]):
+            raise DivergenceError(f"step {step}: the loss is {progress.losses[-1]:g}; lower lr")
+        module.eval()
+        score = objective.score(sites)
+        if score is not None:
+            progress.scores.append(score)
+        if score is None or kept is None or score > progress.scores[progress.best]:
+            progress.best = step
+            if score is not None:
+                kept = {name: value.clone() for name, value in module.state_dict().items()}
+        elif step - progress.best >= training.patience:
+            break
+        loss.backward()
+        optimizer.step()
+        on_step()
+    if kept is not None:
+        module.load_state_dict(kept)
+    else:  # the statistics of batch normalisation are those of the last step's parameters
+        with torch.no_grad(), weighted_rows(law.weights):
+            module.train()
+            objective.loss(law)
+    module.eval()
+    return progress
+
+
+class Objective(Protocol):
+    """What is trained, with the local sites minimised."""
+
+    module: nn.Module
+
+    def loss(self, law: Law) -> tuple[Tensor, Parameters]:
+        """The weighted loss at the best local sites, and these."""
+        ...
+
+    def score(self, sites: Parameters) -> float | None:
+        """Mean log density of the validation rows, None without any."""
+        ...
+
+
+@dataclass(frozen=True)
+class InClosedForm:
+    """:ivar local: instead of the module's own: of constant sites, say"""
+
+    module: nn.Module
+    validation: Rows | None = None
+    local: Callable[[Tensor, Tensor], Parameters] | None = None
+
+    def loss(self, law: Law) -> tuple[Tensor, Parameters]:
+        encoded = self.module.encode(*law.rows)
+        sites = (self.local or self.module.local)(law.weights, encoded[0].detach())
+        return -(law.weights.to(encoded[0]) * self.module.log_density(sites, encoded)).sum(), sites
+
+    def score(self, sites: Parameters) -> float | None:
+        if self.validation is None:
+            return None
+        with torch.no_grad():
+            return self.module.log_density(sites, self.module.encode(*self.validation)).mean().item()
+
+
+class _ByOptimisation:
+    """Local sites by L-BFGS, from where the last step ended."""
+
+    def __init__(self, module: nn.Module, args: tuple, validation: tuple | None):
+        self.module, self.target = module, WeightedLoss.of(module, args, "mle")
+        self.held = None if validation is None else WeightedLoss.of(module, validation, "mle")
+        start = self.target.starts(initial_value, 1)
+        self.local = {name: value[0].requires_grad_() for name, value in start.items()}
+
+    def loss(self, law: Law) -> tuple[Tensor, Parameters]:
+        values, n = list(self.local.values()), self.target.rows
+        pseudo = [part[n:] for part in law.rows]
+        inner = torch.optim.LBFGS(values, max_iter=INNER, line_search_fn="strong_wolfe")
+
+        def closure() -> Tensor:
+            loss = self.target(self.local, law.weights, *pseudo)
+            for value, gradient in zip(values, torch.autograd.grad(loss, values), strict=True):
+                value.grad = gradient
+            return loss
+
+        if torch.is_grad_enabled():
+            inner.step(closure)
+        found = {name: value.detach().clone() for name, value in self.local.items()}
+        return self.target(found, law.weights, *pseudo), found
+
+    def score(self, sites: Parameters) -> float | None:
+        if self.held is None:
+            return None
+        with torch.no_grad():
+            n = self.held.rows
+            return -self.held(sites, torch.full((n,), 1 / n, dtype=torch.float64)).item()
+
+
+# ------------------------------------------------------------------------------------------------- the method
+
+
+class SharedParameterBootstrap:
+    """A nonparametric posterior of some parameters of a Pyro model, the others trained once.
+
+    :param model: a torch module that is a Pyro model, its data in one plate.  Parameters of the module are
+        shared, latent sites are local.  One with the methods of :class:`ClosedForm` has its local sites in
+        closed form; those of another are found by an inner optimisation
+    :param concentration: ``a``, in rows of data: 0 leaves the base measure out
+    :param base_measure: where pseudo-observations come from; the Gaussian fitted to the rows by default
+    :param num_pseudo: ``m``; 500 by default, with ``a > 0``
+    :raises ValueError: for arguments out of range
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        concentration: float = 0.0,
+        base_measure: BaseMeasure | None = None,
+        num_pseudo: int | None = None,
+    ):
+        self.num_pseudo = check_process(concentration, base_measure, num_pseudo)
+        if not any(p.requires_grad for p in model.parameters()):
+            raise ValueError("the model has no parameters to share: use PosteriorBootstrap")
+        self.model, self.concentration, self.base_measure = model, float(concentration), base_measure
+
+    def fit(
+        self,
+        *args,
+        validation: tuple | None = None,
+        training: Training | None = None,
+        restarts: int = 1,
+        seed: int = 0,
+        on_step: Callable[[], None] = lambda: None,
+    ) -> SharedPosterior:
+        """Trains the shared parameters on the data ``args``; they stay in the model.
+
+        :param validation: the same arguments of rows held out, by whose mean log density training is stopped
+            early and the best start is chosen
+        :param restarts: starts; the first is the model as it is, the others by ``reset_parameters`` of its
+            parts
+        :param seed: of weights, pseudo-observations and starts; the caller's generators stay as they are
+        :raises ValueError: rows that are not finite, fewer than two, a base measure that does not fit them
+        :raises DivergenceError: a RuntimeError, when a loss is not finite
+        """
+        training, generator = training or Training(), torch.Generator().manual_seed(seed)
+        found: list[tuple[Progress, dict]] = []
+        with pyro.get_param_store().scope(), poutine.block(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            rows = WeightedLoss.of(self.model, args, "mle").row_values
+            base = base_for(self.base_measure, rows) if self.concentration else None
+            draws = Laws(rows, self.concentration, base, self.num_pseudo)
+            for start in range(restarts):
+                if start:
+                    restart(self.model)
+                objective = self._objective(args, validation)
+                progress = train(objective, draws.stream(generator), training, on_step)
+                found.append((progress, copy.deepcopy(self.model.state_dict())))
+        best, state = max(found, key=lambda pair: pair[0].score)
+        self.model.load_state_dict(state)
+        info = {
+            "method": "shared-parameter-bootstrap", "concentration": self.concentration,
+            "num_pseudo": self.num_pseudo, "seed": seed, "steps": len(best.losses), "kept_step": best.best,
+            "lr": training.lr, "validation": best.score if best.scores else None,
+            "starts": [progress.score for progress, _ in found],
+        }  # fmt: skip
+        return SharedPosterior(self.model, args, draws, info, best)
+
+    def _objective(self, args: tuple, validation: tuple | None) -> Objective:
+        if has_closed_form(self.model):
+            return InClosedForm(self.model, validation)
+        return _ByOptimisation(self.model, args, validation)
+
+
+@dataclass(frozen=True)
+class SharedPosterior:
+    """Trained shared parameters, and any number of draws of the local ones.
+
+    :ivar info: of the training, JSON-safe
+    """
+
+    model: nn.Module
+    args: tuple
+    laws: Laws
+    info: dict
+    progress: Progress
+
+    def sites(self, num_draws: int, seed: int = 0) -> Parameters:
+        """``{site: [num_draws, *site]}``"""
+        if num_draws < 1:
+            raise ValueError(f"num_draws must be positive, got {num_draws}")
+        if not has_closed_form(self.model):
+            process = self.laws
+            base = process.base if process.concentration else None
+            bootstrap = PosteriorBootstrap(
+                self.model, process.concentration, base, process.num_pseudo or None
+            )
+            with frozen(self.model):
+                return bootstrap.fit(*self.args, num_draws=num_draws, seed=_OTHER_STREAM + seed).draws()
+        return local_draws(self.model, self.laws, num_draws, seed)
+
+    def posterior(self, num_draws: int = 100, seed: int = 0) -> Posterior:
+        """So many draws, as every method ends in."""
+        return Posterior.from_draws(self.model, self.sites(num_draws, seed), {**self.info, "draw_seed": seed})
+
+
+def local_draws(model: ClosedForm, laws: Laws, num_draws: int, seed: int = 0) -> Parameters:
+    """Of a model with a closed form.  Rows pass the shared parameters once, for all draws."""
+    generator, parts = torch.Generator().manual_seed(_OTHER_STREAM + seed), []
+    with torch.no_grad():
+        z = model.encode(*laws.rows)[0]
+        for count in _batches(num_draws):
+            weights, pseudo = laws.draw(count, generator)
+            whole = z.expand(count, *z.shape)
+            if pseudo:
+                flat = zip(*(part.flatten(0, 1).split(PASSING) for part in pseudo), strict=True)
+                more = torch.cat([model.encode(*part)[0] for part in flat])
+                whole = torch.cat([whole, more.unflatten(0, (count, -1))], 1)
+            parts.append(model.local(weights, whole))
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+@dataclass(frozen=True)
+class Laws:
+    """The Dirichlet process given rows, up to its truncation."""
+
+    rows: Rows
+    concentration: float
+    base: BaseMeasure | None
+    num_pseudo: int
+
+    def draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Rows]:
+        """Weights ``[count, n + m]`` and pseudo-observations ``[count, m, ...]``, none without a base."""
+        weights = dirichlet_weights(count, len(self.rows[0]), self.num_pseudo, self.concentration, generator)
+        if self.base is None:
+            return weights, ()
+        drawn = self.base.draw(count * self.num_pseudo, generator)
+        return weights, tuple(
+            part.to(own).unflatten(0, (count, self.num_pseudo))
+            for part, own in zip(drawn, self.rows, strict=True)
+        )
+
+    def stream(self, generator: torch.Generator) -> Iterator[Law]:
+        """One draw after the other, for ever."""
+        while True:
+            weights, pseudo = self.draw(1, generator)
+            rows = self.rows
+            if pseudo:
+                rows = tuple(torch.cat([own, more[0]]) for own, more in zip(rows, pseudo, strict=True))
+            yield Law(weights[0].to(rows[0]), rows)
+
+
+@contextmanager
+def frozen(module: nn.Module) -> Iterator[None]:
+    """Within it, the parameters of a module take no gradients."""
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    for parameter in parameters:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in parameters:
+            parameter.requires_grad_(True)
+
+
+def has_closed_form(model: nn.Module) -> bool:
+    return all(hasattr(model, name) for name in ("encode", "local", "log_density"))
+
+
+def restart(module: nn.Module) -> None:
+    """New starting values, by torch's global generator."""
+    for part in module.modules():
+        if hasattr(part, "reset_parameters"):
+            part.reset_parameters()
+
+
+def _batches(total: int) -> list[int]:
+    return [min(TOGETHER, total - done) for done in range(0, total, TOGETHER)]

@@ -1,0 +1,147 @@
+"""The weighted loss of a Pyro model over the rows of its data plate, in unconstrained coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from pyro import poutine
+from pyro.distributions.util import scale_and_mask
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor
+from torch.distributions import Transform, biject_to
+
+from guides.bootstrap.base_measures import Rows
+from guides.core.sites import UnsupportedSiteError
+
+Parameters = dict[str, Tensor]
+Loss = Callable[..., Tensor]
+
+
+# no repr of data: torch.func.vmap takes the repr of what it maps at every call
+@dataclass(frozen=True, repr=False)
+class WeightedLoss:
+    """What is minimised: a weighted loss over rows, in unconstrained coordinates.
+
+    :ivar transforms: latent site -> map from unconstrained numbers
+    :ivar plate: the data's plate, as it stands in the sites' ``cond_indep_stack``
+    :ivar with_rows: places of the arguments that have a row a datum
+    """
+
+    model: Callable
+    args: tuple
+    transforms: dict[str, Transform]
+    plate: object
+    with_rows: Sequence[int]
+    loss: str | Loss
+
+    @classmethod
+    def of(cls, model: Callable, args: tuple, loss: str | Loss) -> WeightedLoss:
+        trace = poutine.trace(model).get_trace(*args)
+        sites = {
+            name: node
+            for name, node in trace.nodes.items()
+            if node["type"] == "sample" and not site_is_subsample(node)
+        }
+        observed = {name: node for name, node in sites.items() if node["is_observed"]}
+        plate = _data_plate(observed)
+        transforms = {}
+        for name, node in sites.items():
+            if node["is_observed"]:
+                continue
+            if any(frame.name == plate.name for frame in node["cond_indep_stack"]):
+                raise UnsupportedSiteError(
+                    f"site {name!r} has a value for every row of plate {plate.name!r}: a bootstrap of rows "
+                    "has no posterior for it; marginalise it in the model"
+                )
+            if node["fn"].support.is_discrete:
+                raise UnsupportedSiteError(f"site {name!r} is discrete: marginalise it in the model")
+            transforms[name] = biject_to(node["fn"].support)
+        if not transforms:
+            raise ValueError("the model has no latent site")
+        with_rows = [
+            i
+            for i, arg in enumerate(args)
+            if isinstance(arg, Tensor) and arg.dim() and len(arg) == plate.size
+        ]
+        for i in with_rows:
+            if args[i].is_floating_point() and not args[i].isfinite().all():
+                row = int((~args[i].isfinite()).reshape(plate.size, -1).any(1).nonzero()[0])
+                raise ValueError(f"argument {i} of the model is not finite in row {row}")
+        if plate.size < 2:
+            raise ValueError(f"a bootstrap of rows needs at least two, plate {plate.name!r} has {plate.size}")
+        return cls(model, args, transforms, plate, with_rows, loss)
+
+    @property
+    def rows(self) -> int:
+        return self.plate.size
+
+    @property
+    def row_values(self) -> Rows:
+        return tuple(self.args[i] for i in self.with_rows)
+
+    def starts(self, init_loc_fn: Callable[[dict], Tensor], num_draws: int) -> Parameters:
+        """Unconstrained, ``{name: [num_draws, *site]}``."""
+        found = []
+        for _ in range(num_draws):
+            nodes = poutine.trace(_Start(init_loc_fn)(self.model)).get_trace(*self.args).nodes
+            found.append({n: t.inv(nodes[n]["value"]).detach() for n, t in self.transforms.items()})
+        return {name: torch.stack([start[name] for start in found]) for name in self.transforms}
+
+    def constrained(self, parameters: Parameters) -> Parameters:
+        return {name: self.transforms[name](value) for name, value in parameters.items()}
+
+    def __call__(self, parameters: Parameters, weights: Tensor, *pseudo: Tensor) -> Tensor:
+        """``sum_i W_i loss_i`` of one draw: parameters ``{name: [*site]}``, weights ``[n + m]``."""
+        args, values = list(self.args), self.constrained(parameters)
+        for i, more in zip(self.with_rows, pseudo, strict=False):
+            args[i] = torch.cat([args[i], more])
+        if callable(self.loss):
+            losses = self.loss(values, *(args[i] for i in self.with_rows))
+            return (weights.to(losses) * losses).sum()
+        nodes = poutine.trace(poutine.condition(self.model, values)).get_trace(*args).nodes
+        total = 0.0
+        for name, node in nodes.items():
+            if node["type"] != "sample" or site_is_subsample(node):
+                continue
+            log_prob = scale_and_mask(node["fn"].log_prob(node["value"]), node["scale"], node["mask"])
+            if name not in values:
+                shaped = weights.to(log_prob).reshape(-1, *(1,) * (-self.plate.dim - 1))
+                total = total - (shaped * log_prob).sum()
+            elif self.loss == "map":
+                total = total - log_prob.sum() / self.rows
+        return total
+
+
+class _Start(poutine.messenger.Messenger):
+    """Starting values in place of draws."""
+
+    def __init__(self, init_loc_fn: Callable[[dict], Tensor]):
+        super().__init__()
+        self.init_loc_fn = init_loc_fn
+
+    def _pyro_sample(self, msg: dict) -> None:
+        if not msg["is_observed"] and not site_is_subsample(msg):
+            with torch.no_grad():
+                msg["value"], msg["done"] = self.init_loc_fn(msg), True
+
+
+def _data_plate(observed: dict[str, dict]):
+    """The plate that all observed sites share; :raises ValueError: when there is none, or a subsampled one"""
+    if not observed:
+        raise ValueError("the model observes nothing: pass its data")
+    shared = None
+    for node in observed.values():
+        frames = {frame.name: frame for frame in node["cond_indep_stack"] if frame.vectorized}
+        shared = frames if shared is None else {n: f for n, f in shared.items() if n in frames}
+    if not shared:
+        names = ", ".join(map(repr, observed))
+        raise ValueError(
+            f"the observed sites ({names}) share no pyro.plate: put the data in one, so that rows "
+            "can be weighted"
+        )
+    plate = max(shared.values(), key=lambda frame: frame.size)
+    if plate.full_size not in (None, plate.size):
+        raise ValueError(f"plate {plate.name!r} is subsampled: the bootstrap needs all rows at once")
+    return plate

@@ -1,0 +1,187 @@
+"""Priors that a fit learns from the data: empirical Bayes for the scales and inclusions of layers.
+
+Of a site whose weights share one prior, the numbers of that prior that make the bound largest given the guide
+have a closed form.  With inclusion probabilities ``alpha`` and slabs ``N(mu, sigma^2)``::
+
+    inclusion        pi    = mean of alpha
+    sd of the slab   s_p^2 = sum alpha (sigma^2 + (mu - m_p)^2) / sum alpha
+
+and for Gaussian weights or biases the second with ``alpha = 1``.  A few numbers a layer are thus chosen by
+the data: the bound is one on the evidence of the model *with these numbers*, no charge is made for them.
+
+*Rates* go on: the weight from input ``j`` to output ``i`` is included with probability ``r_i c_j``, so that
+whole units and inputs can go.  For small rates the best are those of a log-linear table, the mean of row
+``i`` times the mean of column ``j`` over the mean of all.  They are as many as the layer has outputs and
+inputs, and a bound without a charge flatters them: :meth:`LearnedPriors.charge` says by how much.
+
+The prior follows the guide and the guide the prior, so that there are several optima.  From a start where all
+weights are in, a prior that says so is the nearest, and on images it is a dense one: let the weight of the
+divergence rise first (``Schedule.kl_weight``).  Nothing is learned as long as it does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from pyro import distributions as dist
+from torch import Tensor
+
+from guides.core.distributions import SpikeSlab, base_prior
+from guides.core.fused import chunks
+from guides.core.laws import GaussianLaw, RandomTensorLaw, SpikeSlabLaw
+
+#: Training runs from one update to the next: they cost a pass over the weights.
+EVERY = 10
+#: Inclusion probabilities of a prior stay this far from 0 and 1, sds above.
+TINY = 1e-6
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What was learned for one site.
+
+    :ivar scale: sd of the slab, or of the Gaussian
+    :ivar inclusion: mean inclusion probability; None for a Gaussian
+    :ivar outputs, inputs: rates relative to it, ``r_i / pi`` and ``c_j / pi`` as it were; empty without rates
+    """
+
+    scale: float
+    inclusion: float | None = None
+    outputs: Sequence[float] = field(default=(), repr=False)
+    inputs: Sequence[float] = field(default=(), repr=False)
+
+    def prior(self, own: dist.TorchDistribution) -> dist.TorchDistribution:
+        """With the mean and the shape of the model's own."""
+        base = base_prior(own)
+        loc = base.loc[(0,) * base.loc.dim()]
+        scale = loc.new_tensor(self.scale)
+        if self.inclusion is None:
+            learned = dist.Normal(loc, scale, validate_args=False)
+        else:
+            learned = SpikeSlab(self._inclusions(base), loc, scale, validate_args=False)
+        return learned.expand(base.batch_shape).to_event(own.event_dim)
+
+    def _inclusions(self, base: SpikeSlab) -> Tensor:
+        """One for all weights, or ``[out, in, 1, ...]``."""
+        if not self.outputs:
+            return base.loc.new_tensor(self.inclusion)
+        outputs, inputs = (base.loc.new_tensor(rates) for rates in (self.outputs, self.inputs))
+        table = self.inclusion * outputs[:, None] * inputs
+        table = table.clamp_(TINY, 1 - TINY).reshape(*table.shape, *(1,) * (base.loc.dim() - 2))
+        return table.expand(base.batch_shape).contiguous()
+
+    def charge(self, weights: int) -> float:
+        """Half the logarithm of the number of weights behind each learned number, as in BIC, nats."""
+        counts = [weights] * (1 if self.inclusion is None else 2)
+        for rates in filter(None, (self.outputs, self.inputs)):
+            counts += [weights / len(rates)] * (len(rates) - 1)  # their mean is fixed
+        return 0.5 * math.fsum(map(math.log, counts))
+
+
+class LearnedPriors:
+    """The learned numbers of every site, and the priors made from them.
+
+    :param rates: whether inclusion has rates by output and input
+    :ivar numbers: ``{site: Learned}``
+    """
+
+    def __init__(
+        self,
+        rates: bool = False,
+        numbers: Mapping[str, Learned | Mapping] | None = None,
+        runs: int = 0,
+        kl_weight: float = 1.0,
+    ):
+        self.rates = rates
+        self.numbers = {name: _learned(given) for name, given in (numbers or {}).items()}
+        self.runs, self.kl_weight = runs, kl_weight
+        self._made: dict[str, tuple[Learned, dist.TorchDistribution]] = {}
+
+    def state(self) -> dict:
+        """JSON-safe; the arguments of a copy."""
+        numbers = {name: {k: _listed(v) for k, v in vars(n).items()} for name, n in self.numbers.items()}
+        return {"rates": self.rates, "numbers": numbers, "runs": self.runs, "kl_weight": self.kl_weight}
+
+    def prior(self, name: str, own: dist.TorchDistribution) -> dist.TorchDistribution:
+        """In place of the model's own: the same one where nothing is learned for the site."""
+        if name not in self.numbers:
+            return own
+        learned, made = self._made.get(name, (None, None))
+        if learned is not self.numbers[name] or made.shape() != own.shape() or _kind(made) != _kind(own):
+            made = self.numbers[name].prior(own)
+            self._made[name] = self.numbers[name], made
+        return made
+
+    @torch.no_grad()
+    def after_run(self, laws: Mapping[str, RandomTensorLaw], kl_weight: float = 1.0) -> None:
+        """After a training run: every so often the numbers follow what the laws have become, unless the
+        weight of the divergence is still on its way.
+        """
+        if kl_weight != self.kl_weight:
+            self.kl_weight = kl_weight
+            return
+        if self.runs % EVERY == 0:
+            known = {name: law for name, law in laws.items() if name in self.numbers or shares_a_prior(law)}
+            self.numbers.update({name: self._best(law) for name, law in known.items()})
+        self.runs += 1
+
+    def _best(self, law: GaussianLaw | SpikeSlabLaw) -> Learned:
+        """What makes the bound largest, or of rates nearly so."""
+        if not isinstance(law, SpikeSlabLaw):
+            return Learned(_scale(law)[0])
+        scale, included = _scale(law)
+        inclusion = min(max(included / law.logits.numel(), TINY), 1 - TINY)
+        if not self.rates or law.event_dim < 2:
+            return Learned(scale, inclusion)
+        alpha = torch.sigmoid(law.logits)
+        alpha = alpha.flatten(2).mean(-1) if alpha.dim() > 2 else alpha
+        outputs, inputs = ((alpha.mean(axis) / inclusion).tolist() for axis in (1, 0))
+        return Learned(scale, inclusion, tuple(outputs), tuple(inputs))
+
+    def charge(self, sizes: Mapping[str, int]) -> float:
+        """Nats by which the bound would be lower if what was learned cost as much as it does in BIC.
+
+        :param sizes: weights of every site
+        """
+        return math.fsum(learned.charge(sizes[name]) for name, learned in self.numbers.items())
+
+
+def shares_a_prior(law: RandomTensorLaw) -> bool:
+    """Whether a site has several elements, with one prior for all of them that hangs on no other site."""
+    shared = law.shared_prior
+    return law.log_scale.numel() > 1 and shared is not None and not any(t.requires_grad for t in shared)
+
+
+def _kind(prior: dist.TorchDistribution) -> tuple:
+    loc = base_prior(prior).loc
+    return loc.dtype, loc.device
+
+
+def _listed(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _learned(given: Learned | Mapping) -> Learned:
+    if isinstance(given, Learned):
+        return given
+    return Learned(
+        **{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    )
+
+
+def _scale(law: GaussianLaw | SpikeSlabLaw) -> tuple[float, float]:
+    """``(best sd, sum of the inclusion probabilities)``."""
+    centre = law.prior.loc[(0,) * law.prior.loc.dim()]
+    loc = law.loc.detach().expand(law.log_scale.shape)
+    tensors = [loc.contiguous(), law.log_scale.detach()]
+    if isinstance(law, SpikeSlabLaw):
+        tensors.append(law.logits.detach())
+    squares, included = 0.0, 0.0
+    for mu, log_scale, *logits in chunks(*tensors):
+        square = (2 * log_scale).exp().add_((mu - centre).square())
+        alpha = torch.sigmoid(logits[0]) if logits else torch.ones_like(square)
+        squares, included = squares + alpha.dot(square).item(), included + alpha.sum().item()
+    return max(TINY, (squares / max(included, TINY)) ** 0.5), included

@@ -1,0 +1,206 @@
+"""Implicit posteriors of a model's weights: adversarial variational Bayes and alpha divergences (AADM)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import chain, repeat
+from pathlib import Path
+
+import pyro
+import torch
+from torch import Tensor
+
+from guides.core.checks import check_numbers
+from guides.core.svi import shuffled_epochs
+from guides.implicit.discriminator import DiscriminatorKL
+from guides.implicit.energy import check_alpha, power_mean
+from guides.implicit.fitted import Course, FittedGuide, json_safe
+from guides.implicit.generator import Generator
+from guides.implicit.moments import Correlated, Diagonal, contrast_law
+from guides.implicit.weight_sites import WeightSites, scores
+from guides.posterior.draws import Posterior
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All of :class:`AdversarialVariationalBayes` but its model."""
+
+    alpha: float
+    num_samples: int
+    hidden: tuple[int, ...]
+    noise_features: int
+
+    def __post_init__(self) -> None:
+        check_alpha(self.alpha)
+        check_numbers(num_samples=self.num_samples - 1, noise_features=self.noise_features)
+
+
+class AdversarialVariationalBayes(FittedGuide):
+    """Any Pyro model with a posterior of its latent sites that is noise pushed through a network.
+
+    ``KL(q || p)`` by adaptive contrast (Mescheder, Nowozin and Geiger 2017, "Adversarial Variational Bayes",
+    ICML): a Gaussian ``r`` with the moments of ``q`` (its correlations too where there are five draws a
+    weight) is compared with the prior, whose density the model has, and a classifier compares ``q`` with
+    ``r``.  With ``alpha`` above 0 the likelihood enters as an alpha energy (Rodriguez Santana and Hernandez-
+    Lobato 2022, "Adversarial alpha-divergence minimization for Bayesian approximate inference",
+    Neurocomputing: AADM).
+
+    ``q`` lives on a surface of as many dimensions as the narrowest layer or the noise has: with more weights
+    than that it has no density, and the divergence is a penalty rather than a distance.
+
+    :param model: a Pyro model; latent sites are real, positive or in the unit interval.  Sites of other
+        supports are refused when it is fitted
+    :param alpha: 0 for the evidence bound of variational Bayes, 1 for the log of the predictive density
+    :param num_samples: draws of a step
+    :param hidden: units of the generator's and of the classifier's hidden layers
+    :param noise_features: noise dimensions of the generator
+    :raises ValueError: for arguments out of range
+
+    :ivar losses: minus the objective at every step, nats, for the whole data
+    :ivar facts: of the fit: ``classifier_loss`` (nats; log 2 cannot tell q from r) and whether it is
+        ``saturated``, ``seconds``, and the arguments of :meth:`fit`
+    """
+
+    def __init__(
+        self,
+        model: Callable,
+        *,
+        alpha: float = 0.0,
+        num_samples: int = 100,
+        hidden: Sequence[int] = (50, 50),
+        noise_features: int = 100,
+    ):
+        super().__init__(Settings(alpha, num_samples, tuple(hidden), noise_features))
+        self.__dict__["model"] = model  # a module's parameters are none of this guide's
+        self._sites: WeightSites | None = None
+
+    # ------------------------------------------------------------------------------------------------ fitting
+
+    def fit(
+        self,
+        *args,
+        steps: int = 2000,
+        batch_size: int | None = None,
+        lr: float = 1e-3,
+        classifier_lr: float = 1e-3,
+        warm_up: float = 0.1,
+        seed: int = 0,
+        on_step: Callable[[int, AdversarialVariationalBayes], None] | None = None,
+    ) -> AdversarialVariationalBayes:
+        """Starts afresh.
+
+        :param args: the model's arguments, with data
+        :param batch_size: rows of a minibatch: the model is then called with rows of all arguments and the
+            number of all rows (:func:`guides.core.svi.shuffled_epochs`); None: with ``args`` themselves
+        :param lr: first learning rate, falling to zero as half a cosine
+        :param classifier_lr: of the classifier, which should learn faster than what it judges
+        :param warm_up: share of the steps in which the weight of the KL divergence grows from 0 to 1
+        :param seed: of everything random; torch's generators stay as they are
+        :param on_step: called after every step with its number, from 1, and this object
+        :returns: this object
+        :raises UnsupportedSiteError: a latent site that no network's output can stand for
+        :raises DivergenceError: a RuntimeError, at the first loss that is not finite
+        """
+        course = Course(steps, lr, warm_up, seed, batch_size)
+        begun = time.perf_counter()
+        with torch.random.fork_rng(), pyro.validation_enabled(False):
+            torch.manual_seed(seed)
+            batches = repeat(args) if batch_size is None else shuffled_epochs(args, batch_size, seed)
+            first = next(batches)
+            self._start(WeightSites.of(self.model, first), _dtype(args))
+            contrast = Contrast(DiscriminatorKL(self.settings.hidden, lr=classifier_lr))
+
+            def loss(batch: tuple, weight: float) -> Tensor:
+                return self._loss(contrast, batch, weight)
+
+            steps_taken = course.run(self.parameters(), chain([first], batches), loss)
+            for step, value in enumerate(steps_taken, start=1):
+                self.losses.append(value)
+                if on_step is not None:
+                    on_step(step, self)
+        self.facts = {
+            **asdict(course), "classifier_lr": classifier_lr, "seconds": time.perf_counter() - begun,
+            "classifier_loss": contrast.classifier.classifier_loss,
+            "saturated": contrast.classifier.saturated,
+        }  # fmt: skip
+        return self
+
+    def _start(self, sites: WeightSites, dtype: torch.dtype) -> None:
+        self._sites = sites
+        settings = self.settings
+        self.generator = Generator(len(sites), settings.noise_features, settings.hidden, dtype=dtype)
+        self.losses, self.facts = [], {}
+
+    def _loss(self, contrast: Contrast, batch: tuple, weight: float) -> Tensor:
+        """Minus the objective, after a step of the classifier on the same draws."""
+        w = self.generator(self.settings.num_samples)
+        contrast.step(w)
+        found = scores(self.model, self._sites, w, batch)
+        energy = sum(
+            scale * power_mean(terms.double(), self.settings.alpha).sum()
+            for terms, scale in found.log_likelihoods
+        )
+        return weight * (contrast.log_density(w) - found.log_prior).mean() - energy
+
+    # ----------------------------------------------------------------------------------------------- as draws
+
+    def draws(self, n: int, seed: int = 0) -> dict[str, Tensor]:
+        """``{site: [n, *site]}``: independent draws of every latent site."""
+        self._require_fit()
+        with torch.no_grad(), torch.random.fork_rng():
+            torch.manual_seed(seed)
+            return self._sites.values(self.generator(n))
+
+    def posterior(self, n: int = 1000, seed: int = 0) -> Posterior:
+        """``n`` independent draws as a :class:`~guides.posterior.draws.Posterior`."""
+        method = "adversarial variational Bayes" if self.settings.alpha == 0 else "AADM"
+        info = {"method": method, "draw_seed": seed, **json_safe(asdict(self.settings)), **self.facts}
+        return Posterior.from_draws(self.model, self.draws(n, seed), info)
+
+    # ---------------------------------------------------------------------------------------------- in a file
+
+    @classmethod
+    def load(cls, path: str | Path, model: Callable) -> AdversarialVariationalBayes:
+        """What :meth:`save` wrote; :raises ValueError: naming a damaged or foreign file"""
+        return cls._load(path, model)
+
+    def _make_room(self, state: dict[str, Tensor], layout: dict) -> None:
+        kept = tuple((name, tuple(shape), support) for name, shape, support in layout["sites"])
+        self._start(WeightSites(kept), state["generator.noise_mean"].dtype)
+
+    def get_extra_state(self) -> dict:
+        return super().get_extra_state() | {"sites": self._sites.sites}
+
+
+class Contrast:
+    """``log q`` of draws, by adaptive contrast: that of the Gaussian with their moments, and what a
+    classifier of whitened draws adds.
+    """
+
+    def __init__(self, classifier: DiscriminatorKL):
+        self.classifier = classifier
+        self._law: Diagonal | Correlated | None = None
+
+    def step(self, w: Tensor) -> None:
+        """Follows ``q`` by one step, on its draws ``w: [S, D]``."""
+        # of this very batch: moments that lag behind q would push it on the way that it goes
+        self._law = contrast_law(w).of(w.detach())
+        white = self._law.whiten(w)
+        self.classifier.step(white, torch.randn_like(white))
+
+    def log_density(self, w: Tensor) -> Tensor:
+        """``[S, D] -> [S]``, nats, with its gradient to the draws alone."""
+        return self.classifier.log_ratio(self._law.whiten(w)) + self._law.log_prob(w)
+
+
+def AADM(model: Callable, alpha: float = 0.5, **options) -> AdversarialVariationalBayes:
+    """Adversarial alpha divergence minimisation: :class:`AdversarialVariationalBayes`, alpha above 0."""
+    return AdversarialVariationalBayes(model, alpha=alpha, **options)
+
+
+def _dtype(args: tuple) -> torch.dtype:
+    """Of the first argument of floating point."""
+    kinds = [a.dtype for a in args if isinstance(a, Tensor) and a.is_floating_point()]
+    return kinds[0] if kinds else torch.get_default_dtype()

@@ -1,0 +1,140 @@
+"""The latent sites of a Pyro model as one vector, for laws that come out of a network."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import pyro
+import torch
+from pyro import distributions as dist
+from pyro import poutine
+from pyro.poutine.util import site_is_subsample
+from torch import Tensor
+from torch.distributions import constraints, transforms
+from torch.func import vmap
+
+from guides.core.sites import UnsupportedSiteError, drawn_in_part
+
+#: Supports of sites, by their names in a file: maps from all real numbers.
+MAPS: dict[str, transforms.Transform] = {
+    "real": transforms.identity_transform,
+    "positive": transforms.ExpTransform(),
+    "unit_interval": transforms.SigmoidTransform(),
+}
+KINDS = {
+    "real": constraints.real,
+    "positive": constraints.positive,
+    "unit_interval": constraints.unit_interval,
+}
+
+
+@dataclass(frozen=True)
+class WeightSites:
+    """Names, shapes and supports of a model's latent sites, in the order of the vector; JSON-safe.
+
+    :ivar sites: ``((name, shape, support), ...)``
+    """
+
+    sites: tuple[tuple[str, tuple[int, ...], str], ...]
+
+    @classmethod
+    def of(cls, model: Callable, args: tuple) -> WeightSites:
+        """From one run of the model.
+
+        :raises UnsupportedSiteError: a site is discrete, has another support than the real or the positive
+            numbers or the unit interval, or lies in a minibatch of a plate; there is none at all
+        """
+        with torch.no_grad(), torch.random.fork_rng(), poutine.block():
+            trace = poutine.trace(model).get_trace(*args)
+        found = []
+        for name, node in trace.nodes.items():
+            if node["type"] != "sample" or node["is_observed"] or site_is_subsample(node):
+                continue
+            if any(map(drawn_in_part, node["cond_indep_stack"])):
+                raise UnsupportedSiteError(f"site {name!r} lies in a plate that draws a minibatch of itself")
+            found.append((name, tuple(node["value"].shape), _support(name, node["fn"])))
+        if not found:
+            raise UnsupportedSiteError("the model has no latent site")
+        return cls(tuple(found))
+
+    def __len__(self) -> int:
+        return sum(math.prod(shape) for _, shape, _ in self.sites)
+
+    def values(self, w: Tensor) -> dict[str, Tensor]:
+        """``w: [..., D]`` of real numbers -> ``{site: [..., *site]}`` on their supports."""
+        parts = w.split([math.prod(shape) for _, shape, _ in self.sites], -1)
+        return {
+            name: MAPS[support](part.reshape((*w.shape[:-1], *shape)))
+            for (name, shape, support), part in zip(self.sites, parts, strict=True)
+        }
+
+    def log_jacobian(self, w: Tensor) -> Tensor:
+        """Log of the volume that the maps to the supports stretch by, ``[D] -> []``."""
+        parts = w.split([math.prod(shape) for _, shape, _ in self.sites], -1)
+        total = w.new_zeros(())
+        for (_, _, support), part in zip(self.sites, parts, strict=True):
+            if support != "real":
+                total = total + MAPS[support].log_abs_det_jacobian(part, MAPS[support](part)).sum()
+        return total
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What a model says of draws ``w: [S, D]``.
+
+    :ivar log_prior: of the real numbers ``w``, ``[S]``, nats
+    :ivar log_likelihoods: of every observed site: one number an observation, ``[S, n]``, and how often an
+        observation counts (rows of the whole data to one of a minibatch)
+    """
+
+    log_prior: Tensor
+    log_likelihoods: list[tuple[Tensor, float]]
+
+
+def scores(model: Callable, sites: WeightSites, w: Tensor, args: tuple) -> Scores:
+    """All draws side by side (``torch.func.vmap``), with gradients."""
+    scales: list[float] = []
+
+    def question(draw: Tensor) -> tuple[Tensor, ...]:
+        trace = poutine.trace(poutine.condition(model, sites.values(draw))).get_trace(*args)
+        trace.compute_log_prob()
+        latent = {name for name, _, _ in sites.sites}
+        prior, terms = sites.log_jacobian(draw), []
+        scales.clear()
+        for name, node in trace.nodes.items():
+            if node["type"] != "sample" or site_is_subsample(node):
+                continue
+            if name in latent:
+                prior = prior + node["log_prob_sum"]
+            elif node["is_observed"]:
+                terms.append(_masked(node).reshape(-1))
+                scales.append(float(node["scale"]))
+        return prior, *terms
+
+    with poutine.block(), pyro.validation_enabled(False):
+        prior, *terms = vmap(question)(w)
+    return Scores(prior, list(zip(terms, scales, strict=True)))
+
+
+def _masked(node: Mapping) -> Tensor:
+    values, mask = node["unscaled_log_prob"], node["mask"]
+    if mask is None or mask is True:
+        return values
+    return torch.zeros_like(values) if mask is False else torch.where(mask, values, 0.0)
+
+
+def _support(name: str, law: dist.TorchDistribution) -> str:
+    support = law.support
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    for kind, constraint in KINDS.items():
+        if support is constraint:
+            return kind
+    if support is constraints.nonnegative:
+        return "positive"
+    raise UnsupportedSiteError(
+        f"site {name!r} of a {type(law).__name__}: its support is {support}, and must be the real numbers, "
+        "the positive ones or the unit interval"
+    )

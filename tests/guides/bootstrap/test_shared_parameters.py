@@ -1,0 +1,236 @@
+"""Shared parameters: the closed forms that an identity flow has, laws of large samples, and what is kept."""
+
+from __future__ import annotations
+
+import math
+
+import pyro
+import pytest
+import torch
+from pyro import distributions as dist
+from torch import nn
+
+from guides import SharedParameterBootstrap
+from guides.bootstrap.base_measures import EmpiricalBase, GaussianBase
+from guides.bootstrap.shared_parameters import (
+    InClosedForm,
+    Law,
+    Laws,
+    Training,
+    frozen,
+    local_draws,
+    train,
+)
+from guides.bootstrap.weights import dirichlet_weights
+from guides.core.svi import DivergenceError
+from zoo.models.normalizing_flow import FlowDensity
+
+DRAWS = 4000
+
+
+class Affine(nn.Module):
+    """``z = x exp(-log_scale)``, ``z ~ N(mean, 1)``: the flow of which everything is known."""
+
+    def __init__(self, features: int):
+        super().__init__()
+        self.log_scale = nn.Parameter(torch.zeros(features, dtype=torch.float64))
+
+    def encode(self, x):
+        return x * torch.exp(-self.log_scale), -self.log_scale.sum().expand(x.shape[:-1])
+
+    def local(self, weights, z):
+        return {"mean": (weights.unsqueeze(-2).to(z) @ z).squeeze(-2)}
+
+    def log_density(self, sites, encoded):
+        z, log_det = encoded
+        return dist.Normal(sites["mean"].unsqueeze(-2), 1.0).to_event(1).log_prob(z) + log_det
+
+    def forward(self, x):
+        mean = pyro.sample("mean", dist.Normal(torch.zeros(x.shape[1]).to(x), 10.0).to_event(1))
+        with pyro.plate("data", len(x)):
+            pyro.sample(
+                "x", dist.Normal(mean * self.log_scale.exp(), self.log_scale.exp()).to_event(1), obs=x
+            )
+
+
+class ByOptimisation(nn.Module):
+    """The same model without a closed form."""
+
+    def __init__(self, features: int):
+        super().__init__()
+        self.log_scale = nn.Parameter(torch.zeros(features, dtype=torch.float64))
+
+    forward = Affine.forward
+
+
+def rows(count: int = 40, features: int = 2, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(count, features, generator=generator, dtype=torch.float64) * 1.5 + 0.5
+
+
+def moments(x: torch.Tensor, prior: torch.Tensor, a: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean of a Dirichlet-weighted mean, and second moment of the mixture of rows and base measure."""
+    total = len(x) + a
+    mean = (x.sum(0) + a * prior.mean(0)) / total
+    return mean, (x.T @ x + a * prior.T @ prior / len(prior)) / total
+
+
+@pytest.mark.parametrize("a", [0.0, 5.0, 80.0])
+def test_means_of_an_identity_flow_have_the_moments_of_the_process(a):
+    x, prior, m = rows(), rows(6, seed=1) + 3, 300
+    laws = Laws((x,), a, EmpiricalBase((prior,)) if a else None, m if a else 0)
+    mean = local_draws(Affine(2), laws, DRAWS)["mean"]
+    centre, second = moments(x, prior, a)
+    total = len(x) + a
+    covariance = (second - centre[:, None] * centre) / (total + 1)
+    # of the truncation: the drawn base measure has a mean of its own
+    spread = torch.cov(prior.T, correction=0) / m * (a / total) ** 2 * (1 - 1 / (total + 1))
+    covariance = covariance + spread
+    error = (covariance.diagonal() / DRAWS).sqrt()
+    assert ((mean.mean(0) - centre).abs() < 4.5 * error).all()
+    apart = mean - centre
+    products = torch.einsum("bi,bj->bij", apart, apart)
+    assert ((products.mean(0) - covariance).abs() < 4.5 * products.std(0) / DRAWS**0.5).all()
+
+
+def test_draws_are_minimisers_of_their_weighted_losses():
+    """With pseudo-observations, against one draw at a time."""
+    x, laws = rows(), Laws((rows(),), 10.0, GaussianBase(rows()), 20)
+    found = local_draws(Affine(2), laws, 3, seed=5)["mean"]
+    weights, (pseudo,) = laws.draw(3, torch.Generator().manual_seed((1 << 33) + 5))
+    for b in range(3):
+        torch.testing.assert_close(found[b], weights[b] @ torch.cat([x, pseudo[b]]))
+
+
+@pytest.mark.parametrize("a", [0.0, 50.0])
+def test_means_of_whitened_rows_spread_as_one_over_the_root_of_n(a):
+    """NUTS target too: with a flat prior the mean has posterior ``N(zbar, I / n)``."""
+    x = rows(1000, 3)
+    white = (x - x.mean(0)) @ torch.linalg.inv(torch.linalg.cholesky(torch.cov(x.T, correction=0))).T
+    base = EmpiricalBase((white,)) if a else None
+    mean = local_draws(Affine(3), Laws((white,), a, base, 500 if a else 0), 2000)["mean"]
+    # the drawn base measure adds (a / (n + a))^2 / 500
+    sd = math.sqrt(1 / (1001 + a) + (a / (1000 + a)) ** 2 / 500)
+    assert mean.std(0).mean().item() == pytest.approx(sd, rel=0.04)
+
+
+def test_log_density_at_the_mean_is_above_the_mean_log_density_by_jensens_gap():
+    x, model, features = rows(500, 10), Affine(10), 10
+    white = (x - x.mean(0)) @ torch.linalg.inv(torch.linalg.cholesky(torch.cov(x.T, correction=0))).T
+    mean = local_draws(model, Laws((white,), 0.0, None, 0), 3000)["mean"]
+    encoded = model.encode(rows(50, 10, seed=3))
+    scores = model.log_density({"mean": mean}, encoded).mean(-1)
+    gap = model.log_density({"mean": mean.mean(0)}, encoded).mean() - scores.mean()
+    assert gap.item() == pytest.approx(0.5 * torch.cov(mean.T).trace().item(), rel=1e-3)
+    assert gap.item() == pytest.approx(features / (2 * 501), rel=0.03)
+
+
+# ------------------------------------------------------------------------------------------------- training
+
+
+@pytest.mark.parametrize("model", [Affine, ByOptimisation])
+def test_shared_scales_are_the_expected_weighted_ones(model):
+    """``E var_W = var (n / (n + 1))`` of an affine flow, where its gradient vanishes in the mean."""
+    x, made = rows(60), model(2)
+    training = Training(steps=200, lr=0.01)
+    fitted = SharedParameterBootstrap(made).fit(x, training=training, seed=1)
+    expected = (x.var(0, False) * 60 / 61).log() / 2
+    torch.testing.assert_close(made.log_scale.detach(), expected, rtol=0, atol=0.06)
+    sites = fitted.sites(40, seed=2)["mean"]
+    weights = dirichlet_weights(40, 60, 0, 0.0, torch.Generator().manual_seed((1 << 33) + 2))
+    torch.testing.assert_close(sites, weights @ (x * torch.exp(-made.log_scale.detach())), rtol=0, atol=2e-3)
+
+
+def test_a_constant_law_is_its_weighted_maximum_likelihood():
+    """The weighted likelihood bootstrap of a Gaussian: ``s^2 = sum_i w_i (x_i - m)^2``; weights of sum n do
+    the same."""
+    x = rows(30)
+    weights = dirichlet_weights(1, 30, 0, 0.0, torch.Generator().manual_seed(3))[0]
+    mean = weights @ x
+    expected = (weights @ (x - mean) ** 2).log() / 2
+    made = Affine(2)
+    train(InClosedForm(made), iter([Law(weights, (x,))] * 400), Training(400, 0.05, weight_decay=0.0))
+    torch.testing.assert_close(made.log_scale.detach(), expected, rtol=0, atol=1e-3)
+
+
+def test_training_stops_early_and_keeps_the_best():
+    x, held = rows(20, 2).float(), rows(200, 2, seed=4).float()
+    flow = FlowDensity(2, hidden=(30,))
+    fitted = SharedParameterBootstrap(flow).fit(
+        x, validation=(held,), training=Training(steps=400, lr=0.01, patience=10)
+    )
+    progress = fitted.progress
+    assert len(progress.scores) == progress.best + 11 < 400
+    assert progress.score == max(progress.scores) == fitted.info["validation"]
+    assert not flow.training
+
+
+def test_starts_are_compared_by_their_validation():
+    x, held = rows(30).float(), rows(30, seed=4).float()
+    flow = FlowDensity(2, hidden=(10,))
+    fitted = SharedParameterBootstrap(flow, 20.0).fit(
+        x, validation=(held,), training=Training(steps=15), restarts=3
+    )
+    assert len(set(fitted.info["starts"])) == 3
+    assert fitted.info["validation"] == max(fitted.info["starts"])
+
+
+def test_same_seed_same_posterior_and_nothing_else_moves():
+    x, found = rows(30).float(), []
+    for seed in (1, 1, 2):
+        torch.manual_seed(0)
+        flow = FlowDensity(2, hidden=(10,))
+        before = torch.get_rng_state()
+        fitted = SharedParameterBootstrap(flow, 5.0, num_pseudo=10).fit(
+            x, training=Training(steps=5), seed=seed
+        )
+        assert torch.equal(torch.get_rng_state(), before)
+        found.append(fitted.sites(4, seed=7)["mean"])
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])
+
+
+def test_a_posterior_like_every_other(tmp_path):
+    x = rows(30).float()
+    posterior = (
+        SharedParameterBootstrap(FlowDensity(2, hidden=(10,)))
+        .fit(x, training=Training(steps=5))
+        .posterior(50)
+    )
+    assert posterior.draws()["mean"].shape == (50, 2)
+    posterior.save(tmp_path / "fit.nc")
+    again = type(posterior).load(tmp_path / "fit.nc", posterior.model)
+    assert torch.equal(again.draws()["mean"], posterior.draws()["mean"])
+    assert again.info["method"] == "shared-parameter-bootstrap"
+
+
+# ------------------------------------------------------------------------------------------------- refusals
+
+
+def test_what_cannot_be_shared():
+    with frozen(model := Affine(2)), pytest.raises(ValueError, match="no parameters to share"):
+        SharedParameterBootstrap(model)
+    for wrong in (-1.0, math.nan):
+        with pytest.raises(ValueError, match="concentration must be a number of rows"):
+            SharedParameterBootstrap(Affine(2), wrong)
+    with pytest.raises(ValueError, match="steps, lr and patience must be positive"):
+        Training(lr=0.0)
+
+
+def test_rows_that_cannot_be_trained_on():
+    x = rows()
+    with pytest.raises(ValueError, match=r"rows of shape \(3,\) where the data have \(2,\)"):
+        SharedParameterBootstrap(Affine(2), 1.0, EmpiricalBase((torch.zeros(5, 3),))).fit(x)
+    with pytest.raises(ValueError, match="column 1 of the rows is constant"):
+        SharedParameterBootstrap(Affine(2), 1.0).fit(x * torch.tensor([1.0, 0.0]))
+    with pytest.raises(ValueError, match="at least two"):
+        SharedParameterBootstrap(Affine(2)).fit(x[:1])
+    x[3, 1] = math.nan
+    with pytest.raises(ValueError, match="not finite in row 3"), pyro.validation_enabled(False):
+        SharedParameterBootstrap(Affine(2)).fit(x)
+
+
+def test_a_loss_that_leaves_the_numbers_is_named():
+    x = 1e200 * rows()
+    with pytest.raises(DivergenceError, match="step 0: the loss is inf"):
+        SharedParameterBootstrap(Affine(2)).fit(x, training=Training(steps=3))

@@ -1,0 +1,195 @@
+"""Empirical Bayes of layers: the closed form against a search, its trace in the bound, and its state."""
+
+from __future__ import annotations
+
+import math
+
+import pyro
+import pytest
+import torch
+from pyro import distributions as dist
+from pyro.infer import SVI, TraceMeanField_ELBO
+from torch.distributions import kl_divergence
+
+from guides import AutoConcrete, AutoMeanField, AutoMNF, AutoSpikeSlab, SpikeSlab
+from guides.core.learned_priors import EVERY, Learned, LearnedPriors
+from tests.guides.battery import NOISE, data, fit, linear_model, network, normal, perturb, spike_slab
+
+SPARSE = [AutoSpikeSlab, AutoMNF, AutoConcrete]
+
+
+def trained(make=AutoSpikeSlab, prior=spike_slab, steps: int = 1, learned=True):
+    x, y = data()
+    model = network(prior)
+    guide = make(model, empirical_bayes=learned)
+    guide.setup(x, y)
+    perturb(guide, 0.3)
+    if steps:
+        fit(model, guide, x, y, steps=steps, lr=0.01)
+    return model, guide, (x, y)
+
+
+def test_learned_numbers_make_the_divergence_smallest():
+    """Against a search over sd and inclusion, at the parameters that the guide had in its first run."""
+    _, guide, (x, y) = trained(steps=0)
+    before = {name: [t.clone() for t in parts] for name, parts in guide._detached().items()}
+    guide(x, y)
+    assert set(guide.learned_priors.numbers) == {"w1", "w2", "b1"}  # b2 and the precision are one number
+    for name in ("w1", "w2", "b1"):
+        loc, log_scale, *logits = before[name]
+        learned = guide.learned_priors.numbers[name]
+        scale, inclusion = learned.scale, learned.inclusion
+
+        def divergence(scale, inclusion, loc=loc, log_scale=log_scale, logits=logits):
+            if not logits:
+                return kl_divergence(dist.Normal(loc, log_scale.exp()), dist.Normal(0.0, scale)).sum()
+            law = SpikeSlab(logits=logits[0], loc=loc, scale=log_scale.exp())
+            prior = SpikeSlab(torch.tensor(inclusion), torch.tensor(0.0), torch.tensor(scale))
+            return kl_divergence(law, prior.expand(loc.shape)).sum()
+
+        best = divergence(scale, inclusion)
+        for factor in (0.98, 1.02):
+            assert divergence(scale * factor, inclusion) > best
+            if inclusion is not None:
+                assert divergence(scale, inclusion * factor) > best
+    assert guide.learned_priors.numbers["b1"].inclusion is None
+
+
+@pytest.mark.parametrize("make", SPARSE)
+def test_the_loss_has_the_learned_prior_in_it(make):
+    """As if the model had the numbers that were learned."""
+    x, y = data()
+    model = linear_model(spike_slab)
+    guide = make(model, empirical_bayes=True)
+    guide.setup(x, y)
+    guide.learned_priors = LearnedPriors(numbers={"w": Learned(0.6, 0.8)})
+
+    def same(x, y=None):
+        w = pyro.sample("w", SpikeSlab(torch.tensor(0.8), 0.0, torch.tensor(0.6)).expand([3]).to_event(1))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(x @ w, NOISE), obs=y)
+
+    losses = []
+    for target in (model, same):
+        other = make(target)
+        other.load_state_dict(guide.state_dict() if target is model else _plain(guide.state_dict()))
+        pyro.set_rng_seed(0)
+        losses.append(TraceMeanField_ELBO().loss(target, other, x, y))
+    pyro.set_rng_seed(0)
+    plain = make(model)
+    plain.load_state_dict(_plain(guide.state_dict()))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    pyro.set_rng_seed(0)
+    assert abs(TraceMeanField_ELBO().loss(model, plain, x, y) - losses[0]) > 0.1
+
+
+def _plain(state: dict) -> dict:
+    """Of a guide that learns nothing."""
+    layout = {k: v for k, v in state["_extra_state"].items() if k != "learned_priors"}
+    return {**state, "_extra_state": layout}
+
+
+def test_mean_field_learns_the_sds_of_its_layers():
+    _, guide, _ = trained(AutoMeanField, normal)
+    found = guide.learned_priors.numbers
+    assert set(found) == {"w1", "w2", "b1"}
+    assert all(learned.inclusion is None and learned.scale > 0 for learned in found.values())
+    _, guide, _ = trained(AutoMeanField, spike_slab)
+    assert set(guide.learned_priors.numbers) == {"b1"}  # a Gaussian beside a spike has no such closed form
+
+
+def test_rates_are_those_of_rows_and_columns():
+    """And their prior is in the loss: a closed form against the KL divergence of every weight."""
+    _, guide, (x, y) = trained(steps=0, learned="rates")
+    before = guide._detached()["w1"][2].sigmoid()
+    guide(x, y)
+    found = guide.learned_priors.numbers["w1"]
+    table = found.inclusion * torch.tensor(found.outputs)[:, None] * torch.tensor(found.inputs)
+    torch.testing.assert_close(table, before.mean(1)[:, None] * before.mean(0) / before.mean())
+    guide(x, y)
+    law, (loc, log_scale, logits) = guide.trace.nodes["w1"]["fn"], guide._detached()["w1"]
+    prior = SpikeSlab(table.clamp(1e-6, 1 - 1e-6), 0.0, found.scale)
+    expected = kl_divergence(SpikeSlab(logits=logits, loc=loc, scale=log_scale.exp()), prior).sum()
+    torch.testing.assert_close(law.kl, expected, rtol=1e-4, atol=1e-4)
+    guide.zero_grad()
+    (own,) = torch.autograd.grad(law.kl, guide.logits)
+    free = guide.logits.detach().clone().requires_grad_()
+    pieces = free[: logits.numel()].view_as(logits)
+    whole = kl_divergence(SpikeSlab(logits=pieces, loc=loc, scale=log_scale.exp()), prior).sum()
+    torch.testing.assert_close(own, torch.autograd.grad(whole, free)[0], rtol=1e-3, atol=1e-4)
+
+
+def test_charge_of_what_was_learned_is_that_of_bic():
+    numbers = {"w": Learned(1.0, 0.5, (1.0,) * 4, (1.0,) * 3), "b": Learned(2.0)}
+    expected = math.log(12) + 3 / 2 * math.log(3) + 2 / 2 * math.log(4) + math.log(4) / 2
+    assert LearnedPriors(numbers=numbers).charge({"w": 12, "b": 4}) == pytest.approx(expected)
+    with pytest.raises(ValueError, match="empirical_bayes must be True, False or 'rates', got 'rate'"):
+        AutoSpikeSlab(network(spike_slab), empirical_bayes="rate")
+
+
+def test_numbers_follow_every_few_training_runs_and_no_other_run():
+    _, guide, (x, y) = trained(steps=0)
+    svi = SVI(guide.model, guide, guide.optimizer(0.05), guide.elbo())
+    seen = []
+    for _ in range(2 * EVERY + 1):
+        svi.evaluate_loss(x, y)
+        guide.draws(2)
+        svi.step(x, y)
+        seen.append(guide.learned_priors.numbers["w1"])
+    assert len(set(seen)) == 3
+    assert seen[0] == seen[EVERY - 1] != seen[EVERY]
+
+
+def test_a_prior_that_hangs_on_another_site_is_left_alone():
+    def model(x):
+        precision = pyro.sample("precision", dist.Gamma(6.0, 6.0))
+        w = pyro.sample("w", dist.Normal(0.0, precision.rsqrt()).expand([3]).to_event(1))
+        pyro.sample("y", dist.Normal(x @ w, 1.0).to_event(1), obs=torch.ones(4))
+
+    guide = AutoMeanField(model, empirical_bayes=True)
+    fit(model, guide, torch.randn(4, 3), steps=2, lr=0.01)
+    assert guide.learned_priors.numbers == {}
+
+
+@pytest.mark.parametrize("learned", [True, "rates"])
+def test_learned_priors_are_saved_with_the_guide(learned):
+    model, guide, (x, y) = trained(steps=EVERY + 2, learned=learned)
+    other = AutoSpikeSlab(model)
+    other.load_state_dict(guide.state_dict())
+    assert other.learned_priors.numbers == guide.learned_priors.numbers
+    assert other.learned_priors.runs == EVERY + 2
+    assert "learned_priors" not in AutoSpikeSlab(model).get_extra_state()
+    fit(model, other, x, y, steps=EVERY, lr=0.01)
+    assert other.learned_priors.numbers != guide.learned_priors.numbers
+
+
+def test_kl_counts_less_in_training_and_never_in_the_reported_bound():
+    x, y = data()
+    model = network(spike_slab)
+    guide = AutoSpikeSlab(model)
+    guide.setup(x, y)
+    losses, reported, elbo = {}, {}, TraceMeanField_ELBO()
+    for weight in (1.0, 0.25, 0.0):
+        guide.kl_weight = weight
+        pyro.set_rng_seed(0)
+        losses[weight] = elbo.loss_and_grads(model, guide, x, y)
+        pyro.set_rng_seed(0)
+        reported[weight] = SVI(model, guide, guide.optimizer(), elbo).evaluate_loss(x, y)
+    whole = losses[1.0] - losses[0.0]
+    assert whole > 1
+    assert losses[0.25] - losses[0.0] == pytest.approx(0.25 * whole, rel=1e-4)
+    assert reported[0.0] == reported[1.0]
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.1])
+def test_cold_gaussian_posterior_is_the_one_of_sharper_data(weight):
+    """Of orthogonal columns the optimum is known: precision ``n / (weight noise^2) + 1``."""
+    x = torch.eye(3).repeat(5, 1)
+    y = x @ torch.tensor([1.0, -1.0, 0.5])
+    model = linear_model(normal)
+    guide = AutoMeanField(model)
+    guide.kl_weight = weight
+    fit(model, guide, x, y, steps=250, lr=0.1)
+    expected = (5 / (weight * NOISE**2) + 1) ** -0.5
+    spread = guide.site_distribution("w").scale
+    torch.testing.assert_close(spread, torch.full((3,), expected), rtol=0.15, atol=0)

@@ -1,0 +1,150 @@
+"""Implicit posteriors of weights against closed forms, and on models of every kind of site."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+
+import numpy as np
+import pyro
+import pytest
+import torch
+from pyro import distributions as dist
+
+from guides import UnsupportedSiteError
+from guides.implicit import AADM, AdversarialVariationalBayes
+from guides.implicit.moments import contrast_law
+from guides.implicit.weight_sites import WeightSites, scores
+from guides.posterior import log_joint
+from guides.truth import conjugate_linear_regression
+from zoo.models import BNN
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((40, 2)) @ np.array([[1.0, 0.8], [0.0, 0.6]])
+Y = X @ [1.0, -0.5] + 0.7 * RNG.standard_normal(40)
+x, y = torch.tensor(X, dtype=torch.float32), torch.tensor(Y, dtype=torch.float32)
+
+
+def regression(x, y=None, size=None):
+    w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+    with pyro.plate("data", size or len(x), subsample=torch.arange(len(x)) if size else None):
+        pyro.sample("y", dist.Normal(x @ w, 0.7), obs=y)
+
+
+def supports(x, y=None):
+    scale = pyro.sample("scale", dist.Gamma(2.0, 3.0))
+    share = pyro.sample("share", dist.Beta(2.0, 2.0))
+    with pyro.plate("units", 3):
+        w = pyro.sample("w", dist.Normal(0.0, scale))
+    with pyro.plate("data", len(x)):
+        pyro.sample("y", dist.Normal(share * w.sum() * x[:, 0], 1.0), obs=y)
+
+
+# ------------------------------------------------------------------------------------------------- arithmetic
+
+
+def test_scores_are_the_model_s_density():
+    """With the volumes of the maps to the supports: by torch's own transformed laws."""
+    sites = WeightSites.of(supports, (x, y))
+    assert len(sites) == 5
+    w = torch.randn(6, 5)
+    found = scores(supports, sites, w, (x, y))
+    values = sites.values(w)
+    ((terms, scale),) = found.log_likelihoods
+    assert terms.shape == (6, 40)
+    assert scale == 1
+    jacobian = values["scale"].log() + (values["share"] * (1 - values["share"])).log()
+    expected = log_joint(supports, values, x, y) + jacobian
+    torch.testing.assert_close(found.log_prior + terms.sum(1), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_minibatches_scale_the_likelihood_alone():
+    sites = WeightSites.of(regression, (x, y))
+    w = torch.randn(3, 2)
+    whole = scores(regression, sites, w, (x, y))
+    part = scores(regression, sites, w, (x[:10], y[:10], 40))
+    torch.testing.assert_close(part.log_prior, whole.log_prior)
+    torch.testing.assert_close(part.log_likelihoods[0][0], whole.log_likelihoods[0][0][:, :10])
+    assert part.log_likelihoods[0][1] == 4
+
+
+# -------------------------------------------------------------------------------------------------- any model
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("model", [supports, BNN(2, widths=(4,))])
+def test_fits_and_files(model, alpha, tmp_path):
+    guide = AdversarialVariationalBayes(model, alpha=alpha, num_samples=8, hidden=(10,), noise_features=4)
+    state = torch.random.get_rng_state()
+    guide.fit(x, y, steps=3)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert len(guide.losses) == 3
+    assert all(map(math.isfinite, guide.losses))
+    posterior = guide.posterior(20)
+    assert posterior.predictive(x).log_prob(y).isfinite().all()
+    positive = posterior.draws()["scale" if model is supports else "noise_precision"]
+    assert (positive > 0).all()
+    guide.save(tmp_path / "fit")
+    again = AdversarialVariationalBayes.load(tmp_path / "fit", model)
+    assert again.losses == guide.losses
+    for name, value in again.draws(5).items():
+        torch.testing.assert_close(value, guide.draws(5)[name], rtol=0, atol=0)
+    same = AdversarialVariationalBayes(model, **asdict(guide.settings)).fit(x, y, steps=3)
+    assert same.losses == guide.losses
+    assert same.fit(x, y, steps=3, seed=1).losses != guide.losses
+
+
+def test_minibatches():
+    guide = AADM(BNN(2, widths=(4,)), num_samples=4, hidden=(5,)).fit(x, y, steps=5, batch_size=10)
+    assert len(guide.losses) == 5
+    assert guide.posterior(3).info["method"] == "AADM"
+
+
+def test_refusals(tmp_path):
+    with pytest.raises(ValueError, match="alpha must lie in"):
+        AADM(regression, alpha=2.0)
+    with pytest.raises(ValueError, match="num_samples"):
+        AADM(regression, num_samples=1)
+    with pytest.raises(RuntimeError, match="not fitted"):
+        AADM(regression).draws(1)
+
+    def discrete(x, y=None):
+        pyro.sample("z", dist.Bernoulli(0.5))
+
+    with pytest.raises(UnsupportedSiteError, match="site 'z' of a Bernoulli"):
+        AADM(discrete).fit(x)
+    with pytest.raises(UnsupportedSiteError, match="no latent site"):
+        AADM(lambda x: None).fit(x)
+    (tmp_path / "fit").write_bytes(b"nothing")
+    with pytest.raises(ValueError, match="truncated"):
+        AdversarialVariationalBayes.load(tmp_path / "fit", regression)
+
+
+# ------------------------------------------------------------------------------------------------ correctness
+
+
+def test_the_contrast_s_gaussian_is_that_of_the_draws():
+    """With correlations where there are five draws a number, and none where there are fewer."""
+    u = torch.randn(50, 3) @ torch.tensor([[1.0, 0.5, 0.0], [0.0, 2.0, 0.3], [0.0, 0.0, 1.0]])
+    for size in (50, 10):
+        law = contrast_law(u[:size]).of(u[:size])
+        covariance = u[:size].mT.cov() if size == 50 else u[:size].var(0).diag()
+        expected = dist.MultivariateNormal(u[:size].mean(0), covariance).log_prob(u)
+        torch.testing.assert_close(law.log_prob(u), expected, rtol=0, atol=5e-3)
+        white = law.whiten(u[:size])
+        torch.testing.assert_close(white.var(0), torch.ones(3), rtol=0, atol=1e-3)
+
+
+@pytest.mark.slow
+def test_conjugate_regression():
+    """Mean and covariance, which is not diagonal: the correlation is -0.83."""
+    exact = conjugate_linear_regression(X, Y, prior_scale=1.0, noise_scale=0.7)
+    guide = AdversarialVariationalBayes(regression, num_samples=200, noise_features=4)
+    guide.fit(x, y, steps=1000, lr=2e-3, classifier_lr=2e-3)
+    w = guide.draws(20_000)["w"].double().numpy()
+    sd = np.sqrt(np.diag(exact.covariance))
+    correlation = exact.covariance[0, 1] / sd.prod()
+    assert abs(correlation) > 0.5
+    assert (np.abs(w.mean(0) - exact.mean) < 0.1 * sd).all()
+    assert np.abs(np.log(w.std(0) / sd)).max() < 0.08
+    assert np.corrcoef(w.T)[0, 1] == pytest.approx(correlation, abs=0.03)

@@ -1,0 +1,154 @@
+"""Functional BNNs: Gaussian-process priors, the fit of a prior, the divergence's gradient, and fits."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.distributions import MultivariateNormal
+
+from guides.implicit import FunctionalBNN, GaussianProcess, VariationalImplicitProcess
+from guides.implicit.evidence import fit_by_evidence, log_evidence, moments
+from zoo.models import BNNProcess
+from zoo.models.implicit_process import posterior_network
+
+X = torch.linspace(-2, 2, 40).unsqueeze(-1)
+Y = X[:, 0].sin() + 0.2 * torch.randn(40, generator=torch.Generator().manual_seed(0))
+
+
+def network() -> BNNProcess:
+    torch.manual_seed(0)
+    return posterior_network(1, (10,))
+
+
+def fitted(prior=None, steps: int = 3, seed: int = 0, **options) -> FunctionalBNN:
+    options = {"num_samples": 20, "num_measured": 4, **options}
+    guide = FunctionalBNN(network(), prior or GaussianProcess(1), **options)
+    return guide.fit(X, Y, steps=steps, batch_size=10, prior_steps=5, seed=seed)
+
+
+# ----------------------------------------------------------------------------------------- Gaussian processes
+
+
+def test_a_gaussian_process_has_its_kernel():
+    process = GaussianProcess(2, length_scale=1.5, scale=2.0)
+    x = torch.tensor([[0.0, 0.0], [1.0, -2.0]])
+    mean, covariance = process.moments(x)
+    assert mean.tolist() == [0, 0]
+    assert covariance[0, 0].item() == pytest.approx(4)
+    assert covariance[0, 1].item() == pytest.approx(4 * math.exp(-0.5 * 5 / 1.5**2))
+
+
+def test_drawn_functions_have_its_moments():
+    process = GaussianProcess(1, length_scale=0.7)
+    functions = process.draw(1000)
+    x = torch.tensor([[0.0], [0.5], [3.0]])
+    f = functions(x)
+    torch.testing.assert_close(functions(x[1:]), f[:, 1:])
+    torch.testing.assert_close(f.mT.cov().double(), process.moments(x)[1], rtol=0, atol=0.15)
+
+
+def test_its_score_is_the_gradient_of_its_density():
+    process, x = GaussianProcess(1), torch.tensor([[0.0], [0.5], [3.0]])
+    mean, covariance = process.moments(x)
+    f = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
+    law = MultivariateNormal(mean, covariance + (0.3 + 1e-4 * covariance.diagonal()).diag())
+    (gradient,) = torch.autograd.grad(law.log_prob(f).sum(), f)
+    torch.testing.assert_close(process.score(f.detach(), x, 0.3), gradient)
+
+
+def test_evidence_is_the_density_of_the_data():
+    process, noise = GaussianProcess(1), torch.tensor(0.3, dtype=torch.float64)
+    mean, covariance = moments(process, X[:5])
+    law = MultivariateNormal(mean, covariance + 0.3 * torch.eye(5))
+    torch.testing.assert_close(log_evidence(mean, covariance, noise, Y[:5].double()), law.log_prob(Y[:5]))
+
+
+@pytest.mark.parametrize("make", [lambda: GaussianProcess(1, length_scale=0.1), network])
+def test_a_prior_is_fitted_by_evidence(make):
+    """From a kernel that is far too narrow, or a network of functions that are far from the data."""
+    process = make()
+
+    def evidence(noise: float) -> float:
+        with torch.no_grad(), torch.random.fork_rng():
+            torch.manual_seed(1)
+            parts = moments(process, X)
+            return log_evidence(*parts, torch.tensor(noise).double(), Y.double()).item()
+
+    before = evidence(0.1)
+    noise = fit_by_evidence(process, X, Y, steps=60, lr=5e-2, seed=0)
+    assert evidence(noise) > before + 5
+
+
+# -------------------------------------------------------------------------------------------------- the guide
+
+
+@pytest.mark.parametrize("make", [lambda: GaussianProcess(1), lambda: BNNProcess(1, (8,))])
+def test_everything_moves(make):
+    prior = make()
+    before = [p.clone() for p in prior.parameters()]
+    guide = fitted(prior)
+    assert all((a != b).any() for a, b in zip(before, prior.parameters(), strict=True))
+    start = dict(network().named_parameters())
+    assert all((p != start[name]).any() for name, p in guide.network.named_parameters())
+    assert all(map(math.isfinite, guide.losses))
+    assert guide.predictive(X).log_prob(Y.double()).isfinite().all()
+
+
+def test_the_gradient_is_that_of_the_divergence():
+    """Of ``N(0, sd^2)`` from ``N(0, 1)`` with respect to ``log sd``: ``sd^2 - 1``."""
+    guide, x = FunctionalBNN(network(), GaussianProcess(1)), torch.zeros(1, 1)
+    log_sd = torch.tensor(0.5, requires_grad=True)
+    for _ in range(20):
+        f = log_sd.exp() * torch.randn(300, 1)
+        loss = guide._divergence(f, x)
+        assert loss == 0
+        loss.backward()
+    assert log_sd.grad.item() / 20 == pytest.approx(math.exp(1.0) - 1, rel=0.15)
+
+
+def test_seeds():
+    state = torch.random.get_rng_state()
+    first = fitted().losses
+    assert fitted().losses == first
+    assert fitted(seed=1).losses != first
+    torch.random.set_rng_state(state)
+
+
+def test_posterior_and_file(tmp_path):
+    guide = fitted(BNNProcess(1, (8,)))
+    law = guide.predictive(X, num_samples=20, seed=3)
+    posterior = guide.posterior(20, seed=3)
+    assert repr(posterior).startswith("Posterior(functional BNN: 20 draws; w1 [10, 1]")
+    torch.testing.assert_close(posterior.predictive(X).mean.double(), law.mean)
+    guide.save(tmp_path / "fit")
+    again = FunctionalBNN.load(tmp_path / "fit", network(), BNNProcess(1, (8,)))
+    torch.testing.assert_close(again.predictive(X, num_samples=20, seed=3).mean, law.mean, rtol=0, atol=0)
+    with pytest.raises(ValueError, match="another prior"):
+        FunctionalBNN.load(tmp_path / "fit", network(), GaussianProcess(1))
+    with pytest.raises(ValueError, match="of a FunctionalBNN, not of a Variational"):
+        VariationalImplicitProcess.load(tmp_path / "fit", network())
+
+
+def test_refusals():
+    with pytest.raises(ValueError, match="num_samples"):
+        FunctionalBNN(network(), GaussianProcess(1), num_samples=1)
+    with pytest.raises(ValueError, match="injected_noise"):
+        FunctionalBNN(network(), GaussianProcess(1), injected_noise=0.0)
+    with pytest.raises(ValueError, match="constant"):
+        FunctionalBNN(network(), GaussianProcess(1)).fit(X, torch.ones(40))
+    with pytest.raises(RuntimeError, match="not fitted"):
+        FunctionalBNN(network(), GaussianProcess(1)).predictive(X)
+    with pytest.raises(ValueError, match="length_scale"):
+        GaussianProcess(1, length_scale=-1.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [lambda: GaussianProcess(1), lambda: BNNProcess(1, (20,))])
+def test_a_sine_is_learned(make):
+    guide = FunctionalBNN(posterior_network(1, (30,)), make(), num_samples=50)
+    guide.fit(X, Y, steps=1500, lr=1e-2, prior_steps=200)
+    law = guide.predictive(X)
+    assert (law.mean - X[:, 0].sin()).square().mean().sqrt() < 0.15
+    assert guide.noise_variance**0.5 == pytest.approx(0.2, rel=0.4)

@@ -1,0 +1,140 @@
+"""Variational implicit processes against Bayesian linear regression on their features."""
+
+from __future__ import annotations
+
+import math
+
+import pyro
+import pytest
+import torch
+from pyro import distributions as dist
+
+from guides.implicit import VariationalImplicitProcess
+from guides.posterior import log_joint
+from guides.truth import conjugate_linear_regression
+from zoo.models import BNNProcess, NeuralSampler
+
+NOISE = 0.3
+X = torch.linspace(-2, 2, 30, dtype=torch.float64).unsqueeze(-1)
+Y = X[:, 0].sin() + NOISE * torch.randn(30, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def network() -> BNNProcess:
+    torch.manual_seed(0)
+    return BNNProcess(1, (10,), dtype=torch.float64)
+
+
+def fitted(prior=None, steps: int = 3, lr: float = 1e-2, **options) -> VariationalImplicitProcess:
+    options = {"num_functions": 6, "noise_scale": NOISE, **options}
+    return VariationalImplicitProcess(prior or network(), **options).fit(X, Y, steps=steps, lr=lr)
+
+
+def exact(guide: VariationalImplicitProcess):
+    """The closed form of ``y - m ~ N(phi' a, noise^2)``, ``a ~ N(0, I)``."""
+    mean, phi = (part.detach() for part in guide.features(X))
+    found = conjugate_linear_regression(
+        phi.mT.numpy(), (Y - mean).numpy(), prior_scale=1.0, noise_scale=NOISE
+    )
+    return found, mean, phi
+
+
+def with_exact_law(guide: VariationalImplicitProcess) -> VariationalImplicitProcess:
+    found, _, _ = exact(guide)
+    root = torch.linalg.cholesky(torch.tensor(found.covariance))
+    guide.loc.data = torch.tensor(found.mean)
+    guide.raw_root.data = root.tril(-1) + root.diagonal().log().diag()
+    return guide
+
+
+def test_the_exact_posterior_of_the_features_reaches_their_evidence():
+    """alpha = 0 is the evidence bound: tight there, and flat."""
+    guide = with_exact_law(fitted(alpha=0.0))
+    objective = guide.energy(X, Y) - guide.divergence()
+    assert objective.item() == pytest.approx(exact(guide)[0].log_evidence, rel=1e-10)
+    objective.backward()
+    assert guide.loc.grad.abs().max() < 1e-8
+    assert guide.raw_root.grad.abs().max() < 1e-8
+
+
+def test_a_fit_finds_it():
+    """The divergence from the exact posterior is what the bound lacks."""
+    guide = fitted(network().requires_grad_(False), alpha=0.0, steps=400, lr=0.1)
+    evidence = exact(guide)[0].log_evidence
+    gap = evidence - (guide.energy(X, Y) - guide.divergence()).item()
+    assert -1e-9 < gap < 0.1
+
+
+def test_with_many_functions_it_is_the_prior_s_gaussian_process():
+    """Moments of 1000 draws are those of the process ``a + b x``, and so is its exact posterior."""
+
+    class Line:
+        def draw(self, n):
+            w = torch.randn(n, 2, dtype=torch.float64)
+            return lambda x: w[:, :1] + w[:, 1:] * x[:, 0]
+
+    guide = with_exact_law(fitted(Line(), num_functions=1000, steps=1))
+    design = torch.cat((torch.ones_like(X), X), 1)
+    line = conjugate_linear_regression(design.numpy(), Y.numpy(), prior_scale=1.0, noise_scale=NOISE)
+    law, expected = guide.predictive(X), line.predictive(design.numpy())
+    torch.testing.assert_close(law.mean, expected.mean, rtol=0, atol=0.05 * expected.stddev.max().item())
+    torch.testing.assert_close(law.stddev, expected.stddev, rtol=0.02, atol=0)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+def test_everything_moves(alpha):
+    prior = NeuralSampler(1, (6,))
+    before = [p.clone() for p in prior.parameters()]
+    guide = fitted(prior, alpha=alpha, noise_scale=None)
+    assert all((a != b).any() for a, b in zip(before, prior.parameters(), strict=True))
+    assert guide.loc.abs().sum() > 0
+    assert guide.log_noise != -5
+    assert all(map(math.isfinite, guide.losses))
+
+
+def test_minibatches_scale_the_energy_alone():
+    guide = fitted()
+    parts = torch.stack([3 * guide.energy(X[i : i + 10], Y[i : i + 10]) for i in (0, 10, 20)])
+    torch.testing.assert_close(parts.mean(), guide.energy(X, Y))
+
+
+def test_posterior_and_file(tmp_path):
+    guide = fitted(steps=20)
+    posterior, law = guide.posterior(20_000), guide.predictive(X)
+    drawn = posterior.predictive(X)
+    assert ((drawn.mean - law.mean).abs() < 5 * law.stddev / 20_000**0.5).all()
+    torch.testing.assert_close(drawn.variance.sqrt(), law.stddev, rtol=0.03, atol=0)
+    assert log_joint(posterior.model, posterior.draws(5), X, Y).isfinite().all()
+    guide.save(tmp_path / "fit")
+    again = VariationalImplicitProcess.load(tmp_path / "fit", network())
+    torch.testing.assert_close(again.predictive(X).mean, law.mean, rtol=0, atol=0)
+    with pytest.raises(ValueError, match="another prior"):
+        VariationalImplicitProcess.load(tmp_path / "fit", BNNProcess(1, (11,)))
+    state = torch.random.get_rng_state()
+    assert fitted(steps=20).losses == guide.losses
+    network()
+    torch.random.set_rng_state(state)
+    guide.predictive(X)
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_any_pyro_model():
+    def wave(x):
+        a = pyro.sample("a", dist.Normal(torch.zeros(2, dtype=torch.float64), 1.0).to_event(1))
+        pyro.deterministic("wave", a[0] * x[:, 0].sin() + a[1] * x[:, 0].cos())
+
+    guide = VariationalImplicitProcess(wave, 5, site="wave").fit(X, Y, steps=2)
+    assert guide.predictive(X).mean.isfinite().all()
+    torch.testing.assert_close(guide.features(X)[1][:, 3:9], guide.features(X[3:9])[1])
+
+
+def test_refusals():
+    with pytest.raises(ValueError, match="alpha must lie in"):
+        VariationalImplicitProcess(network(), alpha=-1.0)
+    with pytest.raises(ValueError, match="num_functions"):
+        VariationalImplicitProcess(network(), 1)
+    with pytest.raises(ValueError, match="noise_scale"):
+        VariationalImplicitProcess(network(), noise_scale=0.0)
+    with pytest.raises(ValueError, match="constant"):
+        VariationalImplicitProcess(network()).fit(X, torch.ones(30))
+    with pytest.raises(RuntimeError, match="not fitted"):
+        VariationalImplicitProcess(network()).predictive(X)

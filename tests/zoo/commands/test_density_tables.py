@@ -1,0 +1,137 @@
+"""``zoo fit --model maf``: a table without a target is fitted, scored and drawn from."""
+
+from __future__ import annotations
+
+import csv
+
+import numpy as np
+import pytest
+
+from tests.zoo.cli_helpers import run_zoo
+
+
+def write(path, x, names="a,b,c"):
+    lines = [names, *(",".join(f"{value:.6g}" for value in row) for row in x)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def cloud(rows=120, seed=0):
+    """Far from standardised."""
+    x = np.random.default_rng(seed).normal(size=(rows, 3))
+    return x @ np.array([[2.0, 1.0, 0.0], [0.0, 3.0, 0.5], [0.0, 0.0, 0.1]]) + [100, -5, 0]
+
+
+def read(path):
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return {name: np.array([float(row[name]) for row in rows]) for name in rows[0]}
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("density")
+    table = write(folder / "table.csv", cloud())
+    result = run_zoo("fit", table, "--model", "maf", "--steps", 60, "--lr", 0.01, "--out", folder / "fit")
+    assert result.exit_code == 0, result.stderr
+    return folder, table, result.stdout
+
+
+def test_a_fit_says_what_it_found(fitted):
+    folder, _, words = fitted
+    assert "96 rows fitted, 12 to stop by, 12 held out: mean log density" in words
+    assert {path.name for path in (folder / "fit").iterdir()} == {
+        "config.json", "fit.safetensors", "losses.csv", "loss.png",
+    }  # fmt: skip
+
+
+def test_scores_are_log_densities_in_the_tables_units(fitted):
+    folder, table, _ = fitted
+    out = folder / "scores.csv"
+    assert run_zoo("predict", folder / "fit", "--input", table, "--out", out).exit_code == 0
+    found = read(out)
+    assert list(found) == ["log_density", "q5", "q50", "q95"]
+    x = cloud()
+    z = np.linalg.solve(np.cov(x.T), (x - x.mean(0)).T)
+    gaussian = -0.5 * ((x - x.mean(0)) * z.T).sum(1) - 0.5 * np.linalg.slogdet(2 * np.pi * np.cov(x.T))[1]
+    assert abs(found["log_density"].mean() - gaussian.mean()) < 1.0
+    assert np.corrcoef(found["log_density"], gaussian)[0, 1] > 0.7
+    assert (found["q5"] <= found["q95"]).all()
+
+
+def test_samples_look_like_the_table(fitted):
+    folder, _, _ = fitted
+    for name, seed in (("one", 1), ("same", 1), ("other", 2)):
+        run_zoo("sample", folder / "fit", "--rows", 400, "--seed", seed, "--out", folder / f"{name}.csv")
+    assert (folder / "one.csv").read_bytes() == (folder / "same.csv").read_bytes()
+    assert (folder / "one.csv").read_bytes() != (folder / "other.csv").read_bytes()
+    drawn, x = np.column_stack(list(read(folder / "one.csv").values())), cloud()
+    assert drawn.shape == (400, 3)
+    assert (abs(drawn.mean(0) - x.mean(0)) < x.std(0)).all()
+
+
+def test_the_same_call_again_goes_on_with_what_is_there(fitted):
+    folder, table, words = fitted
+    before = (folder / "fit" / "fit.safetensors").stat().st_mtime_ns
+    again = run_zoo("fit", table, "--model", "maf", "--steps", 60, "--lr", 0.01, "--out", folder / "fit")
+    assert again.stdout == words
+    assert (folder / "fit" / "fit.safetensors").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--guide", "map"], "--guide does not apply to model 'maf', a density"),
+        (["--target", "a"], "--target does not apply"),
+        (["--widths", "20"], "--widths does not apply"),
+        (["--concentration", "-1"], "--concentration must be a number of rows, zero or more, not -1"),
+        (["--concentration", "nan"], "--concentration must be a number of rows"),
+        (["--lr", "0"], "--lr must be a positive number"),
+        (["--steps", "0"], "--steps must be at least 1"),
+    ],
+)
+def test_options_that_cannot_be(options, words, tmp_path):
+    table = write(tmp_path / "t.csv", cloud(20))
+    result = run_zoo("fit", table, "--model", "maf", "--out", tmp_path / "out", *options)
+    assert result.exit_code == 2
+    assert words in " ".join(result.stderr.split())
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda x: x[:1], "has 1 data rows; a density needs at least 10"),
+        (lambda x: x * [1, 0, 1], "column 'b' is constant"),
+        (lambda x: np.where(np.arange(20)[:, None] == 3, np.nan, x), "column 'a', row 4: missing value"),
+    ],
+)
+def test_tables_that_cannot_be(change, words, tmp_path):
+    table = write(tmp_path / "t.csv", change(cloud(20)))
+    result = run_zoo("fit", table, "--model", "maf", "--out", tmp_path / "out")
+    assert result.exit_code == 2
+    assert words in " ".join(result.stderr.split())
+
+
+def test_what_is_no_density_says_so(fitted, tmp_path):
+    folder, table, _ = fitted
+    one = write(tmp_path / "one.csv", cloud(20)[:, :1], "a")
+    for command, words in (
+        (["fit", one, "--model", "maf", "--out", tmp_path / "o"], "has one column"),
+        (["fit", "sach", "--model", "maf", "--out", tmp_path / "o"], "neither a CSV file nor one of"),
+        (["fit", "diabetes", "--concentration", "3", "--out", tmp_path / "o"], "is for densities: maf"),
+        (["compare", "boston", "--model", "maf", "--out", tmp_path / "o"], "is a density of tables"),
+        (["sample", tmp_path, "--out", tmp_path / "x.csv"], "holds no config.json"),
+        (["predict", folder / "fit", "--input", one, "--out", tmp_path / "p.csv"], "missing columns: b, c"),
+    ):
+        result = run_zoo(*command)
+        assert result.exit_code == 2
+        assert words in " ".join(result.stderr.split())
+
+
+def test_densities_are_listed_and_shown():
+    assert "maf" in run_zoo("list", "--paper", "npl").stdout
+    shown = run_zoo("show", "maf").stdout
+    assert "masked autoregressive flow" in shown
+    assert "zoo fit table.csv --model maf" in shown
+    assert "11 columns, no target" in " ".join(run_zoo("show", "sachs").stdout.split())

@@ -1,0 +1,88 @@
+"""The scoreboard in words."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.distributions import Normal
+
+from data_loaders import load
+from zoo.evaluation.estimates import Estimate
+from zoo.evaluation.metrics import log_likelihood, log_likelihood_values
+from zoo.evaluation.scoreboard import Row
+from zoo.evaluation.verdict import verdict
+
+
+def row(method: str, **figures) -> Row:
+    return Row.from_figures(method, "bnn", figures)
+
+
+def test_ranking_says_what_is_told_apart():
+    rows = [
+        row("nuts"),
+        row("far", ref_w1=Estimate(1.04, 0.01, 0.05)),
+        row("near", ref_w1=Estimate(0.77, 0.01, 0.05)),
+        row("as-near", ref_w1=Estimate(0.79, 0.01, 0.05)),  # 0.02 apart, its error 0.014
+        row("same", ref_w1=Estimate(0.06, 0.01, 0.05)),
+    ]
+    assert verdict(rows) == [
+        "Nearest to the truth: same (W1 0.060 ± 0.010), then near (0.770 ± 0.010), not told apart from "
+        "as-near (0.790 ± 0.010), then far (1.040 ± 0.010). No farther than two samples of the truth are: "
+        "same."
+    ]
+
+
+def test_warnings_name_their_figure():
+    rows = [
+        row(
+            "narrow",
+            ref_log_likelihood=Estimate(-0.1, 0.06),
+            ref_mean_error=1.2,
+            ref_sd_ratio=0.33,
+            pareto_k=4.07,
+            bound_change=Estimate(2.0, 0.5),
+        )
+    ]
+    assert verdict(rows) == [
+        "narrow predicts as well as the truth (log-likelihood within 0.100 ± 0.060 nats a test point), its "
+        "mean is off by 1.2 sds of the truth (mean error), its uncertainty is 3 times too small (sd ratio "
+        "0.33), its draws cannot be reweighted to the posterior (Pareto k 4.1), its bound was still rising "
+        "(2.00 ± 0.50 nats in the last tenth: more steps)."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("figures", "words"),
+    [
+        ({"ref_log_likelihood": Estimate(-0.2, 0.06)}, "worse than the truth (log-likelihood lower by 0.200"),
+        ({"ref_log_likelihood": Estimate(0.2, 0.06)}, "better than the truth (log-likelihood higher by"),
+        ({"ref_sd_ratio": 2.5}, "2.5 times too large (sd ratio 2.5)"),
+        ({"ref_sd_ratio": 0.0}, "no uncertainty"),
+    ],
+)
+def test_each_warning(figures, words):
+    (sentence,) = verdict([row("some", **figures)])
+    assert words in sentence
+
+
+def test_nothing_is_said_where_nothing_is_known_and_failures_are():
+    quiet = {"ref_mean_error": 0.9, "ref_sd_ratio": 0.6, "pareto_k": 0.6, "bound_change": Estimate(0.9, 0.5)}
+    assert verdict([row("fine", **quiet)]) == []
+    assert verdict([Row("broken", "bnn", status="failed: the loss is nan")]) == [
+        "broken failed: the loss is nan."
+    ]
+
+
+def test_selection_is_ranked_by_inclusion_where_there_is_no_function():
+    rows = [row("one", ref_pip_rmse=Estimate(0.2, 0.001)), row("two", ref_pip_rmse=Estimate(0.1, 0.001))]
+    (sentence,) = verdict(rows)
+    assert sentence.startswith("Nearest to the truth: two (inclusion error 0.1000 ± 0.0010), then one")
+
+
+def test_differences_are_paired():
+    """Two methods that err on the same points differ by a constant, known without error."""
+    y = torch.as_tensor(load("diabetes").y_test)
+    y = (y - y.mean()) / y.std()
+    values = [log_likelihood_values(Normal(torch.zeros(len(y)), sd), y) for sd in (1.0, 2.0)]
+    assert values[0].mean().item() == pytest.approx(log_likelihood(Normal(torch.zeros(len(y)), 1.0), y).value)
+    assert (values[0] - values[1]).std() < values[0].std()

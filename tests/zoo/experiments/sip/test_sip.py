@@ -1,0 +1,132 @@
+"""The cells of the experiments on functions with tiny fits, and what their declarations promise."""
+
+from __future__ import annotations
+
+import math
+import os
+
+import numpy as np
+import pytest
+import torch
+
+from zoo.experiments import Cell
+from zoo.experiments.engine.declaration import Record
+from zoo.experiments.sip import cells, problems
+from zoo.experiments.sip.declared import EXPERIMENTS, METHODS, _printed_ranks
+from zoo.experiments.sip.ranks import average_ranks
+from zoo.fitting import implicit
+
+BY_NAME = {experiment.name: experiment for experiment in EXPERIMENTS}
+NEEDS_MIRROR = pytest.mark.skipif("ZOO_DATA" not in os.environ, reason="ZOO_DATA is not set: no real files")
+TINY = {"steps": 4, "every": 2, "alpha": 1.0, "looks": 2, "differences": 2, "warmup": 5, "draws": 5}
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch):
+    for module in (implicit, cells):
+        monkeypatch.setattr(module, "WIDTHS", (5,))
+    monkeypatch.setattr(implicit, "INDUCING", 5)
+    monkeypatch.setattr(cells, "NETWORK", {"widths": (4,)})
+
+
+def run(name: str, folder, method="sip-bnn", setting="default", dataset="piecewise") -> Record:
+    experiment = BY_NAME[f"sip/{name}"]
+    cell = Cell(experiment.name, dataset, method, setting, 0, options=TINY, folder=folder)
+    torch.manual_seed(0)
+    found = experiment.run(cell)
+    assert set(found) <= set(experiment.metrics)
+    assert all(math.isfinite(value) for value in found.values())
+    return Record(cell, "ok", found, 1.0, folder)
+
+
+@pytest.mark.parametrize("method", ["sip-bnn", "fbnn-gp", "aadm", "mean-field", "true-law"])
+def test_toy(method, tmp_path):
+    record = run("toy", tmp_path, method)
+    if method == "true-law":
+        entropy = 0.5 * math.log(2 * math.pi * math.e * 4)
+        assert record.metrics["log_likelihood"] == pytest.approx(-entropy, abs=0.1)
+        return
+    with np.load(tmp_path / "samples.npz") as file:
+        assert file["y"].shape == (cells.DRAWN, cells.PLACES)
+        assert file["x"].min() == file["x_train"].min()
+        assert len(file["prior"]) == (cells.FUNCTIONS if method in ("sip-bnn", "fbnn-gp") else 0)
+        assert abs(file["y"].mean() - file["y_train"].mean()) < 3 * file["y_train"].std()
+    BY_NAME["sip/toy"].finish(tmp_path, [record])
+    assert (tmp_path / "piecewise.png").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["nuts", "nuts-sip-prior"])
+def test_toy_by_nuts(method, tmp_path):
+    assert run("toy", tmp_path, method).metrics["max_rhat"] > 1
+
+
+def test_inducing(tmp_path):
+    record = run("inducing", tmp_path, setting="frozen")
+    assert 0 < record.metrics["spread_at_first"] < 0.1
+    with np.load(tmp_path / "trajectories.npz") as file:
+        assert file["places"].shape == (3, 15)
+    BY_NAME["sip/inducing"].finish(tmp_path, [record])
+    assert (tmp_path / "piecewise-frozen.png").exists()
+    assert run("inducing", tmp_path, setting="free").metrics["spread_at_first"] > 1
+
+
+def test_table_and_ranks(tmp_path):
+    first = run("uci", tmp_path, "vip").metrics
+    assert run("uci", tmp_path, "vip").metrics["rmse"] == first["rmse"]
+
+    def record(method: str, crps: float, status: str = "ok") -> Record:
+        found = {"rmse": crps, "log_likelihood": -crps, "crps": crps} if status == "ok" else {}
+        return Record(Cell("sip/uci", "boston", method, "default", 0), status, found, 1.0, tmp_path)
+
+    three = ("a", "b", "c")
+    ranks, races = average_ranks([record("a", 2.0), record("b", 1.0), record("c", 0, "failed: x")], three)
+    assert races == 1
+    assert ranks["log_likelihood"] == ranks["crps"] == {"a": 2.0, "b": 1.0, "c": 3.0}
+    assert average_ranks([record("a", 2.0)], three) == ({}, 0)
+    records = [record(name, 1.0 + place) for place, name in enumerate(METHODS.values())]
+    BY_NAME["sip/uci"].finish(tmp_path, records)
+    assert "| sip-bnn | 7.00 | 2.45 ± 0.08 |" in (tmp_path / "ranks.md").read_text()
+
+
+def test_large(tmp_path):
+    record = run("large", tmp_path, "aadm")
+    with np.load(tmp_path / "curve.npz") as file:
+        assert file["curve"][-1, 1] == record.metrics["rmse"]
+    BY_NAME["sip/large"].finish(tmp_path, [record])
+    assert (tmp_path / "piecewise.png").exists()
+
+
+@pytest.mark.parametrize("method", ["theta", "inducing"])
+def test_gradients_are_right(method, tmp_path):
+    record = run("gradients", tmp_path, method)
+    assert record.metrics["by_differences"] < 1e-2 * record.metrics["largest_divergence"]
+    BY_NAME["sip/gradients"].finish(tmp_path, [record])
+    assert (tmp_path / "gradients.png").exists()
+
+
+@NEEDS_MIRROR
+def test_one_dimensional_problems():
+    for name, rows, held in (("bimodal", 2000, 801), ("heteroscedastic", 2000, 800), ("snelson", 180, 20)):
+        problem = problems.one_dimensional(name, 0)
+        assert (problem.size, len(problem.y_test)) == (rows, held)
+    # of the true density on the released grid
+    assert cells._oracle(
+        Cell("x", "bimodal", "true-law", "default", 0), problems.one_dimensional("bimodal", 0)
+    )["log_likelihood"] == pytest.approx(-2.061, abs=5e-4)
+
+
+def test_splits_of_large_sets_are_disjoint():
+    problem = problems.large("piecewise", 0)
+    assert (problem.size, len(problem.y_test)) == (800, 200)
+    rows = np.concatenate([problem.dataset.y_train, problem.dataset.y_test])
+    assert len(np.unique(rows)) == 1000
+    assert problems.split("piecewise", 3).size == 800
+
+
+def test_print_is_in_the_grid():
+    uci = BY_NAME["sip/uci"]
+    assert len(uci.published) == 8 * 7 * 3
+    assert uci.published["boston", "sip-bnn", "default", "crps"].value == pytest.approx(1.573)
+    assert uci.explanation("naval", "vip", "default", "crps").kind == "misprint"
+    assert len(_printed_ranks()["crps"]) == 7

@@ -1,0 +1,112 @@
+"""Fitted densities: what they answer, and that they are kept."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from guides.bootstrap.shared_parameters import Training
+from zoo.errors import FailedError
+from zoo.fitting import densities
+from zoo.fitting.densities import (
+    Effort,
+    FittedDensity,
+    FlowShape,
+    Rows,
+    maximum_likelihood,
+    shared_bootstrap,
+    towards_identity,
+    weighted_bootstrap,
+)
+
+SHAPE = FlowShape(hidden=(8,))
+
+
+def rows() -> Rows:
+    x = torch.randn(150, 3, generator=torch.Generator().manual_seed(0))
+    return Rows(x[:60], x[60:100], x[100:])
+
+
+def effort(**changed) -> Effort:
+    return Effort(**{"training": Training(steps=8, lr=0.01), "draws": 6, **changed})
+
+
+def test_figures_are_those_of_all_draws_and_rows(monkeypatch):
+    fitted, x = shared_bootstrap(rows(), SHAPE, effort()), rows().pool
+    found = fitted.log_density(x).double()
+    assert found.shape == (6, 50)
+    figures = fitted.figures(x)
+    assert figures["log_likelihood"] == pytest.approx(found.mean().item())
+    assert figures["mixture"] == pytest.approx((found.logsumexp(0) - math.log(6)).mean().item())
+    assert figures["draws_sd"] == pytest.approx(found.mean(1).std().item(), rel=1e-4)
+    assert figures["median"] == pytest.approx(found.mean(0).median().item())
+    assert figures["below_100"] == 0
+    monkeypatch.setattr(densities, "HELD", 6 * 7)  # in parts of seven rows
+    assert fitted.figures(x) == pytest.approx(figures)
+    assert fitted.figures(100 * x)["below_100"] > 0.5
+
+
+def test_a_density_is_kept(tmp_path):
+    fitted = shared_bootstrap(rows(), FlowShape(hidden=(8,), covariance=True), effort(), concentration=5.0)
+    fitted.save(tmp_path / "fit.safetensors", FlowShape(hidden=(8,), covariance=True))
+    again = FittedDensity.load(tmp_path / "fit.safetensors")
+    x = rows().pool
+    torch.testing.assert_close(again.log_density(x), fitted.log_density(x), rtol=0, atol=0)
+    assert torch.equal(again.sample(20, seed=3), fitted.sample(20, seed=3))
+    assert again.info["steps"] == 8
+
+
+def test_naive_draws_are_flows_of_their_own():
+    fitted = weighted_bootstrap(rows(), SHAPE, effort(draws=3))
+    assert len(fitted.members) == 3
+    assert fitted.sample(40, seed=0).shape == (40, 3)
+    found = fitted.log_density(rows().pool)
+    assert not torch.equal(found[0], found[1])
+
+
+def test_the_fitted_mean_is_that_of_the_rows():
+    fitted = maximum_likelihood(rows(), SHAPE, effort(), mean=True)
+    ((flow, sites),) = fitted.members
+    with torch.no_grad():
+        torch.testing.assert_close(sites["mean"][0], flow.encode(rows().train)[0].mean(0))
+    ((_, sites),) = maximum_likelihood(rows(), SHAPE, effort()).members
+    assert not sites["mean"].any()
+
+
+def test_the_best_start_is_kept():
+    """Of three, the one that three runs of one would choose."""
+    alone = [maximum_likelihood(rows(), SHAPE, effort(seed=seed)).info["validation"] for seed in (5, 6, 7)]
+    assert len(set(alone)) == 3
+    together = maximum_likelihood(rows(), SHAPE, effort(seed=5, restarts=3))
+    assert together.info["validation"] == max(alone)
+
+
+def test_the_start_can_be_the_identity(monkeypatch):
+    monkeypatch.setattr(densities, "IDENTITY_STEPS", 250)
+    torch.manual_seed(0)
+    flow = FlowShape(hidden=(8,), batch_norm=False).build(rows().train)
+    with torch.no_grad():
+        before = (flow.encode(rows().train)[0] - rows().train).square().mean()
+    towards_identity(flow, rows().train)
+    with torch.no_grad():
+        assert (flow.encode(rows().train)[0] - rows().train).square().mean() < 0.5 * before
+
+
+def test_rows_that_overflow_are_a_failure_with_its_reason():
+    huge = Rows(*(1e30 * part for part in (rows().train, rows().validation)))
+    with pytest.raises(FailedError, match="step 0: the loss is"):
+        maximum_likelihood(huge, SHAPE, effort())
+
+
+def test_a_column_without_variance_is_refused():
+    flat = Rows(*(part * torch.tensor([1.0, 0.0, 1.0]) for part in (rows().train, rows().validation)))
+    with pytest.raises(ValueError, match="column 1 of the training rows is constant"):
+        shared_bootstrap(flat, SHAPE, effort())
+
+
+@pytest.mark.parametrize("kind", ["realnvp", "spline"])
+def test_other_flows(kind):
+    fitted = shared_bootstrap(rows(), FlowShape(kind, hidden=(8,)), effort(), concentration=5.0)
+    assert fitted.log_density(rows().pool).isfinite().all()

@@ -1,0 +1,104 @@
+"""The implicit guides as methods of the zoo: fitted, kept, read again, graded."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import zoo.fitting.implicit as implicit
+from zoo.budgets import BUDGETS, Budget
+from zoo.commands import compare, comparison, predict
+from zoo.errors import FailedError, UserError
+from zoo.fitting.methods import Place
+from zoo.fitting.problem import load_problem
+from zoo.models import BNN
+from zoo.registry.queries import GUIDES, MODELS, applicable
+
+NAMES = ("sip-bnn", "sip-ns", "vip", "fbnn-bnn", "fbnn-gp", "avb", "aadm")
+X = torch.randn(30, 2, generator=torch.Generator().manual_seed(0))
+Y = X[:, 0] - X[:, 1]
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch):
+    monkeypatch.setattr(implicit, "INDUCING", 5)
+    monkeypatch.setattr(implicit, "WIDTHS", (6,))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_fitted_kept_and_read_again(name, tmp_path):
+    method, model = GUIDES[name].method, BNN(2, widths=(4,))
+    settings = method.settings(len(X), seed=3, steps=4)
+    place = Place(tmp_path / "fit.safetensors", {"of": name})
+    fitted = method.fit(model, (X, Y), settings, place=place)
+    assert len(fitted.losses) == 4
+    assert "4 steps" in fitted.summary
+    assert "the last tenth changed the loss by" in fitted.summary
+    law = fitted.predictor(20, 0)(X)
+    assert law.log_prob(Y.to(law.mean)).isfinite().all()
+    draws = fitted.draws(3, 1)
+    again = method.load(place.path, model)
+    torch.testing.assert_close(again.predictor(20, 0)(X).mean, law.mean, rtol=0, atol=0)
+    for site, value in again.draws(3, 1).items():
+        torch.testing.assert_close(value, draws[site], rtol=0, atol=0)
+    assert method.about(place.path) == {"of": name}
+    assert method.fit(model, (X, Y), settings).losses == fitted.losses
+    other = method.settings(len(X), seed=4, steps=4)
+    assert method.fit(model, (X, Y), other).losses != fitted.losses
+
+
+def test_alpha_is_one_for_one_column():
+    for name in ("sip-bnn", "vip", "aadm"):
+        make = GUIDES[name].method.make
+        assert make(BNN(1)).settings.alpha == 1
+        assert make(BNN(2)).settings.alpha == 0.5
+    assert GUIDES["avb"].method.make(BNN(1)).settings.alpha == 0
+
+
+def test_a_fixed_noise_is_handed_on():
+    for name in ("sip-bnn", "sip-ns", "vip", "fbnn-bnn", "fbnn-gp"):
+        assert GUIDES[name].method.make(BNN(2, noise_scale=0.3)).settings.noise_scale == 0.3
+
+
+def test_data_that_nothing_can_be_learned_from_are_a_failed_row():
+    method = GUIDES["sip-bnn"].method
+    with pytest.raises(FailedError, match="constant"):
+        method.fit(BNN(2), (X, torch.ones(30)), method.settings(30, 0, steps=2))
+    with pytest.raises(FailedError, match="step"):
+        method.fit(BNN(2), (X, Y), method.settings(30, 0, steps=50, lr=1e5))
+
+
+def test_where_they_apply():
+    for name in NAMES[:5]:
+        with pytest.raises(UserError, match="plain network"):
+            applicable(GUIDES[name], MODELS["pbp-bnn"], "regression")
+        with pytest.raises(UserError, match="likelihood is bernoulli"):
+            applicable(GUIDES[name], MODELS["bnn"], "binary")
+    assert applicable(GUIDES["avb"], MODELS["pbp-bnn"], "regression")[0].name == "pbp-bnn"
+    with pytest.raises(UserError, match="spike"):
+        applicable(GUIDES["aadm"], MODELS["spike-slab-linear"], "regression")
+
+
+def test_scoreboard(tmp_path, monkeypatch):
+    """Twice the same, the second time from files; with the rows of the known law of the data."""
+    monkeypatch.setitem(BUDGETS, "quick", Budget(steps=5, draws=20, warmup=5, mcmc_draws=5))
+    asked = comparison.ask("piecewise", guides=["sip-bnn", "vip", "fbnn-gp", "aadm"], reference="none")
+    monkeypatch.setattr(compare, "write_plots", lambda *args: None)
+    rows = compare.run(asked, tmp_path / "out")
+    assert [row.method for row in rows] == [*asked.guides, "true-law", "best-gaussian"]
+    assert all(row.status == "ok" and math.isfinite(row.log_likelihood) for row in rows)
+    assert "no approximation of its posterior" in rows[0].note
+    monkeypatch.setattr(implicit.Implicit, "run", None)
+    assert compare.run(asked, tmp_path / "out") == rows
+
+
+def test_fit_and_predict_a_table(tmp_path):
+    table = tmp_path / "rows.csv"
+    lines = [f"{a:.6f},{b:.6f},{y:.6f}" for (a, b), y in zip(X.tolist(), Y.tolist(), strict=True)]
+    table.write_text("\n".join(["a,b,y", *lines]) + "\n")
+    words = {"model": "bnn", "options": {}, "seed": 0, "wishes": {"steps": 3}}
+    predict.fit(str(table), load_problem(str(table)), guide="sip-bnn", out=tmp_path / "fit", **words)
+    assert predict.predict(tmp_path / "fit", table, tmp_path / "out.csv") == 30
+    assert (tmp_path / "out.csv").read_text().startswith("mean,sd,q5,q50,q95")

@@ -1,0 +1,194 @@
+"""Flows: their inverse and their determinant, densities that are densities, and no old values."""
+
+from __future__ import annotations
+
+import pyro
+import pytest
+import torch
+from pyro import poutine
+
+from guides.flows.weighted_batch_norm import EPSILON, WeightedBatchNorm, weighted_rows
+from zoo.models.normalizing_flow import LARGEST_LOG_SCALE, FlowDensity
+
+KINDS = ("maf", "realnvp", "spline")
+each_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def rows(count: int = 50, features: int = 3, seed: int = 0) -> torch.Tensor:
+    x = torch.randn(count, features, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.cat([x[:, :1], x[:, 1:] + 0.5 * x[:, :1] ** 2], 1)
+
+
+def flow(kind: str = "maf", features: int = 3, **options) -> FlowDensity:
+    """With statistics of some rows, and far from the identity."""
+    made = FlowDensity(features, hidden=(20,), kind=kind, **options).double()
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    made.encode(rows(features=features))
+    return made.eval()
+
+
+@each_kind
+def test_decoding_is_the_inverse_of_encoding(kind):
+    made, x = flow(kind), rows(seed=1)
+    torch.testing.assert_close(made.decode(made.encode(x)[0]), x, rtol=0, atol=1e-6)
+
+
+@each_kind
+def test_log_determinants_are_those_of_autograd(kind):
+    made, x = flow(kind), rows(4, seed=1)
+    for row, found in zip(x, made.encode(x)[1], strict=True):
+        jacobian = torch.autograd.functional.jacobian(lambda one: made.encode(one[None])[0][0], row)
+        torch.testing.assert_close(found, torch.linalg.slogdet(jacobian)[1])
+
+
+@pytest.mark.parametrize(("kind", "covariance"), [*((kind, False) for kind in KINDS), ("maf", True)])
+def test_densities_integrate_to_one(kind, covariance):
+    made, step = flow(kind, 2, blocks=2, covariance=covariance), 0.05
+    axis = torch.arange(-8, 8, step, dtype=torch.float64)
+    with torch.no_grad():
+        z = made.encode(rows(features=2))[0]
+        sites = made.local(torch.full((len(z),), 1 / len(z)).double(), z)
+        grid = torch.cartesian_prod(axis, axis)
+        total = sum(made.log_density(sites, made.encode(part)).exp().sum() for part in grid.split(5000))
+    assert abs(total.item() * step**2 - 1) < 2e-3
+
+
+@each_kind
+def test_the_same_tensor_has_another_value_after_a_step(kind):
+    """Pyro's compositions remember what they saw."""
+    made, x = FlowDensity(3, hidden=(20,), kind=kind), rows().float()
+    optimizer, values = torch.optim.Adam(made.parameters(), lr=0.01), []
+    for _ in range(3):
+        optimizer.zero_grad()
+        values.append(made.log_density({"mean": torch.zeros(3)}, made.encode(x)).mean())
+        (-values[-1]).backward()
+        optimizer.step()
+    assert values[0] < values[1] < values[2]
+
+
+def test_columns_depend_on_those_before_them_alone():
+    made, x = flow(blocks=1), rows(4)
+    moved = x.clone()
+    moved[:, 1] += 1.0
+    z, other = made.encode(x)[0], made.encode(moved)[0]
+    assert torch.equal(z[:, 0], other[:, 0])
+    assert (z[:, 1:] != other[:, 1:]).all()
+
+
+def test_log_scales_are_bounded():
+    made = flow(blocks=2, batch_norm=False)
+    far = 1e6 * rows()
+    assert made.encode(far)[1].abs().max() <= 2 * 3 * LARGEST_LOG_SCALE
+
+
+# --------------------------------------------------------------------------------------- weighted statistics
+
+
+def test_weighted_statistics_are_those_of_repeated_rows():
+    x, counts = rows(6), torch.tensor([1, 3, 2, 1, 0, 5])
+    repeated, weighted = WeightedBatchNorm(3).double(), WeightedBatchNorm(3).double()
+    expected, _ = repeated(x.repeat_interleave(counts, 0))
+    with weighted_rows(counts / counts.sum()):
+        y, log_det = weighted(x)
+    torch.testing.assert_close(y.repeat_interleave(counts, 0), expected)
+    torch.testing.assert_close(
+        log_det, -0.5 * (x.repeat_interleave(counts, 0).var(0, False) + EPSILON).log().sum()
+    )
+    torch.testing.assert_close(weighted.variance, repeated.variance)
+
+
+def test_rows_of_weight_zero_change_nothing():
+    x, more = rows(), 100 * rows(7, seed=3)
+    alone, beside = (flow().train() for _ in range(2))
+    beside.load_state_dict(alone.state_dict())
+    weights = torch.full((50,), 1 / 50, dtype=torch.float64)
+    found = []
+    for made, seen, law in (
+        (alone, x, weights),
+        (beside, torch.cat([x, more]), torch.cat([weights, torch.zeros(7).double()])),
+    ):
+        with weighted_rows(law):
+            encoded = made.encode(seen)
+            sites = made.local(law, encoded[0])
+            loss = -(law * made.log_density(sites, encoded)).sum()
+        loss.backward()
+        found.append((loss, *(p.grad for p in made.parameters()), *made.buffers()))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_gradients_pass_through_the_statistics():
+    norm, x = WeightedBatchNorm(2).double(), rows(5, 2).requires_grad_()
+    with torch.no_grad():
+        norm.log_scale.copy_(torch.tensor([0.3, -0.2]))
+    weights = torch.tensor([0.1, 0.4, 0.2, 0.05, 0.25], dtype=torch.float64)
+
+    def outcome(x, log_scale, shift):
+        values = {"log_scale": log_scale, "shift": shift}
+        with weighted_rows(weights):
+            return torch.func.functional_call(norm, values, (x,))
+
+    assert torch.autograd.gradcheck(outcome, (x, norm.log_scale, norm.shift))
+
+
+def test_evaluation_uses_the_statistics_of_the_last_call():
+    norm = WeightedBatchNorm(3).double()
+    y, log_det = norm(rows())
+    norm.eval()
+    again, same = norm(rows())
+    torch.testing.assert_close(again, y)
+    torch.testing.assert_close(same, log_det)
+    torch.testing.assert_close(norm.inverse(y), rows())
+
+
+# ------------------------------------------------------------------------------------------ latent Gaussian
+
+
+@pytest.mark.parametrize("covariance", [False, True])
+def test_local_sites_minimise_the_weighted_loss(covariance):
+    made, x = flow(covariance=covariance), rows()
+    weights = torch.distributions.Dirichlet(torch.ones(50).double()).sample()
+    encoded = made.encode(x)
+    sites = {name: value.detach().requires_grad_() for name, value in made.local(weights, encoded[0]).items()}
+    loss = -(weights * made.log_density(sites, encoded)).sum()
+    mean, *others = torch.autograd.grad(loss, list(sites.values()))
+    assert mean.abs().max() < 1e-8
+    if others:  # along scale; the correlation's own constraint binds its rows
+        assert others[0].abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("covariance", [False, True])
+def test_many_values_of_the_sites_at_once(covariance):
+    made, x = flow(covariance=covariance), rows()
+    weights = torch.distributions.Dirichlet(torch.ones(50).double()).sample((4,))
+    encoded = made.encode(x)
+    together = made.log_density(made.local(weights, encoded[0]), encoded)
+    for row, law in zip(together, weights, strict=True):
+        torch.testing.assert_close(row, made.log_density(made.local(law, encoded[0]), encoded))
+
+
+@pytest.mark.parametrize("covariance", [False, True])
+def test_a_pyro_model(covariance):
+    made, x = flow(covariance=covariance), rows()
+    trace = poutine.trace(made).get_trace(x)
+    latent = {name: trace.nodes[name]["value"] for name in trace.stochastic_nodes if name != "data"}
+    assert set(latent) == {"mean", *(("scale", "correlation") if covariance else ())}
+    trace.compute_log_prob()
+    assert trace.nodes["x"]["log_prob"].shape == (50,)
+    torch.testing.assert_close(trace.nodes["x"]["log_prob"], made.log_density(latent, made.encode(x)))
+    with torch.no_grad():
+        drawn = pyro.poutine.condition(made, latent)(2000)
+    assert drawn.shape == (2000, 3)
+    z = made.encode(drawn)[0]
+    torch.testing.assert_close(z.mean(0), latent["mean"], rtol=0.1, atol=0.6)
+
+
+def test_flows_that_cannot_be():
+    with pytest.raises(ValueError, match="at least two columns"):
+        FlowDensity(1)
+    with pytest.raises(ValueError, match="at least as many units as there are columns, 30"):
+        FlowDensity(30, hidden=(20,))
+    with pytest.raises(ValueError, match="blocks"):
+        FlowDensity(3, blocks=0)

@@ -1,0 +1,185 @@
+"""A density on disk: made by ``zoo fit --model maf``, used by ``zoo predict`` and ``zoo sample``."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from rich.progress import Progress
+from torch import Tensor
+
+from data_loaders import DataError, DensityData, load_csv, load_density
+from data_loaders.densities import DENSITIES
+from guides.bootstrap.shared_parameters import Training
+from zoo.commands.predict import FIT
+from zoo.errors import UserError
+from zoo.evaluation.plots import plot_loss
+from zoo.files.output import output_folder, read_config
+from zoo.files.tables import write_csv
+from zoo.fitting.densities import Effort, FittedDensity, FlowShape, Rows, shared_bootstrap
+from zoo.fitting.methods import Watch
+from zoo.fitting.problem import LARGEST
+from zoo.models.densities import DENSITY_MODELS
+
+QUANTILES = {"q5": 0.05, "q50": 0.5, "q95": 0.95}
+#: Share of the rows that the base measure weighs by default, for every row of the table.
+CONCENTRATION_A_ROW = 0.1
+VALIDATION_ROWS = 2000
+#: Rows scored at a time.
+ROWS = 2000
+
+
+def load_table(data: str, split: int) -> DensityData:
+    """From the name of a density set, or a CSV file: a tenth of its rows is held out, and a tenth of the rest
+    stops the training.
+
+    :raises DataError: for data that cannot be used, saying where and why
+    """
+    if data in DENSITIES:
+        if split:
+            raise UserError(f"{data} has its published split and no other: leave --split out")
+        return load_density(data)
+    if not (data.endswith(".csv") or Path(data).exists()):
+        raise UserError(f"{data!r} is neither a CSV file nor one of: {', '.join(DENSITIES)}")
+    table = load_csv(data, require_target=False)
+    x = table.x_test
+    if len(x) < 10:
+        raise DataError(f"{data}: has {len(x)} data rows; a density needs at least 10")
+    order = np.random.RandomState(split).permutation(len(x))
+    tenth = max(1, len(x) // 10)
+    parts = np.split(x[order], [len(x) - 2 * tenth, len(x) - tenth])
+    for part, name in zip(parts[0].T, table.feature_names, strict=True):
+        if np.ptp(part) == 0:
+            raise DataError(f"{data}: column {name!r} is constant: it has no density; leave it out")
+    if x.shape[1] < 2:
+        raise DataError(f"{data}: has one column; a flow needs at least two")
+    return DensityData(Path(data).stem, *parts, table.feature_names)
+
+
+def fit(
+    data: str,
+    *,
+    model: str,
+    concentration: float | None,
+    wishes: dict[str, Any],
+    split: int,
+    seed: int,
+    out: str | Path,
+    progress: Progress | None = None,
+) -> str:
+    """Fits and saves; what was done, in a line or two.
+
+    :param concentration: rows of data that the Gaussian base measure weighs; a tenth of them by default
+    :param wishes: ``steps`` and ``lr`` where they are given
+    :raises UserError: for an option out of range, or a folder that cannot be used
+    :raises FailedError: when no training ends with finite numbers
+    """
+    table = load_table(data, split)
+    mean, sd = table.train.mean(0), table.train.std(0)
+    train, validation, test = (
+        torch.as_tensor((part - mean) / sd, dtype=torch.float32)
+        for part in (table.train, table.validation, table.test)
+    )
+    if concentration is None:
+        concentration = CONCENTRATION_A_ROW * len(train)
+    if not 0 <= concentration < math.inf:
+        raise UserError(f"--concentration must be a number of rows, zero or more, not {concentration:g}")
+    training, shape = Training(**wishes), FlowShape(DENSITY_MODELS[model].kind)
+    config = {
+        "command": "fit",
+        "data": data,
+        "split": split,
+        "fingerprint": hashlib.sha256(train.numpy().tobytes()).hexdigest()[:16],
+        "task": "density",
+        "features": list(table.columns),
+        "standardisation": {"x_mean": mean.tolist(), "x_sd": sd.tolist()},
+        "model": model,
+        "guide": "shared-bootstrap",
+        "concentration": concentration,
+        "settings": asdict(training),
+        "seed": seed,
+    }
+    with output_folder(out, config) as folder:
+        if not (folder / FIT).exists():
+            rows = Rows(train, validation[:VALIDATION_ROWS])
+            advance = Watch(progress, model).start(training.steps)
+            effort = Effort(training, seed=seed)
+            fitted = shared_bootstrap(rows, shape, effort, concentration=concentration, on_step=advance)
+            losses = np.array(fitted.info["losses"])
+            write_csv(pd.DataFrame({"step": range(len(losses)), "loss": losses}), folder / "losses.csv")
+            plot_loss(losses, folder / "loss.png", title=f"{model} on {table.name}")
+            fitted.save(folder / FIT, shape)
+        fitted = FittedDensity.load(folder / FIT)
+    figures = fitted.figures(test)
+    units = np.log(sd).sum()
+    return (
+        f"{fitted.info['steps']} steps, that of {fitted.info['kept_step']} is kept; saved in {out}\n"
+        f"{len(train)} rows fitted, {len(validation)} to stop by, {len(test)} held out: mean log density "
+        f"{figures['mixture'] - units:.3f} ± {figures['points_se']:.3f}, "
+        f"median {figures['median'] - units:.3f}"
+        + (f", {100 * figures['below_100']:.2g} % below -100" if figures["below_100"] else "")
+    )
+
+
+def is_density(folder: str | Path) -> bool:
+    """Whether a folder holds the fit of a density; :raises UserError: when it is none of this program"""
+    return read_config(folder).get("model") in DENSITY_MODELS
+
+
+def predict(
+    folder: str | Path, table: str | Path, out: str | Path, *, progress: Progress | None = None
+) -> int:
+    """Scores the rows of a CSV file; writes one line a row and returns their number.
+
+    Columns ``log_density`` (of the mixture of all draws, in nats and the table's own units) and ``q5``,
+    ``q50``, ``q95``: quantiles of the draws' log densities.
+
+    :raises DataError: when the table does not have the columns of the fit, or holds what is no number
+    """
+    fitted, config = load_fit(folder)
+    rows = load_csv(table, require_target=False, columns=config["features"])
+    if Path(out).exists() and Path(out).samefile(table):
+        raise UserError(f"--out {out} is the --input itself: choose another file")
+    mean, sd = (np.array(config["standardisation"][name]) for name in ("x_mean", "x_sd"))
+    x = torch.as_tensor((rows.x_test - mean) / sd, dtype=torch.float32)
+    if (x.abs() > LARGEST).any():
+        raise DataError(f"{table}: a number is far outside the training data")
+    advance, parts = Watch(progress, "rows scored").start(len(x)), []
+    for part in x.split(ROWS):
+        parts.append(_scores(fitted.log_density(part).double()) - np.log(sd).sum())
+        advance(len(part))
+    write_csv(pd.concat(parts), out)
+    return len(x)
+
+
+def sample(folder: str | Path, out: str | Path, *, rows: int, seed: int) -> None:
+    """Writes new rows in the table's own units, each of a draw of the posterior."""
+    fitted, config = load_fit(folder)
+    mean, sd = (np.array(config["standardisation"][name]) for name in ("x_mean", "x_sd"))
+    drawn = fitted.sample(rows, seed).double().numpy() * sd + mean
+    write_csv(pd.DataFrame(drawn, columns=config["features"]), out)
+
+
+def load_fit(folder: str | Path) -> tuple[FittedDensity, dict]:
+    """:raises UserError: when the folder holds no finished fit of a density"""
+    config = read_config(folder)
+    if config.get("model") not in DENSITY_MODELS:
+        raise UserError(f"{folder} holds no density: fit one with zoo fit --model maf")
+    path = Path(folder) / FIT
+    if not path.exists():
+        raise UserError(f"{folder} holds no finished fit: give the same zoo fit again")
+    return FittedDensity.load(path), config
+
+
+def _scores(of_draws: Tensor) -> pd.DataFrame:
+    """A line a row, of ``[B, N]``."""
+    mixture = of_draws.logsumexp(0) - math.log(len(of_draws))
+    quantiles = np.quantile(of_draws.numpy(), list(QUANTILES.values()), axis=0)
+    columns = {"log_density": mixture.numpy(), **dict(zip(QUANTILES, quantiles, strict=True))}
+    return pd.DataFrame(columns)

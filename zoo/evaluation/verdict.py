@@ -1,0 +1,120 @@
+"""The scoreboard in words: which method is nearest to the truth, which differences are real, and what should
+not be trusted.  A function of the rows alone, so that a scoreboard that is read back has the same verdict.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from zoo.evaluation.estimates import Estimate
+from zoo.evaluation.scoreboard import LEGEND, Row, format_figure
+
+#: Standard errors by which two figures must differ to be told apart.
+CLEAR = 2.0
+#: Figures by which methods are ranked, the first that two of them have; lower is better in all.
+RANKED = ("ref_w1", "ref_pip_rmse")
+#: Where a figure begins to say something (sources: Vehtari, Simpson, Gelman, Yao and Gabry 2024 for Pareto k;
+#: the others are what a user would notice: half or twice the sd, a mean off by one sd).
+WORST_PARETO_K, SMALLEST_SD_RATIO, LARGEST_SD_RATIO, LARGEST_MEAN_ERROR = 0.7, 0.5, 2.0, 1.0
+#: Nats by which a bound may still rise in the last tenth of a fit, beyond its standard errors.
+RISE = 0.5
+
+
+def verdict(rows: Sequence[Row]) -> list[str]:
+    """Sentences, the ranking first, then one for each method that has something to be warned of.
+
+    Differences count as real beyond two standard errors.  Those of distances are Monte Carlo errors of the
+    draws, of one fit on one split: other seeds and splits may change an order (``seed`` and ``split`` of a
+    comparison do).
+    """
+    sound = [row for row in rows if row.status == "ok"]
+    words = [_ranking(sound, name) for name in RANKED if _ranked(sound, name)][:1]
+    words += [sentence for row in sound if (sentence := _warnings(row))]
+    words += [f"{row.method} {row.status}." for row in rows if row.status != "ok"]
+    return words
+
+
+def _ranked(rows: Sequence[Row], name: str) -> list[tuple[Row, Estimate]]:
+    """The methods that have the figure, best first."""
+    found = [(row, estimate) for row in rows if (estimate := row.estimate(name)) is not None]
+    return sorted(found, key=lambda pair: pair[1].value)
+
+
+def _ranking(rows: Sequence[Row], name: str) -> str:
+    order = _ranked(rows, name)
+    heading, text = LEGEND[name].heading, ""
+    for i, (row, estimate) in enumerate(order):
+        figure = f"{row.method} ({heading} {format_figure(estimate)})" if not i else _named(row, estimate)
+        joint = (
+            "" if not i else (", then " if _apart(order[i - 1][1], estimate) else ", not told apart from ")
+        )
+        text += joint + figure
+    same = [row.method for row, estimate in order if _is_noise(estimate)]
+    floor = f" No farther than two samples of the truth are: {', '.join(same)}." if same else ""
+    return f"Nearest to the truth: {text}.{floor}"
+
+
+def _named(row: Row, estimate: Estimate) -> str:
+    return f"{row.method} ({format_figure(estimate)})"
+
+
+def _apart(first: Estimate, second: Estimate) -> bool:
+    """Whether the second is clearly larger."""
+    return second.value - first.value > CLEAR * math.hypot(first.se or 0.0, second.se or 0.0)
+
+
+def _is_noise(estimate: Estimate) -> bool:
+    return estimate.floor is not None and estimate.value - CLEAR * (estimate.se or 0.0) <= estimate.floor
+
+
+def _warnings(row: Row) -> str:
+    """What the figures of one method warn of, each named; empty where there is nothing."""
+    parts = [_prediction(row), _mean(row), _spread(row), _weights(row), _rise(row)]
+    first = parts[0]
+    if not any(parts[1:]) and first.startswith("predicts as well"):
+        return f"{row.method} {first}."
+    return f"{row.method} {', '.join(filter(None, parts))}." if any(parts) else ""
+
+
+def _prediction(row: Row) -> str:
+    """Paired over the test points, so that what all methods find hard cancels."""
+    difference = row.estimate("ref_log_likelihood")
+    if difference is None or difference.se is None:
+        return ""
+    size = f"{format_figure(Estimate(abs(difference.value), difference.se))} nats a test point"
+    if abs(difference.value) <= CLEAR * difference.se:
+        return f"predicts as well as the truth (log-likelihood within {size})"
+    if difference.value < 0:
+        return f"predicts worse than the truth (log-likelihood lower by {size})"
+    return f"predicts better than the truth (log-likelihood higher by {size})"
+
+
+def _mean(row: Row) -> str:
+    error = row.ref_mean_error
+    if error is None or error <= LARGEST_MEAN_ERROR:
+        return ""
+    return f"its mean is off by {error:.2g} sds of the truth (mean error)"
+
+
+def _spread(row: Row) -> str:
+    ratio = row.ref_sd_ratio
+    if ratio is None or SMALLEST_SD_RATIO <= ratio <= LARGEST_SD_RATIO:
+        return ""
+    if ratio == 0:
+        return "it has no uncertainty (sd ratio 0)"
+    size, words = (1 / ratio, "too small") if ratio < 1 else (ratio, "too large")
+    return f"its uncertainty is {size:.2g} times {words} (sd ratio {ratio:.2g})"
+
+
+def _weights(row: Row) -> str:
+    if row.pareto_k is None or row.pareto_k <= WORST_PARETO_K:
+        return ""
+    return f"its draws cannot be reweighted to the posterior (Pareto k {row.pareto_k:.2g})"
+
+
+def _rise(row: Row) -> str:
+    rise = row.estimate("bound_change")
+    if rise is None or rise.value - CLEAR * (rise.se or 0.0) <= RISE:
+        return ""
+    return f"its bound was still rising ({format_figure(rise)} nats in the last tenth: more steps)"

@@ -1,0 +1,1 @@
+"""Nonparametric posteriors: normalizing flows with shared parameters, regression, logistic regression."""

@@ -1,0 +1,179 @@
+"""The posterior bootstrap of regressions beside NUTS: a network, and logistic regression with heavy tails."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyro
+import torch
+from pyro import distributions as dist
+from torch import Tensor
+
+from data_loaders import Standardizer, load
+from data_loaders.splits import split_80_20
+from guides import AutoMeanField, PosteriorBootstrap
+from guides.bootstrap.base_measures import PredictiveBase
+from guides.posterior.draws import Posterior
+from guides.posterior.evaluate import function_values, observed_laws
+from guides.truth.mcmc import nuts
+from zoo.errors import FailedError
+from zoo.evaluation.distances import compare_functions
+from zoo.evaluation.metrics import predictive_figures
+from zoo.experiments.engine.declaration import Cell, stable_seed
+from zoo.fitting.problem import Problem, load_problem
+from zoo.fitting.svi import Fit, FitSettings
+from zoo.models.bnn import BNN
+
+#: A coefficient nearer to zero than this, in standardised units, counts as zero.
+NEAR_ZERO = 0.1
+
+
+# ------------------------------------------------------------------------------------------------- a network
+
+
+def network(cell: Cell) -> Mapping[str, float]:
+    """Scores of test rows, and distances from NUTS on the same rows in units of its sd."""
+    options = cell.options
+    problem = load_problem(cell.dataset, split=cell.trial)
+    model = BNN(problem.dataset.num_features, widths=(options["width"],))
+    truth = _reference(cell.dataset, cell.trial, cell.base_seed, *_sampling(cell), options["width"])
+    posterior, steps = (truth, {}) if cell.method == "nuts" else _fitted(cell, model, problem)
+    found = predictive_figures(
+        posterior.predictive(problem.x_test), problem.y_test, "regression", problem.scale.y_sd
+    )
+    figures = {name: estimate.value for name, estimate in found.items()} | steps
+    if cell.method != "nuts":
+        points = problem.x_test
+        chains = next(iter(truth.sites.values())).shape[0]
+        reference = truth.function(points)
+        by_chain = reference.reshape(chains, -1, *reference.shape[1:])
+        distances = compare_functions(by_chain, posterior.function(points)).figures()
+        figures |= {name: estimate.value for name, estimate in distances.items()}
+    return figures
+
+
+def _sampling(cell: Cell) -> tuple[int, int]:
+    return cell.options["warmup"], cell.options["nuts"]
+
+
+@functools.lru_cache(maxsize=1)
+def _reference(data: str, trial: int, seed: int, warmup: int, draws: int, width: int) -> Posterior:
+    """NUTS behind its gates, once for all methods that a process meets on the same rows.
+
+    :raises FailedError: when it does not pass
+    """
+    problem = load_problem(data, split=trial)
+    model = BNN(problem.dataset.num_features, widths=(width,))
+    x, y = (value.numpy() for value in problem.train)
+    return _sampled(model, (x, y), problem.x_test, warmup, draws, stable_seed("npl nuts", seed, data, trial))
+
+
+def _sampled(model: Callable, data: tuple, points: Tensor, warmup: int, draws: int, seed: int) -> Posterior:
+    def function(sites: dict[str, np.ndarray]) -> np.ndarray:
+        tensors = {name: torch.as_tensor(np.array(value)) for name, value in sites.items()}
+        values = function_values(observed_laws(model, tensors, points)).flatten(1)
+        scalars = [value[:, None] for value in tensors.values() if value.dim() == 1]
+        return torch.cat([values, *scalars], 1).numpy()
+
+    result = nuts(model.twin, data, function=function, warmup=warmup, draws=draws, seed=seed, progress=False)
+    if not result.passed:
+        raise FailedError(f"the reference failed: {result.reason}; take more than {draws} draws")
+    return result.posterior(model)
+
+
+def _fitted(cell: Cell, model: Callable, problem: Problem) -> tuple[Posterior, dict[str, float]]:
+    options = cell.options
+    if cell.method == "mean-field":
+        torch.manual_seed(cell.seed)
+        guide = AutoMeanField(model)
+        Fit(guide, model, problem.train, FitSettings(options["elbo_steps"], seed=cell.seed)).run()
+        return Posterior.from_guide(guide, options["draws"], seed=cell.seed), {}
+    loss = "mle" if cell.method == "bootstrap-mle" else "map"
+    process = {}
+    if cell.method == "bootstrap-prior":
+        base = PredictiveBase(model, (problem.x,), "y")
+        process = {
+            "concentration": options["alpha"] * problem.size, "base_measure": base,
+            "num_pseudo": options["pseudo"],
+        }  # fmt: skip
+    posterior = PosteriorBootstrap(model, loss=loss, **process).fit(
+        *problem.train,
+        num_draws=options["draws"],
+        steps=options["steps"],
+        lr=options["lr"],
+        seed=cell.seed,
+    )
+    return posterior, {"last_tenth": float(np.mean(posterior.info["last_tenth"]))}
+
+
+# ------------------------------------------------------------------------------------- logistic regression
+
+
+@dataclass(frozen=True)
+class HeavyLogistic:
+    """``w_j ~ t_2(0, 1)``: Gaussian given a precision Gamma(1, 1) of its own; a flat intercept, nearly.
+
+    Sites: ``w: [in]``, ``b: []``, observed ``y: [N]``.
+    """
+
+    in_features: int
+
+    def __call__(self, x: Tensor, y: Tensor | None = None) -> Tensor:
+        prior = dist.StudentT(2.0, x.new_zeros(self.in_features), 1.0).to_event(1)
+        output = x @ pyro.sample("w", prior) + pyro.sample("b", dist.Normal(x.new_zeros(()), 10.0))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Bernoulli(logits=output), obs=y)
+        return output
+
+    def twin(self, x, y=None):
+        """The same model in NumPyro."""
+        import jax.numpy as jnp
+        import numpyro
+        import numpyro.distributions as ndist
+
+        prior = ndist.StudentT(2.0, jnp.zeros(self.in_features), 1.0).to_event(1)
+        output = x @ numpyro.sample("w", prior) + numpyro.sample("b", ndist.Normal(0.0, 10.0))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", ndist.Bernoulli(logits=output), obs=y)
+        return output
+
+
+def logistic(cell: Cell) -> Mapping[str, float]:
+    """Scores of test rows of a random 80/20 split, and how many coefficients are near zero."""
+    options, split = cell.options, _labelled(cell.dataset, cell.trial)
+    x, y, x_test, y_test = split
+    model = HeavyLogistic(x.shape[1])
+    steps = {}
+    if cell.method == "nuts":
+        data = tuple(value.numpy() for value in (x, y))
+        posterior = _sampled(model, data, x_test, *_sampling(cell), cell.seed % 2**31)
+    elif cell.method == "mean-field":
+        guide = AutoMeanField(model)
+        Fit(guide, model, (x, y), FitSettings(options["elbo_steps"], seed=cell.seed)).run()
+        posterior = Posterior.from_guide(guide, options["draws"], seed=cell.seed)
+    else:
+        loss = "mle" if cell.method == "bootstrap-mle" else "map"
+        posterior = PosteriorBootstrap(model, loss=loss).fit(
+            x, y, num_draws=options["draws"], steps=options["steps"], lr=options["lr"], seed=cell.seed
+        )
+        steps = {"last_tenth": float(np.mean(posterior.info["last_tenth"]))}
+    found = predictive_figures(posterior.predictive(x_test), y_test, "binary")
+    w = posterior.draws()["w"]
+    return {
+        **{name: found[name].value for name in ("log_likelihood", "accuracy")},
+        "near_zero": (w.mean(0).abs() < NEAR_ZERO).double().mean().item(),
+        "sd": w.std(0).median().item(),
+        **steps,
+    }
+
+
+def _labelled(data: str, trial: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    whole = load(data, protocol="whole")
+    train, test = split_80_20(len(whole.y_train), trial)
+    x, y = whole.x_train, whole.y_train
+    scale = Standardizer.fit(x[train])
+    parts = scale.transform_x(x[train]), y[train], scale.transform_x(x[test]), y[test]
+    return tuple(torch.as_tensor(part, dtype=torch.float32) for part in parts)

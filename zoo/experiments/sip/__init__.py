@@ -1,0 +1,1 @@
+"""Posteriors over functions: the experiments of the sparse implicit processes."""

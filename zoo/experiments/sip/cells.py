@@ -1,0 +1,291 @@
+"""The cells: fit, predict, score, and leave what the pictures show."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributions import Distribution
+
+from data_loaders import LAWS
+from guides import AutoMeanField
+from guides.implicit import SparseImplicitProcess
+from guides.posterior.evaluate import function_values, observed_laws
+from guides.truth.mcmc import nuts
+from zoo.evaluation.known_laws import oracles
+from zoo.evaluation.metrics import crps, log_likelihood, rmse
+from zoo.experiments.engine.declaration import Cell
+from zoo.experiments.sip import problems
+from zoo.fitting.implicit import METHODS, WIDTHS
+from zoo.fitting.methods import Fitted, Method, Variational
+from zoo.fitting.problem import Problem
+from zoo.models.bnn import BNN
+from zoo.models.implicit_process import BNNProcess, LearnedNetwork
+
+#: Draws behind a prediction.
+DRAWS = 500
+#: Places of the pictures, draws of y at each, and functions of a prior.
+PLACES, DRAWN, FUNCTIONS = 200, 30, 15
+#: The network of the methods that are laws of weights.
+NETWORK = {"widths": (50,), "activation": "leaky-relu"}
+
+
+# ------------------------------------------------------------------------------------------------- the tables
+
+
+def table(cell: Cell) -> Mapping[str, float]:
+    """A method on an 80/20 split."""
+    problem = problems.split(cell.dataset, cell.trial)
+    fitted, seconds = fit(cell, problem)
+    law = fitted.predictor(DRAWS, cell.seed % 2**31)(problem.x_test)
+    return {**figures(law, problem), "change": change(fitted, problem.size), "cpu_seconds": seconds}
+
+
+def fit(cell: Cell, problem: Problem) -> tuple[Fitted, float]:
+    """The cell's method on a problem, and the CPU seconds that it took."""
+    method = method_of(cell.method)
+    settings = method.settings(problem.size, cell.seed % 2**31, steps=cell.options["steps"])
+    start = time.process_time()
+    fitted = method.fit(BNN(problem.x.shape[1], **NETWORK), problem.train, settings)
+    return fitted, time.process_time() - start
+
+
+def method_of(name: str) -> Method:
+    return Variational(AutoMeanField) if name == "mean-field" else METHODS[name]()
+
+
+def figures(law: Distribution, problem: Problem) -> dict[str, float]:
+    """RMSE, log likelihood and CRPS of the test rows, target in its own unit."""
+    arguments = law, problem.y_test.double(), problem.scale.y_sd
+    return {
+        "rmse": rmse(*arguments).value,
+        "log_likelihood": log_likelihood(*arguments).value,
+        "crps": crps(*arguments).value,
+    }
+
+
+def change(fitted: Fitted, rows: int) -> float:
+    """Mean loss of the last tenth of the steps minus that of the tenth before, nats a row."""
+    losses = np.asarray(fitted.losses)
+    tenth = max(1, len(losses) // 10)
+    return float(losses[-tenth:].mean() - losses[-2 * tenth : -tenth].mean()) / rows
+
+
+# --------------------------------------------------------------------------------------- one column: pictures
+
+
+def one_dimensional(cell: Cell) -> Mapping[str, float]:
+    """A method on a set of one column; leaves draws of y and of the prior on a grid."""
+    problem = problems.one_dimensional(cell.dataset, cell.trial)
+    if cell.method in ("true-law", "best-gaussian"):
+        return _oracle(cell, problem)
+    more: dict[str, float] = {}
+    prior = None
+    if cell.method.startswith("nuts"):
+        predictor, more = _nuts(cell, problem)
+    else:
+        fitted, more["cpu_seconds"] = fit(cell, problem)
+        predictor, more["change"] = fitted.predictor(DRAWS, cell.seed % 2**31), change(fitted, problem.size)
+        prior = getattr(fitted.closed_form, "prior", None)
+    _leave(cell, problem, predictor, prior)
+    return figures(predictor(problem.x_test), problem) | more
+
+
+def _oracle(cell: Cell, problem: Problem) -> Mapping[str, float]:
+    data = problem.dataset
+    law = oracles(LAWS[cell.dataset], torch.as_tensor(data.x_test[:, 0]))[cell.method]
+    arguments = law, torch.as_tensor(data.y_test)
+    names = ("rmse", "log_likelihood", "crps")
+    return {name: f(*arguments).value for name, f in zip(names, (rmse, log_likelihood, crps), strict=True)}
+
+
+def _nuts(cell: Cell, problem: Problem) -> tuple[Callable[[Tensor], Distribution], dict[str, float]]:
+    """Under the model's own prior, or under the one that a sparse implicit process has learned on the same
+    data, in which its weights are far from standardised.
+    """
+    model = BNN(1, **NETWORK)
+    if cell.method == "nuts-sip-prior":
+        process = BNNProcess(1, WIDTHS)
+        learned = METHODS["sip-bnn"]()
+        settings = learned.settings(problem.size, cell.seed % 2**31, steps=cell.options["steps"])
+        process.load_state_dict(learned.fit(model, problem.train, settings).closed_form.prior.state_dict())
+        model = LearnedNetwork(process)
+    points = problem.x_test[:: max(1, len(problem.x_test) // 100)]
+
+    def function(draws: Mapping[str, np.ndarray]) -> np.ndarray:
+        tensors = {name: torch.as_tensor(np.array(value)) for name, value in draws.items()}
+        return function_values(observed_laws(model, tensors, points, site="y")).numpy()
+
+    start = time.process_time()
+    found = nuts(
+        model.twin,
+        tuple(value.numpy() for value in problem.train),
+        function=function,
+        warmup=cell.options["warmup"],
+        draws=cell.options["draws"],
+        seed=cell.seed % 2**31,
+        retries=0,
+        progress=False,
+    )
+    posterior = found.posterior(model)
+    facts = {"max_rhat": found.diagnostics["max_rhat"], "cpu_seconds": time.process_time() - start}
+    return lambda x: posterior.predictive(x, site="y"), facts
+
+
+def _leave(cell: Cell, problem: Problem, predictor: Callable[[Tensor], Distribution], prior: object) -> None:
+    """``samples.npz`` in original units: ``x``, ``y [draws, places]``, ``prior [functions, places]``."""
+    data, scale = problem.dataset, problem.scale
+    x = np.linspace(data.x_train.min(), data.x_train.max(), PLACES)
+    inputs = problem.inputs(x[:, None])
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(cell.seed % 2**31)
+        y = predictor(inputs).sample((DRAWN,)).double().numpy()
+        drawn = np.empty((0, PLACES)) if prior is None else prior.draw(FUNCTIONS)(inputs).double().numpy()
+    arrays = {"y": scale.inverse_mean(y), "prior": scale.inverse_mean(drawn)}
+    rows = {"x_train": data.x_train[:, 0], "y_train": data.y_train}
+    np.savez_compressed(cell.folder / "samples.npz", x=x, **arrays, **rows)
+
+
+# -------------------------------------------------------------------------------------------- inducing inputs
+
+
+def inducing(cell: Cell) -> Mapping[str, float]:
+    """How inducing inputs move; leaves ``trajectories.npz``.
+
+    ``frozen``: 15 of them start at one place, and the posterior stays the point that it starts at; ``free``:
+    50 start at random rows, and everything is learned.
+    """
+    problem = problems.one_dimensional(cell.dataset, cell.trial)
+    torch.manual_seed(cell.seed % 2**31)
+    frozen, alpha = cell.setting == "frozen", cell.options["alpha"]
+    guide = SparseImplicitProcess(BNNProcess(1, WIDTHS), 15 if frozen else 50, alpha=alpha)
+    path: list[Tensor] = []
+
+    def start(fresh: SparseImplicitProcess) -> None:
+        if frozen:
+            middle = problem.x.median()
+            fresh.inducing.data = middle + 0.01 * torch.randn_like(fresh.inducing)
+            fresh.generator.requires_grad_(False)
+
+    def watch(step: int, fresh: SparseImplicitProcess) -> None:
+        if step == 1 or step % cell.options["every"] == 0:
+            path.append(fresh.inducing.detach().clone()[:, 0])
+
+    guide.fit(
+        problem.x,
+        problem.y,
+        steps=cell.options["steps"],
+        seed=cell.seed % 2**31,
+        on_start=start,
+        on_step=watch,
+    )
+    scale = problem.dataset.x_train.std()
+    places = torch.stack(path).double().numpy() * scale + problem.dataset.x_train.mean()
+    _leave(cell, problem, guide.predictive, guide.prior)
+    np.savez_compressed(cell.folder / "trajectories.npz", places=places, every=cell.options["every"])
+    return {
+        **figures(guide.predictive(problem.x_test), problem),
+        "spread_at_first": float(places[0].std()),
+        "spread_at_last": float(places[-1].std()),
+        "moved": float(np.abs(places[-1] - places[0]).mean()),
+        "retained_variance": guide.facts["retained_variance"],
+    }
+
+
+# ------------------------------------------------------------------------------------------------- large sets
+
+
+def large(cell: Cell) -> Mapping[str, float]:
+    """Figures of the test rows while the fit goes on; leaves ``curve.npz``: seconds of training alone, and
+    the three figures.
+    """
+    problem = problems.large(cell.dataset, cell.trial)
+    steps, looks = cell.options["steps"], cell.options["looks"]
+    torch.manual_seed(cell.seed % 2**31)
+    guide = METHODS[cell.method]().make(BNN(problem.x.shape[1], **NETWORK))
+    at = {int(step) for step in np.geomspace(min(100, steps), steps, looks)}
+    curve: list[tuple[float, ...]] = []
+    begun, aside = time.process_time(), 0.0
+
+    def look(step: int, fitted: object) -> None:
+        nonlocal aside
+        if step not in at:
+            return
+        paused = time.process_time()
+        with torch.random.fork_rng(devices=[]):
+            found = figures(_predictive(guide, problem.x_test), problem)
+        curve.append((paused - begun - aside, *found.values()))
+        aside += time.process_time() - paused
+
+    guide.fit(*problem.train, steps=steps, batch_size=100, seed=cell.seed % 2**31, on_step=look)
+    np.savez_compressed(cell.folder / "curve.npz", curve=np.array(curve))
+    seconds, *last = curve[-1]
+    return dict(zip(("rmse", "log_likelihood", "crps"), last, strict=True)) | {
+        "cpu_seconds": seconds,
+        "change": guide.change / problem.size,
+    }
+
+
+def _predictive(guide: object, x: Tensor) -> Distribution:
+    if hasattr(guide, "predictive"):
+        return guide.predictive(x)
+    return guide.posterior(100).predictive(x)
+
+
+# -------------------------------------------------------------------------------------------------- gradients
+
+
+def gradients(cell: Cell) -> Mapping[str, float]:
+    """Gradients of the data term and of the KL term with respect to the prior's parameters (``theta``) or
+    the inducing inputs, at the end of a fit; leaves ``gradients.npz``.
+
+    The KL term's by two ways: along the draws of the prior, as in training, and by central differences with
+    the same random numbers, of a few of them; the classifier is held fixed.
+    """
+    problem = problems.one_dimensional(cell.dataset, cell.trial)
+    torch.manual_seed(cell.seed % 2**31)
+    guide = SparseImplicitProcess(BNNProcess(1, WIDTHS, dtype=torch.float64), 50, alpha=1.0)
+    guide.fit(problem.x.double(), problem.y.double(), steps=cell.options["steps"], seed=cell.seed % 2**31)
+    parameters = list(guide.prior.parameters()) if cell.method == "theta" else [guide.inducing]
+
+    def terms() -> tuple[Tensor, Tensor]:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return guide.terms(problem.x.double(), problem.y.double())
+
+    data, divergence = (_flat(torch.autograd.grad(term, parameters, retain_graph=True)) for term in terms())
+    largest = data.abs().argsort(descending=True)[: cell.options["differences"]]
+    differences = torch.stack([_difference(parameters, int(i), lambda: terms()[1]) for i in largest])
+    np.savez_compressed(
+        cell.folder / "gradients.npz", data=data.numpy(), divergence=divergence.numpy(),
+        largest=largest.numpy(), differences=differences.numpy(),
+    )  # fmt: skip
+    return {
+        "data": data.square().mean().sqrt().item(),
+        "divergence": divergence.square().mean().sqrt().item(),
+        "largest_divergence": divergence.abs().max().item(),
+        "ratio": (data.square().mean() / divergence.square().mean()).sqrt().item(),
+        "by_differences": (differences - divergence[largest]).abs().max().item(),
+    }
+
+
+def _flat(parts: tuple[Tensor, ...]) -> Tensor:
+    return torch.cat([part.reshape(-1) for part in parts])
+
+
+def _difference(parameters: list[Tensor], place: int, value: Callable[[], Tensor], h: float = 1e-4) -> Tensor:
+    """Central difference of a value in one number of some parameters, which are counted through."""
+    for parameter in parameters:
+        if place < parameter.numel():
+            flat = parameter.data.view(-1)
+            ends = []
+            for sign in (1, -1):
+                flat[place] += sign * h
+                ends.append(value().detach())
+                flat[place] -= sign * h
+            return (ends[0] - ends[1]) / (2 * h)
+        place -= parameter.numel()
+    raise IndexError(place)

@@ -1,0 +1,180 @@
+"""The guides of :mod:`guides.implicit` as methods of the zoo."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from guides.implicit import (
+    AdversarialVariationalBayes,
+    FunctionalBNN,
+    GaussianProcess,
+    SaturationWarning,
+    SparseImplicitProcess,
+    VariationalImplicitProcess,
+)
+from guides.implicit.fitted import FittedGuide
+from zoo.budgets import STEPS
+from zoo.errors import FailedError
+from zoo.fitting.methods import Fitted, Watch
+from zoo.fitting.stored import Stored
+from zoo.fitting.svi import fitting
+from zoo.models.bnn import BNN
+from zoo.models.implicit_process import BNNProcess, NeuralSampler, posterior_network
+
+#: Inducing inputs of a sparse implicit process: as published for synthetic data, half of those for UCI sets.
+INDUCING = 50
+#: Hidden units of the priors and networks of functions, as published.
+WIDTHS = (50, 50)
+#: Functions of a variational implicit process.
+FUNCTIONS = 20
+
+
+@dataclass(frozen=True)
+class ImplicitSettings:
+    """:ivar lr: first learning rate; :ivar batch_size: rows of a step"""
+
+    steps: int
+    lr: float
+    batch_size: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Implicit(Stored):
+    """A guide that ``fit`` fills.
+
+    :ivar make: ``model -> guide``, for a fit; :ivar reopen: ``(file, model) -> guide``
+    :ivar batch_size: unless another is wished
+    :ivar of_functions: whether its law is one of functions, with a model of its own and a predictive
+        distribution in closed form; else its draws are of the model's sites
+    """
+
+    make: Callable[[Callable], FittedGuide]
+    reopen: Callable[[Path, Callable], FittedGuide]
+    batch_size: int = 100
+    lr: float = 5e-3
+    of_functions: bool = True
+    takes: Sequence[str] = ("steps", "lr", "batch-size")
+
+    def settings(
+        self,
+        rows: int,
+        seed: int,
+        *,
+        steps: int = STEPS,
+        lr: float | None = None,
+        batch_size: int | None = None,
+    ) -> ImplicitSettings:
+        return ImplicitSettings(steps, lr or self.lr, min(rows, batch_size or self.batch_size), seed)
+
+    def run(self, model: Callable, data: tuple, settings: ImplicitSettings, watch: Watch) -> FittedGuide:
+        advance = watch.start(settings.steps)
+        with torch.random.fork_rng(devices=[]), fitting(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", SaturationWarning)  # the summary says it
+            torch.manual_seed(settings.seed)  # of where a prior starts
+            try:
+                return self.make(model).fit(
+                    *data,
+                    steps=settings.steps,
+                    batch_size=settings.batch_size,
+                    lr=settings.lr,
+                    seed=settings.seed,
+                    on_step=lambda step, guide: advance(),
+                )
+            except ValueError as error:  # of data that a function cannot be learned from
+                raise FailedError(str(error)) from error
+
+    def read(self, path: Path, model: Callable) -> FittedGuide:
+        return self.reopen(path, model)
+
+    def fitted(self, model: Callable, found: FittedGuide) -> Fitted:
+        facts = found.facts
+        judged = f", classifier's loss {facts['classifier_loss']:.2g}" if "classifier_loss" in facts else ""
+        return Fitted(
+            found.posterior(2).model if self.of_functions else model,
+            draws=lambda n, seed: found.posterior(n, seed).draws(),
+            num_parameters=sum(p.numel() for p in found.parameters() if p.requires_grad),
+            seconds=facts["seconds"],
+            summary=f"{facts['steps']} steps in {facts['seconds']:.1f} s; the last tenth changed the loss by "
+            f"{found.change:.2g} nats{judged}",
+            losses=found.losses,
+            closed_form=found if self.of_functions else None,
+        )
+
+
+def alpha_for(model: Callable) -> float:
+    """As published: 1 for functions of one column, which learns branches too, 1/2 for more."""
+    return 1.0 if model.in_features == 1 else 0.5
+
+
+def sparse_implicit_process(make_prior: Callable[[BNN], torch.nn.Module], lr: float = 5e-3) -> Implicit:
+    """With the prior that a model of the zoo is given in place of its own."""
+
+    def make(model: BNN) -> SparseImplicitProcess:
+        return SparseImplicitProcess(
+            make_prior(model), INDUCING, alpha=alpha_for(model), noise_scale=model.noise_scale
+        )
+
+    return Implicit(make, lambda path, model: SparseImplicitProcess.load(path, make_prior(model)), lr=lr)
+
+
+def bnn_prior(model: BNN) -> BNNProcess:
+    return BNNProcess(model.in_features, WIDTHS)
+
+
+def neural_sampler(model: BNN) -> NeuralSampler:
+    return NeuralSampler(model.in_features, WIDTHS)
+
+
+def shared_prior(model: BNN) -> BNNProcess:
+    """A mean and an sd for all weights of a layer: with those of single weights VIP overfits wildly."""
+    return BNNProcess(model.in_features, WIDTHS, sharing="layer")
+
+
+def gaussian_process(model: BNN) -> GaussianProcess:
+    return GaussianProcess(model.in_features)
+
+
+def variational_implicit_process() -> Implicit:
+    def make(model: BNN) -> VariationalImplicitProcess:
+        return VariationalImplicitProcess(
+            shared_prior(model), FUNCTIONS, alpha=alpha_for(model), noise_scale=model.noise_scale
+        )
+
+    return Implicit(make, lambda path, model: VariationalImplicitProcess.load(path, shared_prior(model)))
+
+
+def functional_bnn(make_prior: Callable[[BNN], torch.nn.Module]) -> Implicit:
+    def network(model: BNN) -> BNNProcess:
+        return posterior_network(model.in_features, WIDTHS)
+
+    def make(model: BNN) -> FunctionalBNN:
+        return FunctionalBNN(network(model), make_prior(model), noise_scale=model.noise_scale)
+
+    def reopen(path: Path, model: BNN) -> FunctionalBNN:
+        return FunctionalBNN.load(path, network(model), make_prior(model))
+
+    return Implicit(make, reopen, batch_size=20)
+
+
+def adversarial(alpha: Callable[[Callable], float]) -> Implicit:
+    def make(model: Callable) -> AdversarialVariationalBayes:
+        return AdversarialVariationalBayes(model, alpha=alpha(model))
+
+    return Implicit(make, AdversarialVariationalBayes.load, of_functions=False)
+
+
+METHODS: dict[str, Callable[[], Implicit]] = {
+    "sip-bnn": lambda: sparse_implicit_process(bnn_prior),
+    "sip-ns": lambda: sparse_implicit_process(neural_sampler, lr=1e-3),
+    "vip": variational_implicit_process,
+    "fbnn-bnn": lambda: functional_bnn(shared_prior),
+    "fbnn-gp": lambda: functional_bnn(gaussian_process),
+    "avb": lambda: adversarial(lambda model: 0.0),
+    "aadm": lambda: adversarial(alpha_for),
+}

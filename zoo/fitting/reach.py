@@ -1,0 +1,52 @@
+"""How far a fit can go with its steps, and whether it has arrived.
+
+Adam moves a number by at most the sum of its learning rates: half of the first one times the steps, where the
+rate falls along a half cosine.  A fit whose sum is too small reports where it started.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from zoo.evaluation.estimates import Estimate
+
+#: How far kinds of parameters may have to go: inclusion logits from "surely in" to "surely out", logarithms
+#: of sds from a start well below the prior's sd up to it, or down to what many rows determine.
+REACHES: Mapping[str, float] = {"logits": 30.0, "rate_logits": 10.0, "log_scale": 10.0, "z_log_scale": 10.0}
+#: Above this rate a step is mostly noise, however few there are.
+HIGHEST_RATE = 0.1
+#: The last part of a fit, as a share of its summed learning rates, and how many of its steps stand for a
+#: place in it.
+LAST, WINDOW = 0.1, 0.05
+
+
+def own_rates(lr: float, steps: int) -> dict[str, float]:
+    """Factors by which kinds of parameters need a higher rate than ``lr`` (for ``FlatGuide.optimizer``), so
+    that each can go as far as it may have to in so many steps; never below 1.
+    """
+    highest = max(1.0, HIGHEST_RATE / lr)
+    return {name: min(max(1.0, 2 * reach / (steps * lr)), highest) for name, reach in REACHES.items()}
+
+
+def last_change(losses: Sequence[float], rates: Sequence[float]) -> Estimate:
+    """How much the bound rose in the last tenth of the learning, and the standard error of that, nats.
+
+    The learning is counted in learning rates: of a half cosine the last tenth begins after 0.6 of the steps.
+    Counted in steps it would not move at all, wherever it stood, for the rate is next to zero by then.
+
+    :param losses: minus the bound, of every step
+    :param rates: of the same steps
+    :raises ValueError: without a step
+    """
+    if not len(losses) or len(losses) != len(rates):
+        raise ValueError(f"{len(losses)} losses and {len(rates)} learning rates")
+    done = np.cumsum(rates)
+    begin = int(np.searchsorted(done, (1 - LAST) * done[-1]))
+    width = max(1, round(WINDOW * len(losses)))
+    start = max(0, begin - width // 2)
+    before, after = (np.asarray(part) for part in (losses[start : start + width], losses[-width:]))
+    se = math.sqrt(sum(part.var(ddof=1) / len(part) for part in (before, after))) if width > 1 else None
+    return Estimate(float(before.mean() - after.mean()), se)
