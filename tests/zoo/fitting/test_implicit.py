@@ -28,7 +28,9 @@ def _small(monkeypatch):
     monkeypatch.setattr(implicit, "WIDTHS", (6,))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name == "fbnn-bnn" else name for name in NAMES]
+)
 def test_fitted_kept_and_read_again(name, tmp_path):
     method, model = GUIDES[name].method, BNN(2, widths=(4,))
     settings = method.settings(len(X), seed=3, steps=4)

@@ -97,6 +97,11 @@ def test_float64_inputs():
 
 
 def test_refusals():
+    for make in (BNNProcess, NeuralSampler):
+        with pytest.raises(ValueError, match=r"widths\[1\] must be a positive whole number, got 0"):
+            make(1, (3, 0))
+        with pytest.raises(ValueError, match=r"process of 2 column\(s\) needs x \[N, 2\], got \[5, 1\]"):
+            make(2).draw(3)(torch.zeros(5, 1))
     with pytest.raises(ValueError, match="sharing"):
         BNNProcess(2, sharing="none")
     with pytest.raises(ValueError, match="bias_scale"):

@@ -42,7 +42,9 @@ def run(name: str, folder, method="sip-bnn", setting="default", dataset="piecewi
     return Record(cell, "ok", found, 1.0, folder)
 
 
-@pytest.mark.parametrize("method", ["sip-bnn", "fbnn-gp", "aadm", "mean-field", "true-law"])
+@pytest.mark.parametrize(
+    "method", ["sip-bnn", pytest.param("fbnn-gp", marks=pytest.mark.slow), "aadm", "mean-field", "true-law"]
+)
 def test_toy(method, tmp_path):
     record = run("toy", tmp_path, method)
     if method == "true-law":
