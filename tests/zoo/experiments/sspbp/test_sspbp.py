@@ -282,6 +282,7 @@ def test_figures_are_of_the_mixture_with_its_spike_at_the_mean_of_the_targets():
 # ----------------------------------------------------------------------------------------------- replay
 
 
+@pytest.mark.slow
 def test_the_stream_is_drawn_as_the_program_draws_it():
     """From its seed: the test rows, then for each method its means layer by layer, and 40 orders."""
     rng = np.random.RandomState(0x79B7BFF4)
