@@ -53,8 +53,8 @@ def test_warnings_name_their_figure():
     assert verdict(rows) == [
         "narrow is not told apart from the truth by its predictions (log-likelihood -0.100 ± 0.060 nats a "
         "test point), its mean is off by 1.2 sds of the truth (mean error), its uncertainty is 3 times too "
-        "small (sd ratio 0.33), its draws cannot be reweighted to the posterior (Pareto k 4.1), its bound was "
-        "still rising (2.00 ± 0.50 nats in the last tenth: more steps)."
+        "small (sd ratio 0.33), its draws cannot be reweighted to the posterior (Pareto k 4.1), its bound "
+        "was still rising (2.00 ± 0.50 nats in the last tenth: more steps)."
     ]
 
 
