@@ -184,7 +184,12 @@ class Contrast:
         self._law: Diagonal | Correlated | None = None
 
     def step(self, w: Tensor) -> None:
-        """Follows ``q`` by one step, on its draws ``w: [S, D]``."""
+        """Follows ``q`` by one step, on its draws ``w: [S, D]``.
+
+        :raises ValueError: for draws that are not finite
+        """
+        if not w.isfinite().all():
+            raise ValueError("draws of the posterior must be finite")
         # of this very batch: moments that lag behind q would push it on the way that it goes
         self._law = contrast_law(w).of(w.detach())
         white = self._law.whiten(w)

@@ -20,7 +20,7 @@ from guides.core.svi import shuffled_epochs
 from guides.implicit.conditional import Conditional, InducingMoments
 from guides.implicit.discriminator import DiscriminatorKL, SaturationWarning
 from guides.implicit.energy import check_alpha, gaussian_log_power, power_mean
-from guides.implicit.fitted import Course, FittedGuide, check_regression, json_safe
+from guides.implicit.fitted import Course, FittedGuide, check_regression, json_safe, remembered
 from guides.implicit.generator import Generator
 from guides.implicit.processes import DrawnLaw, Functions, FunctionSite, ImplicitProcess
 from guides.posterior.draws import Posterior
@@ -334,11 +334,11 @@ class SparseImplicitProcess(FittedGuide):
         """
         functions, moments = self._prior_functions(seed)
         noise = self.noise_variance
+        given = remembered(lambda x: moments.conditional(functions(x)))
         law = DrawnLaw(lambda count: self.prior.draw(count)(self.inducing.detach()).double())
 
         def model(x: Tensor, y: Tensor | None = None) -> Tensor:
-            u = pyro.sample("u", law)
-            conditional = moments.conditional(functions(x))
+            u, conditional = pyro.sample("u", law), given(x)
             mean = conditional.offset + u @ conditional.weights
             with pyro.plate("data", len(x)):
                 pyro.sample("y", dist.Normal(mean, (conditional.variance + noise).sqrt()), obs=y)

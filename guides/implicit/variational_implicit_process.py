@@ -17,7 +17,7 @@ from torch.distributions import Normal
 from guides.core.checks import check_numbers
 from guides.core.svi import shuffled_epochs
 from guides.implicit.energy import check_alpha, gaussian_log_power
-from guides.implicit.fitted import Course, FittedGuide, check_regression, json_safe
+from guides.implicit.fitted import Course, FittedGuide, check_regression, json_safe, remembered
 from guides.implicit.processes import Functions, FunctionSite, ImplicitProcess
 from guides.posterior.draws import Posterior
 
@@ -207,11 +207,12 @@ class VariationalImplicitProcess(FittedGuide):
         ``a: [S]``.
         """
         scale, functions = self.noise_variance**0.5, self._functions()
+        features = remembered(lambda x: centred(functions(x)))
 
         def model(x: Tensor, y: Tensor | None = None) -> Tensor:
             zeros = torch.zeros(self.settings.num_functions, dtype=torch.float64, device=x.device)
             a = pyro.sample("a", dist.Normal(zeros, 1.0).to_event(1))
-            mean, phi = centred(functions(x).detach())
+            mean, phi = features(x)
             output = mean + a @ phi
             with pyro.plate("data", len(x)):
                 pyro.sample("y", dist.Normal(output, scale), obs=y)

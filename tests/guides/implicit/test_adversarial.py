@@ -12,6 +12,7 @@ import torch
 from pyro import distributions as dist
 
 from guides import UnsupportedSiteError
+from guides.core.svi import DivergenceError
 from guides.implicit import AADM, AdversarialVariationalBayes
 from guides.implicit.moments import contrast_law
 from guides.implicit.weight_sites import WeightSites, scores
@@ -98,6 +99,12 @@ def test_minibatches():
     guide = AADM(BNN(2, widths=(4,)), num_samples=4, hidden=(5,)).fit(x, y, steps=5, batch_size=10)
     assert len(guide.losses) == 5
     assert guide.posterior(3).info["method"] == "AADM"
+
+
+def test_divergence_names_the_step():
+    guide = AADM(regression, num_samples=20, hidden=(5,))
+    with pytest.raises(DivergenceError, match="step [1-9].*lower the learning rate"):
+        guide.fit(x, y, steps=100, lr=1e30)
 
 
 def test_refusals(tmp_path):

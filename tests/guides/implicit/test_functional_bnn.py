@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.distributions import MultivariateNormal
 
+from guides.core.svi import DivergenceError
 from guides.implicit import FunctionalBNN, GaussianProcess, VariationalImplicitProcess
 from guides.implicit.evidence import fit_by_evidence, log_evidence, moments
 from zoo.models import BNNProcess
@@ -129,6 +130,13 @@ def test_posterior_and_file(tmp_path):
         FunctionalBNN.load(tmp_path / "fit", network(), GaussianProcess(1))
     with pytest.raises(ValueError, match="of a FunctionalBNN, not of a Variational"):
         VariationalImplicitProcess.load(tmp_path / "fit", network())
+
+
+def test_divergence_names_the_step():
+    for options in ({"lr": 1e30}, {"prior_lr": 1e30, "prior_steps": 50}):
+        guide = FunctionalBNN(network(), GaussianProcess(1), num_samples=10)
+        with pytest.raises(DivergenceError, match="lower"):
+            guide.fit(X, Y, steps=100, batch_size=10, **{"prior_steps": 1, **options})
 
 
 def test_refusals():

@@ -15,6 +15,7 @@ from torch.distributions import MixtureSameFamily, Normal
 
 from guides.core.svi import DivergenceError
 from guides.implicit import SaturationWarning, SparseImplicitProcess
+from guides.implicit.fitted import remembered
 from guides.posterior import Posterior
 from zoo.models import BNNProcess, NeuralSampler
 
@@ -158,6 +159,17 @@ def test_posterior_answers_like_the_guide(tmp_path):
     again = Posterior.load(tmp_path / "fit.nc", posterior.model)
     assert again.info == posterior.info
     torch.testing.assert_close(again.predictive(X).mean, law.mean)
+
+
+def test_runs_at_the_same_inputs_share_their_moments():
+    asked = []
+    twice = remembered(lambda x: asked.append(x) or 2 * x)
+    a, b = torch.ones(2), torch.ones(2)
+    assert torch.equal(twice(a), twice(a))
+    assert len(asked) == 1
+    twice(b)
+    twice(a)
+    assert len(asked) == 3
 
 
 def test_posterior_has_no_prior_density():

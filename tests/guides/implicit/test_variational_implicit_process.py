@@ -9,6 +9,7 @@ import pytest
 import torch
 from pyro import distributions as dist
 
+from guides.core.svi import DivergenceError
 from guides.implicit import VariationalImplicitProcess
 from guides.posterior import log_joint
 from guides.truth import conjugate_linear_regression
@@ -125,6 +126,11 @@ def test_any_pyro_model():
     guide = VariationalImplicitProcess(wave, 5, site="wave").fit(X, Y, steps=2)
     assert guide.predictive(X).mean.isfinite().all()
     torch.testing.assert_close(guide.features(X)[1][:, 3:9], guide.features(X[3:9])[1])
+
+
+def test_divergence_names_the_step():
+    with pytest.raises(DivergenceError, match="step [0-9]+: .*lower the learning rate"):
+        VariationalImplicitProcess(network()).fit(X, Y, steps=50, lr=1e6)
 
 
 def test_refusals():

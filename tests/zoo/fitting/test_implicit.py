@@ -23,7 +23,8 @@ Y = X[:, 0] - X[:, 1]
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
-    monkeypatch.setattr(implicit, "INDUCING", 5)
+    for name in ("INDUCING", "INDUCING_OF_MORE"):
+        monkeypatch.setattr(implicit, name, 5)
     monkeypatch.setattr(implicit, "WIDTHS", (6,))
 
 

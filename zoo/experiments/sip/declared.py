@@ -143,8 +143,8 @@ EXPERIMENTS = (
     Experiment(
         name="sip/uci",
         summary="Eight data sets, seven methods, random 80/20 splits; average ranks in ranks.md (the "
-        "published table 1).  mean-field is the published BBB (VI); all with 50 inducing inputs, batches "
-        "of 100 (fBNN: 20) and what the scoreboard takes.",
+        "published table 1).  mean-field is the published BBB (VI); SIP with 50 inducing inputs, "
+        "batches of 100 (fBNN: 20), and what else the scoreboard takes.",
         source=_in_pictures("Table 1; supplement, Tables 1 to 3"),
         run=Deferred("sip.cells", "table"),
         metrics={**FIGURES, **CHANGE, **SECONDS},

@@ -25,7 +25,8 @@ TINY = {"steps": 4, "every": 2, "alpha": 1.0, "looks": 2, "differences": 2, "war
 def _small(monkeypatch):
     for module in (implicit, cells):
         monkeypatch.setattr(module, "WIDTHS", (5,))
-    monkeypatch.setattr(implicit, "INDUCING", 5)
+    for name in ("INDUCING", "INDUCING_OF_MORE"):
+        monkeypatch.setattr(implicit, name, 5)
     monkeypatch.setattr(cells, "NETWORK", {"widths": (4,)})
 
 
