@@ -22,7 +22,7 @@ from zoo.models.edge_graph import EdgeGraphModel
 
 NEEDS_MIRROR = pytest.mark.skipif("ZOO_DATA" not in os.environ, reason="ZOO_DATA is not set: no real files")
 BY_NAME = {experiment.name: experiment for experiment in EXPERIMENTS}
-OPTIONS = {"graphs": 20, "epochs": 1, "lr": 5e-3, "window": 5, "lowest": 3, "highest": 8}
+OPTIONS = {"graphs": 20, "epochs": 1, "lr": 5e-3, "batch": 8, "window": 5, "lowest": 3, "highest": 8}
 
 
 @pytest.fixture
