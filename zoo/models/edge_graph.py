@@ -86,9 +86,9 @@ class EdgeGraphModel(nn.Module):
     """Growing graphs with loops and repeated edges.
 
     :param state: d, numbers a node
-    :param aggregation: of the messages that a node receives: their sum, as in the dissertation, whose
-        gradients explode in graphs with many repeated edges; their mean, which does not tell how many there
-        are; or their mean times ``log(1 + number)``
+    :param aggregation: of the messages that a node receives: their mean times ``log(1 + number)``; their
+        mean, which does not tell how many there are; or their sum, as in the dissertation, whose gradients
+        explode in graphs with many repeated edges
     :param timed: whether a message is weighed by a function of ``1 / (age of its edge + 1)``, the age in
         units of :attr:`unit`
     :param window: messages pass along the last so many edges only
@@ -103,7 +103,7 @@ class EdgeGraphModel(nn.Module):
         self,
         *,
         state: int = 16,
-        aggregation: Aggregation = "mean",
+        aggregation: Aggregation = "log",
         timed: bool = False,
         window: int | None = None,
         sees_end: bool = False,

@@ -35,7 +35,7 @@ def trained(
 ) -> tuple[EdgeGraphModel, GraphFit]:
     """The edge model of a cell."""
     model = EdgeGraphModel(
-        aggregation="log" if cell.method == "ours_log" else "mean",
+        aggregation="mean" if cell.method == "ours_mean" else "log",
         timed=cell.method == "ours_time",
         seed=cell.seed,
     )

@@ -20,7 +20,7 @@ LABELS = {
     "process": "Hollywood process",
     "ours_no_time": "edge model",
     "ours_time": "edge model with time",
-    "ours_log": "edge model, log of number",
+    "ours_mean": "edge model, mean of messages",
 }
 
 
