@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from guides.bootstrap.base_measures import BaseMeasure, Rows, base_for
 from guides.bootstrap.posterior_bootstrap import PosteriorBootstrap
 from guides.bootstrap.weighted_loss import Parameters, WeightedLoss
-from guides.bootstrap.weights import check_process, dirichlet_weights
+from guides.bootstrap.weights import check_process, dirichlet_weights, stream_seed
 from guides.core.sites import initial_value
 from guides.core.svi import DivergenceError
 from guides.flows.weighted_batch_norm import weighted_rows
@@ -41,8 +41,6 @@ WEIGHT_DECAY = 1e-6
 TOGETHER = 100
 #: Pseudo-observations that pass the shared parameters at a time: what a cache holds.
 PASSING = 4000
-#: The draws' random numbers are none of the training's, whatever the seeds.
-_OTHER_STREAM = 1 << 33
 #: Iterations of the inner optimisation in a step of the training, from where the last step ended.
 INNER = 10
 
@@ -271,7 +269,8 @@ class SharedParameterBootstrap:
         :raises ValueError: rows that are not finite, fewer than two, a base measure that does not fit them
         :raises DivergenceError: a RuntimeError, when a loss is not finite
         """
-        training, generator = training or Training(), torch.Generator().manual_seed(seed)
+        training = training or Training()
+        generator = torch.Generator().manual_seed(stream_seed("laws", seed))
         found: list[tuple[Progress, dict]] = []
         with pyro.get_param_store().scope(), poutine.block(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -324,7 +323,7 @@ class SharedPosterior:
                 self.model, process.concentration, base, process.num_pseudo or None
             )
             with frozen(self.model):
-                return bootstrap.fit(*self.args, num_draws=num_draws, seed=_OTHER_STREAM + seed).draws()
+                return bootstrap.fit(*self.args, num_draws=num_draws, seed=stream_seed("draws", seed)).draws()
         return local_draws(self.model, self.laws, num_draws, seed)
 
     def posterior(self, num_draws: int = 100, seed: int = 0) -> Posterior:
@@ -334,7 +333,7 @@ class SharedPosterior:
 
 def local_draws(model: ClosedForm, laws: Laws, num_draws: int, seed: int = 0) -> Parameters:
     """Of a model with a closed form.  Rows pass the shared parameters once, for all draws."""
-    generator, parts = torch.Generator().manual_seed(_OTHER_STREAM + seed), []
+    generator, parts = torch.Generator().manual_seed(stream_seed("draws", seed)), []
     with torch.no_grad():
         z = model.encode(*laws.rows)[0]
         for count in _batches(num_draws):

@@ -33,6 +33,7 @@ from guides.core.svi import DivergenceError
 from guides.posterior.files import write_atomically
 from zoo.errors import FailedError
 from zoo.models.normalizing_flow import FlowDensity
+from zoo.seeds import stable_seed
 
 #: Steps of the pre-training towards the identity, and its random rows; Ott (2022), appendix B.
 IDENTITY_STEPS, IDENTITY_ROWS = 1000, 1000
@@ -185,11 +186,11 @@ def weighted_bootstrap(
     on_flow: Callable[[], None] = lambda: None,
 ) -> FittedDensity:
     """As many flows as draws, each trained with weights of its own (Ott 2022, algorithm 2)."""
-    generator = torch.Generator().manual_seed(effort.seed)
+    generator = torch.Generator().manual_seed(stable_seed("weights", effort.seed))
     weights = dirichlet_weights(effort.draws, len(rows.train), 0, 0.0, generator).to(rows.train)
     members, steps = [], 0
     for b in range(effort.draws):
-        own = Effort(effort.training, effort.restarts, 1, effort.seed + 1000 * b)
+        own = Effort(effort.training, effort.restarts, 1, stable_seed("member", effort.seed, b))
         found = _constant(rows, shape, own, weights[b], mean)
         members += found.members
         steps += found.info["steps"]
@@ -218,10 +219,10 @@ def shared_bootstrap(
     laws = Laws(parts, concentration, base, num_pseudo if concentration else 0)
 
     def stream(start: int) -> Iterator[Law]:
-        return laws.stream(torch.Generator().manual_seed(effort.seed + start))
+        return laws.stream(torch.Generator().manual_seed(stable_seed("laws", effort.seed, start)))
 
     flow, progress = _best(rows, shape, effort, stream, mean, on_step)
-    sites = local_draws(flow, laws, effort.draws, effort.seed) if mean else _zero(flow)
+    sites = local_draws(flow, laws, effort.draws, stable_seed("draws", effort.seed)) if mean else _zero(flow)
     return FittedDensity([(flow, sites)], {**_about(progress), "losses": progress.losses})
 
 
@@ -252,7 +253,7 @@ def _best(
     found: list[tuple[FlowDensity, Progress]] = []
     with torch.random.fork_rng(devices=[]):
         for start in range(effort.restarts):
-            torch.manual_seed(effort.seed + start)
+            torch.manual_seed(stable_seed("start", effort.seed, start))
             flow = shape.build(rows.train)
             local = None if mean else (lambda weights, z, flow=flow: _zero(flow, batch=False))
             objective = InClosedForm(flow, (rows.validation,), local)

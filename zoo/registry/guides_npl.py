@@ -27,6 +27,7 @@ ENTRIES = (
         model="bnn",
         code="guides.PosteriorBootstrap(model, loss='map').fit(x, y)",
         refuses=refuses_spikes,
+        called=("bootstrap-mle", "bootstrap-map", "bootstrap-prior"),
         note="another posterior: of the law of the data, not of the model",
         card=Card(
             law="W ~ Dirichlet(1 .. 1);  w_b = argmax sum_i W_i log p(y_i | x_i, w) + log p(w) / n",

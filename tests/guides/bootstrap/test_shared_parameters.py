@@ -21,7 +21,7 @@ from guides.bootstrap.shared_parameters import (
     local_draws,
     train,
 )
-from guides.bootstrap.weights import dirichlet_weights
+from guides.bootstrap.weights import dirichlet_weights, stream_seed
 from guides.core.svi import DivergenceError
 from zoo.models.normalizing_flow import FlowDensity
 
@@ -97,7 +97,7 @@ def test_draws_are_minimisers_of_their_weighted_losses():
     """With pseudo-observations, against one draw at a time."""
     x, laws = rows(), Laws((rows(),), 10.0, GaussianBase(rows()), 20)
     found = local_draws(Affine(2), laws, 3, seed=5)["mean"]
-    weights, (pseudo,) = laws.draw(3, torch.Generator().manual_seed((1 << 33) + 5))
+    weights, (pseudo,) = laws.draw(3, torch.Generator().manual_seed(stream_seed("draws", 5)))
     for b in range(3):
         torch.testing.assert_close(found[b], weights[b] @ torch.cat([x, pseudo[b]]))
 
@@ -137,7 +137,7 @@ def test_shared_scales_are_the_expected_weighted_ones(model):
     expected = (x.var(0, False) * 60 / 61).log() / 2
     torch.testing.assert_close(made.log_scale.detach(), expected, rtol=0, atol=0.06)
     sites = fitted.sites(40, seed=2)["mean"]
-    weights = dirichlet_weights(40, 60, 0, 0.0, torch.Generator().manual_seed((1 << 33) + 2))
+    weights = dirichlet_weights(40, 60, 0, 0.0, torch.Generator().manual_seed(stream_seed("draws", 2)))
     torch.testing.assert_close(sites, weights @ (x * torch.exp(-made.log_scale.detach())), rtol=0, atol=2e-3)
 
 
@@ -202,6 +202,20 @@ def test_a_posterior_like_every_other(tmp_path):
     again = type(posterior).load(tmp_path / "fit.nc", posterior.model)
     assert torch.equal(again.draws()["mean"], posterior.draws()["mean"])
     assert again.info["method"] == "shared-parameter-bootstrap"
+
+
+def test_draws_are_none_of_the_trainings():
+    """With one seed for both."""
+    x, seen = rows(), []
+
+    class Watched(Affine):
+        def local(self, weights, z):
+            seen.append(weights.reshape(-1, len(x))[0])
+            return super().local(weights, z)
+
+    SharedParameterBootstrap(Watched(2)).fit(x, training=Training(steps=3), seed=4).sites(1, seed=4)
+    assert len(seen) >= 4
+    assert all((seen[-1] - other).abs().max() > 1e-3 for other in seen[:-1])
 
 
 # ------------------------------------------------------------------------------------------------- refusals

@@ -107,6 +107,9 @@ EXPERIMENTS = (
         methods=("ml", "narrow", "wide"),
         settings=("0", "1", "100"),
         exists=lambda dataset, method, setting: method != "ml" or setting == "0",
+        notes={
+            ("*", "narrow", "0", "*"): "as wide 0: no base measure; another seed"
+        },
         quick=Effort(trials=1, cost="1 minute", options={**_TRAINED, "restarts": 1, "steps": 300}),
         full=Effort(trials=4, cost="5 minutes on 2 cores", options={**_TRAINED, "restarts": 5}),
         finish=draw_clouds,

@@ -22,10 +22,11 @@ from guides.truth.mcmc import nuts
 from zoo.errors import FailedError
 from zoo.evaluation.distances import compare_functions
 from zoo.evaluation.metrics import predictive_figures
-from zoo.experiments.engine.declaration import Cell, stable_seed
+from zoo.experiments.engine.declaration import Cell
 from zoo.fitting.problem import Problem, load_problem
 from zoo.fitting.svi import Fit, FitSettings
 from zoo.models.bnn import BNN
+from zoo.seeds import stable_seed
 
 #: A coefficient nearer to zero than this, in standardised units, counts as zero.
 NEAR_ZERO = 0.1
