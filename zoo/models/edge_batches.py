@@ -19,8 +19,9 @@ from zoo.errors import UserError
 
 #: Numbers that a batch may keep at once (4 bytes each, 400 MB), and a single graph (2 GB).
 MOST_NUMBERS, MOST_OF_ONE = 100_000_000, 500_000_000
-#: Numbers that are kept for a node and a step, about, beside its row of the adjacency matrix.
-A_NODE = 300
+#: Numbers that are kept for a node and a step, about, beside its row of the adjacency matrix; and for a pair
+#: of edges, of which the earlier one sends when the later one has come.
+A_NODE, A_PAIR = 400, 6
 
 
 @dataclass(frozen=True)
@@ -207,5 +208,6 @@ def batches(graphs: Sequence[EdgeList], size: int) -> Iterator[list[int]]:
 
 
 def _numbers(graph: EdgeList) -> int:
-    """That are kept for the gradient of one graph: an upper bound."""
-    return len(graph) * graph.num_nodes * (graph.num_nodes + A_NODE)
+    """That are kept for the gradient of one graph, about."""
+    nodes = np.maximum.accumulate(graph.edges.max(1)) + 1
+    return int((nodes * (nodes + A_NODE)).sum()) + A_PAIR * len(graph) ** 2

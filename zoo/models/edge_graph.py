@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from pyro import distributions as dist
 from torch import Tensor, nn
 
-from data_loaders.edge_lists import EdgeList
+from data_loaders.edge_lists import EdgeList, edge_list
 from zoo.errors import UserError
 from zoo.models.edge_batches import Plan, batches
 from zoo.models.graph_states import fitted, folded, joined_to, round_of_messages, whole_graph
@@ -40,6 +40,22 @@ class Choices(NamedTuple):
 
     sender: Tensor
     recipient: Tensor
+    sent: Tensor
+    received: Tensor
+
+
+class Features(NamedTuple):
+    """What the last layers of the heads see of a batch.
+
+    :ivar hidden: head -> ``[C, HIDDEN]``, or ``[R, HIDDEN]`` of new nodes
+    :ivar senders, recipients: ``[R, K]``, candidates: places in nodes, new ones and nothing, one after the
+        other
+    :ivar sent, received: ``[R]``, which of them was chosen
+    """
+
+    hidden: dict[str, Tensor]
+    senders: Tensor
+    recipients: Tensor
     sent: Tensor
     received: Tensor
 
@@ -136,6 +152,12 @@ class EdgeGraphModel(nn.Module):
                 found[place] = value
         return torch.stack(found)
 
+    def log_prob_of_orders(self, orders: Tensor) -> Tensor:
+        """Of the edges of a graph in several orders ``[S, m, 2]``, any labels, one unit of time apart:
+        ``[S]``; what guides over orders ask for (:mod:`guides.variational.orderings`).
+        """
+        return self.log_prob([edge_list(order) for order in orders.numpy()])
+
     def log_prob_of_batch(self, graphs: Sequence[EdgeList], last: LastLayers | None = None) -> Tensor:
         """As :meth:`log_prob`, all at once."""
         plan = Plan.of(graphs)
@@ -146,30 +168,38 @@ class EdgeGraphModel(nn.Module):
 
     def choices(self, plan: Plan, last: LastLayers | None = None) -> Choices:
         """Logits of all choices of a batch."""
+        return self.scored(self.features(plan), last)
+
+    def features(self, plan: Plan) -> Features:
+        """What the last layers see: it does not hang on them."""
         nodes, whole, whole_with_sender = self._grown(plan)
-        last = last or {}
         layout = plan.layout
-        first = torch.as_tensor(layout.first_cells())
         sent, received = (torch.as_tensor(layout.rows(ends)) for ends in (plan.sender, plan.recipient))
-        sending = nodes[first + sent]
+        sending = nodes[torch.as_tensor(layout.first_cells()) + sent]
         ending = self._ending(plan.left, nodes)
-        never = nodes.new_full((1,), -torch.inf)
-
-        old = self.sender(nodes, last.get("sender"))
-        new = self.new_sender(torch.cat([whole, *ending], 1), last.get("new_sender"))
-        table = layout.candidates(layout.rows(plan.before), new=True)
-        sender = torch.cat([old, new, never])[table]
-
         of_node, of_sender = self.recipient.hidden.weight.split(self.state, 1)
         by_sender = F.linear(sending, of_sender, self.recipient.hidden.bias)
-        hidden = F.linear(nodes, of_node) + by_sender[layout.row_of_cell()]
-        old = self.recipient.finish(hidden, last.get("recipient"))
-        new = self.new_recipient(
-            torch.cat([whole_with_sender, sending, *ending], 1), last.get("new_recipient")
+        hidden = {
+            "sender": self.sender.hidden(nodes),
+            "new_sender": self.new_sender.hidden(torch.cat([whole, *ending], 1)),
+            "recipient": F.linear(nodes, of_node) + by_sender[layout.row_of_cell()],
+            "new_recipient": self.new_recipient.hidden(torch.cat([whole_with_sender, sending, *ending], 1)),
+        }
+        tables = (layout.candidates(layout.rows(n), new=True) for n in (plan.before, plan.after_sender))
+        return Features(hidden, *tables, sent, received)
+
+    def scored(self, features: Features, last: LastLayers | None = None) -> Choices:
+        """Logits from what the last layers see."""
+        old, new, old_recipient, new_recipient = (
+            getattr(self, name).finish(features.hidden[name], (last or {}).get(name)) for name in HEADS
         )
-        table = layout.candidates(layout.rows(plan.after_sender), new=True)
-        recipient = torch.cat([old, new, never])[table]
-        return Choices(sender, recipient, sent, received)
+        never = old.new_full((1,), -torch.inf)
+        return Choices(
+            torch.cat([old, new, never])[features.senders],
+            torch.cat([old_recipient, new_recipient, never])[features.recipients],
+            features.sent,
+            features.received,
+        )
 
     def _grown(self, plan: Plan) -> tuple[Tensor, Tensor, Tensor]:
         """States of the nodes once both ends of the edge are there, ``[C, d]``, and of the whole graph before

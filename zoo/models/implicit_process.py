@@ -138,11 +138,12 @@ def posterior_network(
 
 def network_values(layers: Layers, x: Tensor) -> Tensor:
     """What ``n`` networks compute at the same ``x: [N, in]``: ``[n, N]``."""
-    hidden = x.to(layers[0][0].dtype).expand(len(layers[0][0]), *x.shape)
-    for i, (weight, bias) in enumerate(layers):
-        inputs = F.leaky_relu(hidden, SLOPE) if i else hidden
-        hidden = torch.baddbmm(bias.unsqueeze(1), inputs, weight.mT)
-    return hidden.squeeze(-1)
+    (weight, bias), *others = layers
+    # the inputs are those of all networks: one product, and not one a network
+    hidden = (weight.flatten(0, 1) @ x.to(weight.dtype).mT).unflatten(0, bias.shape) + bias.unsqueeze(-1)
+    for weight, bias in others:
+        hidden = torch.baddbmm(bias.unsqueeze(-1), weight, F.leaky_relu(hidden, SLOPE))
+    return hidden.squeeze(1)
 
 
 class NeuralSampler(nn.Module):

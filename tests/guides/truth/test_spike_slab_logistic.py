@@ -44,13 +44,19 @@ def by_loop(X, y, q, slab, bias):
     return evidence, np.logaddexp.reduce(joint), inclusion, mean, second - np.outer(mean, mean)
 
 
-@pytest.mark.parametrize("numbers", [2**17, 100, 1], ids=["one group", "some groups", "a group a model"])
-def test_equals_a_loop_with_an_optimiser(numbers, monkeypatch):
-    monkeypatch.setattr(exact_logistic, "_GROUP_NUMBERS", numbers)
+@pytest.fixture(scope="module")
+def looped():
+    """A question, and the answer of :func:`by_loop`."""
     X, y = problem(25, 5)
-    q, slab = np.array([0.5, 0.3, 0.6, 0.2, 0.5]), np.array([1.0, 2.0, 0.5, 1.5, 1.0])
-    exact = enumerate_spike_slab_logistic(X, y, q, slab, 1.3)
-    evidence, total, inclusion, mean, covariance = by_loop(X, y, q, slab, 1.3)
+    question = X, y, np.array([0.5, 0.3, 0.6, 0.2, 0.5]), np.array([1.0, 2.0, 0.5, 1.5, 1.0]), 1.3
+    return question, by_loop(*question)
+
+
+@pytest.mark.parametrize("numbers", [2**17, 100, 1], ids=["one group", "some groups", "a group a model"])
+def test_equals_a_loop_with_an_optimiser(numbers, looped, monkeypatch):
+    monkeypatch.setattr(exact_logistic, "_GROUP_NUMBERS", numbers)
+    question, (evidence, total, inclusion, mean, covariance) = looped
+    exact = enumerate_spike_slab_logistic(*question)
     np.testing.assert_allclose(exact.model_log_evidence, evidence, atol=4e-5)
     np.testing.assert_allclose(exact.log_evidence, total, atol=4e-5)
     np.testing.assert_allclose(exact.inclusion, inclusion, atol=4e-5)

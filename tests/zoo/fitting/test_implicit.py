@@ -57,6 +57,14 @@ def test_alpha_is_one_for_one_column():
     assert GUIDES["avb"].method.make(BNN(1)).settings.alpha == 0
 
 
+def test_learning_rates():
+    method = GUIDES["sip-ns"].method
+    assert method.lr(BNN(1)) == 5e-3 > method.lr(BNN(2))
+    assert method.settings(30, 0).lr is None
+    assert method.settings(30, 0, lr=0.1).lr == 0.1
+    assert GUIDES["vip"].method.lr(BNN(2)) == 5e-3
+
+
 def test_a_fixed_noise_is_handed_on():
     for name in ("sip-bnn", "sip-ns", "vip", "fbnn-bnn", "fbnn-gp"):
         assert GUIDES[name].method.make(BNN(2, noise_scale=0.3)).settings.noise_scale == 0.3

@@ -79,6 +79,7 @@ def _edge_model(cell: Cell, parts: Parts) -> EdgeGraphModel:
     model = EdgeGraphModel(
         aggregation="sum" if cell.setting == "sum" else "mean",
         timed=cell.method == "ours_time",
+        sees_end=cell.method == "ours_end",
         window=cell.options["window"] if cell.setting == "window" else None,
         seed=cell.seed,
     )

@@ -74,7 +74,7 @@ def test_unit_of_time():
 # ------------------------------------------------------------------------------------------------- the cells
 
 
-@pytest.mark.parametrize("method", ["perfect", "ours_time", "ours_no_time", "deepgmg"])
+@pytest.mark.parametrize("method", ["perfect", "ours_time", "ours_end", "deepgmg"])
 def test_cells_of_the_synthetic_table(method, cell):
     figures = models.compare(cell(method))
     assert_declared("table-5.3", figures)
