@@ -432,6 +432,7 @@ def test_one_of_two_correlated_columns(both_fits):
     assert error(guide) < 0.7 * error(mean_field)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_double")
 def test_without_the_ratio_correlation_wins_nothing(both_fits):
     """The published loss stops at the spike and slab of the drawn logits: an average of mean-field bounds."""

@@ -298,6 +298,7 @@ def test_second_call_reads_everything(graded, monkeypatch):
     assert result.stdout == first.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage", ["empty", SLOW("lost"), SLOW("truncated"), SLOW("altered"), SLOW("other versions")]
 )

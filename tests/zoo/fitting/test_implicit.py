@@ -28,7 +28,13 @@ def _small(monkeypatch):
     monkeypatch.setattr(implicit, "WIDTHS", (6,))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name in ("fbnn-bnn", "sip-ns") else name
+        for name in NAMES
+    ],
+)
 def test_fitted_kept_and_read_again(name, tmp_path):
     method, model = GUIDES[name].method, BNN(2, widths=(4,))
     settings = method.settings(len(X), seed=3, steps=4)
@@ -90,6 +96,7 @@ def test_where_they_apply():
         applicable(GUIDES["aadm"], MODELS["spike-slab-linear"], "regression")
 
 
+@pytest.mark.slow
 def test_scoreboard(tmp_path, monkeypatch):
     """Twice the same, the second time from files; with the rows of the known law of the data."""
     monkeypatch.setitem(BUDGETS, "quick", Budget(steps=5, draws=20, warmup=5, mcmc_draws=5))

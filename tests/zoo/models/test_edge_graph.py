@@ -184,6 +184,7 @@ def test_plan_of_a_batch():
 # ------------------------------------------------------------------------------------------- guides compose
 
 
+@pytest.mark.slow
 def test_a_guide_fits_bayesian_last_layers():
     """The bound rises, and draws make models that are as good as the one that was trained."""
     graphs = draw_graphs("cycles", 12, 1)

@@ -40,7 +40,10 @@ def run(name: str, folder, method="sip-bnn", setting="default", dataset="piecewi
     return Record(cell, "ok", found, 1.0, folder)
 
 
-@pytest.mark.parametrize("method", ["sip-bnn", "fbnn-gp", "aadm", "mean-field", "true-law"])
+@pytest.mark.parametrize(
+    "method",
+    ["sip-bnn", pytest.param("fbnn-gp", marks=pytest.mark.slow), "aadm", "mean-field", "true-law"],
+)
 def test_toy(method, tmp_path):
     record = run("toy", tmp_path, method)
     if method == "true-law":
@@ -62,6 +65,7 @@ def test_toy_by_nuts(method, tmp_path):
     assert run("toy", tmp_path, method).metrics["max_rhat"] > 1
 
 
+@pytest.mark.slow
 def test_inducing(tmp_path):
     record = run("inducing", tmp_path, setting="frozen")
     assert 0 < record.metrics["spread_at_first"] < 0.1

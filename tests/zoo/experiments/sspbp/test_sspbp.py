@@ -180,6 +180,7 @@ def cell_of(experiment: str, method: str, setting: str, **changes) -> Cell:
     return Cell(experiment, "diabetes", method, setting, changes.pop("trial", 0), options=options, **changes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("experiment", "method"),
     [  # every kind of network is compiled anew, for seconds
