@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from numbers import Integral
+
 import numpy as np
 
 
@@ -53,6 +55,13 @@ def check_numbers(**values: float) -> None:
         if np.ndim(value):
             raise ValueError(f"{name} must be a number, got shape {np.shape(value)}")
     check_positive(**values)
+
+
+def check_counts(**values: int) -> None:
+    """:raises ValueError: for anything but positive whole numbers"""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+            raise ValueError(f"{name} must be a positive whole number, got {value!r}")
 
 
 def check_positive(**values: float | np.ndarray) -> None:

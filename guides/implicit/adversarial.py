@@ -12,7 +12,7 @@ import pyro
 import torch
 from torch import Tensor
 
-from guides.core.checks import check_numbers
+from guides.core.checks import check_counts
 from guides.core.svi import shuffled_epochs
 from guides.implicit.discriminator import DiscriminatorKL
 from guides.implicit.energy import check_alpha, power_mean
@@ -34,7 +34,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_alpha(self.alpha)
-        check_numbers(num_samples=self.num_samples - 1, noise_features=self.noise_features)
+        check_counts(num_samples=self.num_samples, noise_features=self.noise_features)
+        if self.num_samples < 2:
+            raise ValueError("num_samples must be 2 at least: a classifier cannot judge a single draw")
 
 
 class AdversarialVariationalBayes(FittedGuide):
@@ -95,7 +97,8 @@ class AdversarialVariationalBayes(FittedGuide):
         :param batch_size: rows of a minibatch: the model is then called with rows of all arguments and the
             number of all rows (:func:`guides.core.svi.shuffled_epochs`); None: with ``args`` themselves
         :param lr: first learning rate, falling to zero as half a cosine
-        :param classifier_lr: of the classifier, which should learn faster than what it judges
+        :param classifier_lr: learning rate of the classifier; above ``lr`` it follows closely what it judges,
+            below it lags behind
         :param warm_up: share of the steps in which the weight of the KL divergence grows from 0 to 1
         :param seed: of everything random; torch's generators stay as they are
         :param on_step: called after every step with its number, from 1, and this object

@@ -65,7 +65,7 @@ class InducingMoments:
         mean = u.mean(0)
         deviations = u - mean
         covariance = deviations.mT @ deviations / (len(u) - 1)
-        root, failed = torch.linalg.cholesky_ex(covariance + jitter * torch.eye(len(mean), dtype=u.dtype))
+        root, failed = torch.linalg.cholesky_ex(covariance + jitter * torch.eye(len(mean)).to(u))
         if failed:
             raise ValueError(
                 "the covariance of the inducing values is singular in float64, or not finite (largest "

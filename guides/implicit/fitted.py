@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
-from guides.core.checks import check_numbers
+from guides.core.checks import check_counts, check_numbers
 from guides.core.svi import DivergenceError, half_cosine
 from guides.posterior.files import read_guide, save_guide
 
@@ -32,9 +32,10 @@ class Course:
     batch_size: int | None
 
     def __post_init__(self) -> None:
-        check_numbers(steps=self.steps, lr=self.lr)
+        check_counts(steps=self.steps)
+        check_numbers(lr=self.lr)
         if self.batch_size is not None:
-            check_numbers(batch_size=self.batch_size)
+            check_counts(batch_size=self.batch_size)
         if not 0 <= self.warm_up <= 1:
             raise ValueError(f"warm_up must lie in [0, 1], got {self.warm_up}")
 
@@ -48,9 +49,11 @@ class Course:
         """The loss of every step, before it is taken.
 
         :param loss: of a batch and a weight of the KL divergence
-        :raises DivergenceError: at the first loss or draw that is not finite
+        :raises DivergenceError: at the first loss or draw that is not finite, or when the last step breaks a
+            parameter
         """
-        adam = torch.optim.Adam([p for p in parameters if p.requires_grad], fused=True)
+        trained = [p for p in parameters if p.requires_grad]
+        adam = torch.optim.Adam(trained, fused=True)
         for step in range(self.steps):
             adam.param_groups[0]["lr"] = half_cosine(self.lr, step, self.steps)
             try:
@@ -64,7 +67,16 @@ class Course:
             value.backward()
             adam.step()
             adam.zero_grad()
+            # the last step is followed by no loss that could show what it did
+            if step == self.steps - 1 and not all(p.isfinite().all() for p in trained):
+                raise self.lost()
             yield value.item()
+
+    def lost(self) -> DivergenceError:
+        """What to raise when the last step has broken the fit."""
+        return DivergenceError(
+            f"step {self.steps - 1}: it leaves numbers that are not finite; lower the learning rate"
+        )
 
 
 class FittedGuide(nn.Module):
@@ -112,7 +124,8 @@ class FittedGuide(nn.Module):
         if layout.get("guide") != cls.__name__:
             raise ValueError(f"{path} is of a {layout.get('guide')}, not of a {cls.__name__}")
         guide = cls(*args, **layout["settings"], **kwargs)
-        guide._make_room(state, layout)
+        with torch.random.fork_rng():  # new parameters start at random, until those of the file take over
+            guide._make_room(state, layout)
         try:
             guide.load_state_dict({**state, "_extra_state": layout})
         except RuntimeError as error:
@@ -141,7 +154,14 @@ def json_safe(values: dict) -> dict:
 
 
 def check_regression(x: Tensor, y: Tensor) -> None:
-    """:raises ValueError: unless ``x: [N, d]`` and ``y: [N]`` are finite, N at least 2, y not constant"""
+    """:raises ValueError: unless ``x: [N, d]``, of floating point, and ``y: [N]`` are finite tensors, N at
+    least 2, y not constant
+    """
+    for name, values in (("x", x), ("y", y)):
+        if not isinstance(values, Tensor):
+            raise ValueError(f"{name} must be a tensor, got a {type(values).__name__}: call torch.as_tensor")
+    if not x.is_floating_point():
+        raise ValueError(f"x must be of floating point, got {x.dtype}: call x.float()")
     if x.dim() != 2 or y.shape != x.shape[:1] or len(x) < 2:
         raise ValueError(
             f"x must be [N, d] and y [N], two rows at least; got {list(x.shape)} and {list(y.shape)}"
@@ -151,6 +171,19 @@ def check_regression(x: Tensor, y: Tensor) -> None:
             raise ValueError(f"{name} must be finite")
     if (y == y[0]).all():
         raise ValueError(f"y is constant ({y[0]:g}): there is nothing to learn, and no noise to estimate")
+
+
+def check_inputs(x: Tensor, columns: int | None = None) -> None:
+    """Of a prediction.
+
+    :param columns: that the fit has seen, None where it does not matter
+    :raises ValueError: unless ``x: [m, columns]`` is a tensor of floating point
+    """
+    if not (isinstance(x, Tensor) and x.is_floating_point()):
+        got = x.dtype if isinstance(x, Tensor) else type(x).__name__
+        raise ValueError(f"x must be a tensor of floating point, got {got}")
+    if x.dim() != 2 or x.shape[1] != (x.shape[1] if columns is None else columns):
+        raise ValueError(f"x must be [m, {'d' if columns is None else columns}], got {list(x.shape)}")
 
 
 def remembered(answer: Callable[[Tensor], Answer]) -> Callable[[Tensor], Answer]:

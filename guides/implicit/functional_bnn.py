@@ -14,11 +14,11 @@ from pyro import distributions as dist
 from torch import Tensor, nn
 from torch.distributions import Distribution, Normal
 
-from guides.core.checks import check_numbers
+from guides.core.checks import check_counts, check_numbers
 from guides.core.svi import DivergenceError, shuffled_epochs
 from guides.implicit.energy import gaussian_log_power, power_mean
 from guides.implicit.evidence import fit_by_evidence
-from guides.implicit.fitted import Course, FittedGuide, check_regression, json_safe
+from guides.implicit.fitted import Course, FittedGuide, check_inputs, check_regression, json_safe
 from guides.implicit.gaussian_process import GaussianProcess
 from guides.implicit.processes import FunctionSite, ImplicitProcess
 from guides.implicit.stein import stein_score
@@ -41,11 +41,10 @@ class Settings:
     noise_scale: float | None
 
     def __post_init__(self) -> None:
-        check_numbers(
-            num_samples=self.num_samples - 1,
-            num_measured=self.num_measured,
-            injected_noise=self.injected_noise,
-        )
+        check_counts(num_samples=self.num_samples, num_measured=self.num_measured)
+        check_numbers(injected_noise=self.injected_noise)
+        if self.num_samples < 2:
+            raise ValueError(f"num_samples must be 2 at least, got {self.num_samples}")
         if self.noise_scale is not None:
             check_numbers(noise_scale=self.noise_scale)
 
@@ -118,7 +117,8 @@ class FunctionalBNN(FittedGuide):
         on_step: Callable[[int, FunctionalBNN], None] | None = None,
     ) -> FunctionalBNN:
         """Fits to data whose columns and target have means near 0 and sds near 1; arguments and errors as for
-        :meth:`guides.implicit.SparseImplicitProcess.fit`.
+        :meth:`guides.implicit.SparseImplicitProcess.fit`, but that the network goes on from the parameters it
+        has, as the prior does: a second fit is another one, whatever the seed.
 
         :param batch_size: rows of a step; the scores are estimated at so many inputs and ``num_measured``
         :param prior_steps: of the prior's own fit before; 0 leaves it as it is
@@ -208,6 +208,8 @@ class FunctionalBNN(FittedGuide):
 
         :param noise: of ``y``; if not, of the function
         """
+        self._require_fit()
+        check_inputs(x, self._columns)
         posterior = self.posterior(num_samples, seed)
         f = torch.cat([posterior.function(part) for part in x.split(ROWS_AT_ONCE)], 1).double()
         added = self.noise_variance if noise else torch.finfo(torch.float64).tiny

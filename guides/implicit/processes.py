@@ -46,14 +46,15 @@ class DrawnLaw(dist.TorchDistribution):
     """A law that can be drawn and has no density.
 
     :param draw: ``n -> [n, D]``
+    :param size: D
     """
 
     arg_constraints = {}
     support = dist.constraints.real_vector
 
-    def __init__(self, draw: Callable[[int], Tensor]):
+    def __init__(self, draw: Callable[[int], Tensor], size: int):
         self.draw = draw
-        super().__init__(event_shape=draw(1).shape[1:], validate_args=False)
+        super().__init__(event_shape=torch.Size([size]), validate_args=False)
 
     def sample(self, sample_shape=torch.Size()) -> Tensor:  # noqa: B008 (torch's own signature)
         shape = torch.Size(sample_shape)

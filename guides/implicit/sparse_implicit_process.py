@@ -15,12 +15,19 @@ from pyro import distributions as dist
 from torch import Tensor, nn
 from torch.distributions import Distribution, Normal
 
-from guides.core.checks import check_numbers
+from guides.core.checks import check_counts, check_numbers
 from guides.core.svi import shuffled_epochs
 from guides.implicit.conditional import Conditional, InducingMoments
 from guides.implicit.discriminator import DiscriminatorKL, SaturationWarning
 from guides.implicit.energy import check_alpha, gaussian_log_power, power_mean
-from guides.implicit.fitted import Course, FittedGuide, check_regression, json_safe, remembered
+from guides.implicit.fitted import (
+    Course,
+    FittedGuide,
+    check_inputs,
+    check_regression,
+    json_safe,
+    remembered,
+)
 from guides.implicit.generator import Generator
 from guides.implicit.processes import DrawnLaw, Functions, FunctionSite, ImplicitProcess
 from guides.posterior.draws import Posterior
@@ -52,12 +59,15 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_alpha(self.alpha)
-        check_numbers(
+        check_counts(
             num_inducing=self.num_inducing,
+            num_functions=self.num_functions,
             num_samples=self.num_samples,
             noise_features=self.noise_features,
-            jitter=self.jitter,
         )
+        check_numbers(jitter=self.jitter)
+        if self.num_samples < 2:
+            raise ValueError("num_samples must be 2 at least: a classifier cannot judge a single draw")
         if self.noise_scale is not None:
             check_numbers(noise_scale=self.noise_scale)
         if self.num_functions <= self.num_inducing + 1:
@@ -168,7 +178,8 @@ class SparseImplicitProcess(FittedGuide):
         :param on_step: called after every step with its number, from 1, and this object
         :returns: this object
         :raises ValueError: for data of other shapes, not finite or constant, or arguments out of range
-        :raises DivergenceError: a RuntimeError, at the first loss that is not finite
+        :raises DivergenceError: a RuntimeError, at the first loss that is not finite, or when the last step
+            leaves nothing to predict from
         """
         course = Course(steps, lr, warm_up, seed, batch_size)
         check_regression(x, y)
@@ -197,7 +208,7 @@ class SparseImplicitProcess(FittedGuide):
             **asdict(course), "classifier_lr": classifier_lr, "rows": len(x),
             "seconds": time.perf_counter() - begun, "noise_variance": self.noise_variance,
             "classifier_loss": classifier.classifier_loss, "saturated": classifier.saturated,
-            "retained_variance": self._retained(x[:ROWS_AT_ONCE]),
+            "retained_variance": self._retained(x[:ROWS_AT_ONCE], course),
         }  # fmt: skip
         if classifier.saturated:
             warnings.warn(
@@ -283,8 +294,12 @@ class SparseImplicitProcess(FittedGuide):
 
         :param noise: of ``y``; if not, of the function
         :param num_samples: draws of ``q(u)``
-        :param seed: of these and of the prior's functions, the same for all inputs
+        :param seed: of these and, by random numbers of their own, of the prior's functions, the same for all
+            inputs
+        :raises ValueError: for inputs of other columns than the fit's
         """
+        self._require_fit()
+        check_inputs(x, self.inducing.shape[1])
         u = self.draws(num_samples, seed)["u"].double()
         functions, moments = self._prior_functions(seed)
         added = self.noise_variance if noise else torch.finfo(torch.float64).tiny
@@ -298,17 +313,23 @@ class SparseImplicitProcess(FittedGuide):
 
     @torch.no_grad()
     def _prior_functions(self, seed: int) -> tuple[Functions, InducingMoments]:
-        """Functions of the prior, and their moments at the inducing inputs."""
+        """Functions of the prior, and their moments at the inducing inputs; by other random numbers than
+        those that the same seed gives to draws of ``u``.
+        """
         self._require_fit()
         with torch.random.fork_rng():
             torch.manual_seed(seed)
+            torch.manual_seed(int(torch.randint(2**31, ())))
             functions = self.prior.draw(self.settings.num_functions)
             drawn = functions(self.inducing)
         return functions, InducingMoments.of(drawn, self.settings.jitter)
 
     @torch.no_grad()
-    def _retained(self, x: Tensor) -> float:
-        functions, moments = self._prior_functions(0)
+    def _retained(self, x: Tensor, course: Course) -> float:
+        try:
+            functions, moments = self._prior_functions(0)
+        except ValueError as error:  # after steps with a covariance that was none
+            raise course.lost() from error
         return moments.conditional(functions(x)).retained.item()
 
     @property
@@ -335,7 +356,8 @@ class SparseImplicitProcess(FittedGuide):
         functions, moments = self._prior_functions(seed)
         noise = self.noise_variance
         given = remembered(lambda x: moments.conditional(functions(x)))
-        law = DrawnLaw(lambda count: self.prior.draw(count)(self.inducing.detach()).double())
+        size = self.settings.num_inducing
+        law = DrawnLaw(lambda count: self.prior.draw(count)(self.inducing.detach()).double(), size)
 
         def model(x: Tensor, y: Tensor | None = None) -> Tensor:
             u, conditional = pyro.sample("u", law), given(x)

@@ -14,10 +14,17 @@ from pyro import distributions as dist
 from torch import Tensor, nn
 from torch.distributions import Normal
 
-from guides.core.checks import check_numbers
+from guides.core.checks import check_counts, check_numbers
 from guides.core.svi import shuffled_epochs
 from guides.implicit.energy import check_alpha, gaussian_log_power
-from guides.implicit.fitted import Course, FittedGuide, check_regression, json_safe, remembered
+from guides.implicit.fitted import (
+    Course,
+    FittedGuide,
+    check_inputs,
+    check_regression,
+    json_safe,
+    remembered,
+)
 from guides.implicit.processes import Functions, FunctionSite, ImplicitProcess
 from guides.posterior.draws import Posterior
 
@@ -38,7 +45,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_alpha(self.alpha)
-        check_numbers(num_functions=self.num_functions - 1)
+        check_counts(num_functions=self.num_functions)
+        if self.num_functions < 2:
+            raise ValueError(f"num_functions must be 2 at least, got {self.num_functions}")
         if self.noise_scale is not None:
             check_numbers(noise_scale=self.noise_scale)
 
@@ -180,6 +189,7 @@ class VariationalImplicitProcess(FittedGuide):
         :param noise: of ``y``; if not, of the function
         """
         self._require_fit()
+        check_inputs(x)
         with torch.no_grad():
             parts = [self._moments(part) for part in x.split(ROWS_AT_ONCE)]
         mean, variance = (torch.cat(column) for column in zip(*parts, strict=True))

@@ -22,8 +22,8 @@ from zoo.fitting.problem import Problem
 
 #: Of a row whose figures are not all of one law.
 TWO_LAWS = (
-    "RMSE, likelihood, CRPS and coverage are those of its prediction in closed form (the message), mean "
-    "error, sd ratio and W1 those of drawn networks"
+    "RMSE, likelihood, CRPS and coverage are those of its own predictive distribution, mean error, sd ratio "
+    "and W1 those of its draws"
 )
 INCLUSION_COLUMNS = ("method", "site", "index", "name", "probability", "mcse")
 

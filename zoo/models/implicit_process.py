@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from pyro import distributions as dist
 from torch import Tensor, nn
 
-from guides.core.checks import check_numbers
+from guides.core.checks import check_counts, check_numbers
 from zoo.models.likelihoods import observe, observe_numpyro
 from zoo.models.weights import sd_of_layer
 
@@ -103,7 +103,9 @@ class BNNProcess(nn.Module):
         super().__init__()
         if sharing not in ("weight", "layer"):
             raise ValueError(f"sharing must be 'weight' or 'layer', got {sharing!r}")
-        check_numbers(in_features=in_features, **{} if scale is None else {"scale": scale})
+        check_counts(in_features=in_features, **_units(widths))
+        if scale is not None:
+            check_numbers(scale=scale)
         if not bias_scale >= 0:
             raise ValueError(f"bias_scale must not be negative, got {bias_scale}")
         sizes = (in_features, *widths, 1)
@@ -139,6 +141,7 @@ def posterior_network(
 def network_values(layers: Layers, x: Tensor) -> Tensor:
     """What ``n`` networks compute at the same ``x: [N, in]``: ``[n, N]``."""
     (weight, bias), *others = layers
+    _check_columns(x, weight.shape[-1])
     # the inputs are those of all networks: one product, and not one a network
     hidden = (weight.flatten(0, 1) @ x.to(weight.dtype).mT).unflatten(0, bias.shape) + bias.unsqueeze(-1)
     for weight, bias in others:
@@ -170,7 +173,7 @@ class NeuralSampler(nn.Module):
         dtype: torch.dtype = torch.float32,
     ):
         super().__init__()
-        check_numbers(in_features=in_features, noise_features=noise_features)
+        check_counts(in_features=in_features, noise_features=noise_features, **_units(widths))
         self.of_inputs = _tower((in_features, *widths, noise_features), dtype)
         self.of_noise = _tower((noise_features, *widths, noise_features), dtype)
         self.noise_features, self.dtype = noise_features, dtype
@@ -180,13 +183,27 @@ class NeuralSampler(nn.Module):
         device = next(self.parameters()).device
         noise = torch.randn(n, self.noise_features, dtype=torch.float32, device=device)
         features = self.of_noise(noise.to(self.dtype))
-        return lambda x: features @ self.of_inputs(x.to(self.dtype)).mT
+        return lambda x: features @ self._of_inputs(x).mT
 
     def forward(self, x: Tensor) -> Tensor:
         """The Pyro model of one function, ``[N]``."""
         zeros = torch.zeros(self.noise_features, dtype=self.dtype, device=x.device)
         noise = pyro.sample("e", dist.Normal(zeros, 1.0).to_event(1))
-        return pyro.deterministic("f", self.of_inputs(x.to(self.dtype)) @ self.of_noise(noise))
+        return pyro.deterministic("f", self._of_inputs(x) @ self.of_noise(noise))
+
+    def _of_inputs(self, x: Tensor) -> Tensor:
+        _check_columns(x, self.of_inputs[0].in_features)
+        return self.of_inputs(x.to(self.dtype))
+
+
+def _units(widths: Sequence[int]) -> dict[str, int]:
+    """Hidden units with the names that a refusal gives them."""
+    return {f"widths[{layer}]": units for layer, units in enumerate(widths)}
+
+
+def _check_columns(x: Tensor, columns: int) -> None:
+    if x.dim() != 2 or x.shape[1] != columns:
+        raise ValueError(f"a process of {columns} column(s) needs x [N, {columns}], got {list(x.shape)}")
 
 
 def _tower(sizes: Sequence[int], dtype: torch.dtype) -> nn.Sequential:

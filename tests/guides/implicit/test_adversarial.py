@@ -13,7 +13,8 @@ from pyro import distributions as dist
 
 from guides import UnsupportedSiteError
 from guides.core.svi import DivergenceError
-from guides.implicit import AADM, AdversarialVariationalBayes
+from guides.implicit import AADM, AdversarialVariationalBayes, DiscriminatorKL
+from guides.implicit.adversarial import Contrast
 from guides.implicit.moments import contrast_law
 from guides.implicit.weight_sites import WeightSites, scores
 from guides.posterior import log_joint
@@ -67,6 +68,14 @@ def test_minibatches_scale_the_likelihood_alone():
     torch.testing.assert_close(part.log_prior, whole.log_prior)
     torch.testing.assert_close(part.log_likelihoods[0][0], whole.log_likelihoods[0][0][:, :10])
     assert part.log_likelihoods[0][1] == 4
+    # and so does the loss of a fit
+    guide = AdversarialVariationalBayes(regression, num_samples=20, hidden=(5,)).fit(x, y, steps=1)
+    torch.manual_seed(5)
+    loss = guide._loss(Contrast(DiscriminatorKL((5,))), (x[:10], y[:10], 40), 0.0)
+    torch.manual_seed(5)
+    w = guide.generator(20)
+    found = dist.Normal(w @ x[:10].mT, 0.7).log_prob(y[:10]).sum(1).mean()
+    torch.testing.assert_close(loss, -4 * found.double(), rtol=1e-4, atol=0)
 
 
 # -------------------------------------------------------------------------------------------------- any model

@@ -109,6 +109,30 @@ def test_the_gradient_is_that_of_the_divergence():
     assert log_sd.grad.item() / 20 == pytest.approx(math.exp(1.0) - 1, rel=0.15)
 
 
+def test_the_gradient_by_draws_of_the_prior():
+    """The same where ``N(0, 1)`` can only be drawn from."""
+
+    class Normal:
+        def draw(self, n):
+            return lambda x: torch.randn(n, len(x))
+
+    guide, x = FunctionalBNN(network(), Normal(), num_samples=300), torch.zeros(1, 1)
+    log_sd = torch.tensor(-0.7, requires_grad=True)
+    torch.manual_seed(0)
+    for _ in range(10):
+        guide._divergence(log_sd.exp() * torch.randn(300, 1), x).backward()
+    assert log_sd.grad.item() / 10 == pytest.approx(math.exp(-1.4) - 1, abs=0.12)
+
+
+def test_minibatches_scale_the_likelihood():
+    guide, box = fitted(steps=1), (X.amin(0), X.amax(0))
+    losses = []
+    for rows in (10, 40):
+        torch.manual_seed(0)
+        losses.append(guide._loss(box, X[:10], Y[:10], rows, 1.0).item())
+    assert losses[1] == pytest.approx(4 * losses[0])
+
+
 def test_seeds():
     state = torch.random.get_rng_state()
     first = fitted().losses
@@ -142,6 +166,10 @@ def test_divergence_names_the_step():
 def test_refusals():
     with pytest.raises(ValueError, match="num_samples"):
         FunctionalBNN(network(), GaussianProcess(1), num_samples=1)
+    with pytest.raises(ValueError, match="num_measured must be a positive whole number, got 2.5"):
+        FunctionalBNN(network(), GaussianProcess(1), num_measured=2.5)
+    with pytest.raises(ValueError, match=r"x must be \[m, 1\]"):
+        fitted(steps=1).predictive(X.repeat(1, 2))
     with pytest.raises(ValueError, match="injected_noise"):
         FunctionalBNN(network(), GaussianProcess(1), injected_noise=0.0)
     with pytest.raises(ValueError, match="constant"):

@@ -120,7 +120,7 @@ def test_sites_by_another_name():
 
 
 def test_a_drawn_law_has_no_density():
-    law = DrawnLaw(lambda n: torch.randn(n, 3))
+    law = DrawnLaw(lambda n: torch.randn(n, 3), 3)
     assert law.event_shape == (3,)
     assert law.sample((2, 4)).shape == (2, 4, 3)
     assert law.sample().shape == (3,)

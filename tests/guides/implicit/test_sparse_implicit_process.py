@@ -103,6 +103,32 @@ def test_minibatches_scale_the_energy_alone():
     torch.testing.assert_close(parts.mean(), energy(order))
 
 
+def test_the_energy_integrates_what_u_leaves_open():
+    """With alpha = 1: the log of the mixture's density, its variance that of f given u and the noise."""
+    guide = fitted(alpha=1.0, steps=1)
+    functions, moments = guide._prior_functions(0)
+    given = moments.conditional(functions(X).detach())._replace(variance=torch.full((40,), 0.7).double())
+    u = guide.draws(6)["u"].double()
+    parts = Normal(given.mean(u), (0.7 + guide.noise_variance) ** 0.5).log_prob(Y.double())
+    torch.testing.assert_close(guide._energy(given, u, Y.double()), (parts.logsumexp(0) - math.log(6)).sum())
+
+
+def test_one_seed_gives_u_and_the_prior_numbers_of_their_own(monkeypatch):
+    guide, seen = fitted(), []
+
+    def draw(n):
+        seen.append(torch.randn(3))
+        return process(n)
+
+    process = guide.prior.draw
+    monkeypatch.setattr(guide.prior, "draw", draw)
+    guide.generator.forward = lambda n: seen.append(torch.randn(3)) or torch.zeros(n, 5)
+    for _ in range(2):
+        guide.predictive(X, seed=4)
+    assert not torch.equal(*seen[:2])
+    assert torch.equal(torch.stack(seen[:2]), torch.stack(seen[2:]))
+
+
 def test_warm_up_leaves_the_divergence_out_at_first(monkeypatch):
     seen = []
 
@@ -222,6 +248,11 @@ def test_terms_are_those_of_the_objective():
     guide._classifier.step = lambda u, drawn: None
     loss = guide._loss(guide._classifier, X, Y, len(X), 0.3)
     torch.testing.assert_close(loss, 0.3 * divergence - energy)
+    torch.manual_seed(6)
+    energy, divergence = guide.terms(X[:10], Y[:10])
+    torch.manual_seed(6)
+    part = guide._loss(guide._classifier, X[:10], Y[:10], 40, 0.3)
+    torch.testing.assert_close(part, 0.3 * divergence - 4 * energy)
     with pytest.raises(RuntimeError, match="no classifier"):
         SparseImplicitProcess(network()).terms(X, Y)
 
@@ -240,7 +271,10 @@ def test_facts_of_the_fit():
 def test_saved_and_loaded(tmp_path):
     guide, path = fitted(alpha=1.0), tmp_path / "fit.safetensors"
     guide.save(path)
-    again = SparseImplicitProcess.load(path, network())
+    prior, state = network(), torch.random.get_rng_state()
+    again = SparseImplicitProcess.load(path, prior)
+    again.posterior(3)
+    assert torch.equal(torch.random.get_rng_state(), state)
     assert again.settings == guide.settings
     assert again.losses == guide.losses
     assert again.facts == guide.facts
@@ -262,8 +296,11 @@ def test_refusals_before_the_fit():
         SparseImplicitProcess(network(), alpha=1.5)
     with pytest.raises(ValueError, match="num_functions=21 .* more than 21 are needed"):
         SparseImplicitProcess(network(), 20, num_functions=21)
-    with pytest.raises(ValueError, match="num_inducing"):
-        SparseImplicitProcess(network(), 0)
+    for number in (0, 5.5, True):
+        with pytest.raises(ValueError, match="num_inducing must be a positive whole number"):
+            SparseImplicitProcess(network(), number)
+    with pytest.raises(ValueError, match="num_samples must be 2 at least"):
+        SparseImplicitProcess(network(), num_samples=1)
     with pytest.raises(ValueError, match="jitter"):
         SparseImplicitProcess(network(), jitter=0.0)
     with pytest.raises(ValueError, match="noise_scale"):
@@ -281,12 +318,33 @@ def test_refusals_of_data():
         guide.fit(X, torch.cat((Y[1:], torch.tensor([torch.nan]))))
     with pytest.raises(ValueError, match=r"\[N, d\]"):
         guide.fit(X[:, 0], Y)
+    with pytest.raises(ValueError, match="x must be of floating point, got torch.int64"):
+        guide.fit(X.long(), Y)
+    with pytest.raises(ValueError, match="y must be a tensor, got a ndarray"):
+        guide.fit(X, Y.numpy())
+    with pytest.raises(ValueError, match=r"process of 2 column\(s\) needs x \[N, 2\]"):
+        SparseImplicitProcess(BNNProcess(2, (3,)), 5).fit(X, Y)
     with pytest.raises(ValueError, match="steps"):
         guide.fit(X, Y, steps=0)
     with pytest.raises(ValueError, match="warm_up"):
         guide.fit(X, Y, warm_up=1.5)
     with pytest.raises(ValueError, match="no site 'f'"):
         SparseImplicitProcess(lambda x: x, 5).fit(X, Y)
+
+
+def test_refusals_of_inputs():
+    guide = fitted(steps=1)
+    for x in (X[:, 0], X.repeat(1, 2)):
+        with pytest.raises(ValueError, match=r"x must be \[m, 1\]"):
+            guide.predictive(x)
+    for x in (X.numpy(), X.long()):
+        with pytest.raises(ValueError, match="x must be a tensor of floating point"):
+            guide.predictive(x)
+
+
+def test_divergence_in_the_last_step():
+    with pytest.raises(DivergenceError, match="step 0: it leaves numbers that are not finite; lower"):
+        SparseImplicitProcess(network(), 5, noise_features=8).fit(X, Y, steps=1, lr=1e300)
 
 
 def test_divergence_names_the_step():

@@ -9,7 +9,7 @@ import pytest
 import torch
 from pyro import distributions as dist
 
-from guides.core.svi import DivergenceError
+from guides.core.svi import DivergenceError, shuffled_epochs
 from guides.implicit import VariationalImplicitProcess
 from guides.posterior import log_joint
 from guides.truth import conjugate_linear_regression
@@ -96,6 +96,10 @@ def test_minibatches_scale_the_energy_alone():
     guide = fitted()
     parts = torch.stack([3 * guide.energy(X[i : i + 10], Y[i : i + 10]) for i in (0, 10, 20)])
     torch.testing.assert_close(parts.mean(), guide.energy(X, Y))
+    # and so does the fit, whose law at its start is the prior: no divergence
+    start = VariationalImplicitProcess(network(), 6).fit(X, Y, steps=1, batch_size=10, lr=1e-12)
+    rows_x, rows_y, _ = next(shuffled_epochs((X, Y), 10, 0))
+    assert start.losses[0] == pytest.approx(-3 * start.energy(rows_x, rows_y).item(), rel=1e-6)
 
 
 def test_posterior_and_file(tmp_path):
@@ -142,5 +146,7 @@ def test_refusals():
         VariationalImplicitProcess(network(), noise_scale=0.0)
     with pytest.raises(ValueError, match="constant"):
         VariationalImplicitProcess(network()).fit(X, torch.ones(30))
+    with pytest.raises(ValueError, match=r"x must be \[m, d\]"):
+        fitted(steps=1).predictive(X[:, 0])
     with pytest.raises(RuntimeError, match="not fitted"):
         VariationalImplicitProcess(network()).predictive(X)

@@ -13,6 +13,7 @@ from torch.distributions import Distribution
 from data_loaders import LAWS
 from guides import AutoMeanField
 from guides.implicit import SparseImplicitProcess
+from guides.implicit.generator import Generator
 from guides.posterior.evaluate import function_values, observed_laws
 from guides.truth.mcmc import nuts
 from zoo.evaluation.known_laws import oracles
@@ -25,10 +26,12 @@ from zoo.fitting.problem import Problem
 from zoo.models.bnn import BNN
 from zoo.models.implicit_process import BNNProcess, LearnedNetwork
 
-#: Draws behind a prediction.
+#: Draws behind a prediction, of the methods that are laws of weights; SIP, VIP and fBNN know theirs.
 DRAWS = 500
 #: Places of the pictures, draws of y at each, and functions of a prior.
 PLACES, DRAWN, FUNCTIONS = 200, 30, 15
+#: Log sd of the noise behind a posterior that is nearly a point, the published start.
+POINT_LOG_SD = -5.0
 #: The network of the methods that are laws of weights.
 NETWORK = {"widths": (50,), "activation": "leaky-relu"}
 
@@ -155,8 +158,8 @@ def _leave(cell: Cell, problem: Problem, predictor: Callable[[Tensor], Distribut
 def inducing(cell: Cell) -> Mapping[str, float]:
     """How inducing inputs move; leaves ``trajectories.npz``.
 
-    ``frozen``: 15 of them start at one place, and the posterior stays the point that it starts at; ``free``:
-    50 start at random rows, and everything is learned.
+    ``frozen``: 15 of them start at one place, and the posterior stays nearly a point, where it starts;
+    ``free``: 50 start at random rows, and everything is learned.
     """
     problem = problems.one_dimensional(cell.dataset, cell.trial)
     torch.manual_seed(cell.seed % 2**31)
@@ -168,7 +171,7 @@ def inducing(cell: Cell) -> Mapping[str, float]:
         if frozen:
             middle = problem.x.median()
             fresh.inducing.data = middle + 0.01 * torch.randn_like(fresh.inducing)
-            fresh.generator.requires_grad_(False)
+            hold_at_a_point(fresh.generator)
 
     def watch(step: int, fresh: SparseImplicitProcess) -> None:
         if step == 1 or step % cell.options["every"] == 0:
@@ -195,6 +198,12 @@ def inducing(cell: Cell) -> Mapping[str, float]:
     }
 
 
+def hold_at_a_point(generator: Generator) -> None:
+    """Leaves a generator next to no noise, and trains none of it."""
+    generator.noise_log_sd.data.fill_(POINT_LOG_SD)
+    generator.requires_grad_(False)
+
+
 # ------------------------------------------------------------------------------------------------- large sets
 
 
@@ -205,7 +214,9 @@ def large(cell: Cell) -> Mapping[str, float]:
     problem = problems.large(cell.dataset, cell.trial)
     steps, looks = cell.options["steps"], cell.options["looks"]
     torch.manual_seed(cell.seed % 2**31)
-    guide = METHODS[cell.method]().make(BNN(problem.x.shape[1], **NETWORK))
+    method, model = METHODS[cell.method](), BNN(problem.x.shape[1], **NETWORK)
+    settings = method.settings(problem.size, cell.seed % 2**31, steps=steps)
+    guide = method.make(model)
     at = {int(step) for step in np.geomspace(min(100, steps), steps, looks)}
     curve: list[tuple[float, ...]] = []
     begun, aside = time.process_time(), 0.0
@@ -220,7 +231,10 @@ def large(cell: Cell) -> Mapping[str, float]:
         curve.append((paused - begun - aside, *found.values()))
         aside += time.process_time() - paused
 
-    guide.fit(*problem.train, steps=steps, batch_size=100, seed=cell.seed % 2**31, on_step=look)
+    rate = method.lr(model)
+    guide.fit(
+        *problem.train, steps=steps, batch_size=settings.batch_size, lr=rate, seed=settings.seed, on_step=look
+    )
     np.savez_compressed(cell.folder / "curve.npz", curve=np.array(curve))
     seconds, *last = curve[-1]
     return dict(zip(("rmse", "log_likelihood", "crps"), last, strict=True)) | {

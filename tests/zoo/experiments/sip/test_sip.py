@@ -8,7 +8,9 @@ import os
 import numpy as np
 import pytest
 import torch
+from torch.distributions import Normal
 
+from guides.implicit.generator import Generator
 from zoo.experiments import Cell
 from zoo.experiments.engine.declaration import Record
 from zoo.experiments.sip import cells, problems
@@ -65,6 +67,25 @@ def test_toy_by_nuts(method, tmp_path):
     assert run("toy", tmp_path, method).metrics["max_rhat"] > 1
 
 
+def test_figures_are_in_the_unit_of_the_target():
+    problem = problems.split("piecewise", 0)
+    targets, sd = problem.dataset.y_test, problem.scale.y_sd
+    assert sd > 1.5
+    law = Normal(torch.zeros(len(targets), dtype=torch.float64), 1.0)
+    found = cells.figures(law, problem)
+    mean = problem.dataset.y_train.mean()
+    assert found["rmse"] == pytest.approx(np.sqrt(((targets - mean) ** 2).mean()), rel=1e-4)
+    expected = Normal(mean, sd).log_prob(torch.as_tensor(targets)).mean().item()
+    assert found["log_likelihood"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_held_posterior_is_nearly_a_point():
+    generator = Generator(15)
+    cells.hold_at_a_point(generator)
+    assert not any(p.requires_grad for p in generator.parameters())
+    assert generator(100).std(0).max() < 0.02
+
+
 @pytest.mark.slow
 def test_inducing(tmp_path):
     record = run("inducing", tmp_path, setting="frozen")
@@ -94,8 +115,18 @@ def test_table_and_ranks(tmp_path):
     assert "| sip-bnn | 7.00 | 2.45 ± 0.08 |" in (tmp_path / "ranks.md").read_text()
 
 
-def test_large(tmp_path):
+def test_large(tmp_path, monkeypatch):
+    from guides.implicit import AdversarialVariationalBayes
+
+    fit, seen = AdversarialVariationalBayes.fit, {}
+    monkeypatch.setattr(
+        AdversarialVariationalBayes,
+        "fit",
+        lambda *args, **options: seen.update(options) or fit(*args, **options),
+    )
     record = run("large", tmp_path, "aadm")
+    # as on the scoreboard
+    assert (seen["lr"], seen["batch_size"]) == (5e-3, 100)
     with np.load(tmp_path / "curve.npz") as file:
         assert file["curve"][-1, 1] == record.metrics["rmse"]
     BY_NAME["sip/large"].finish(tmp_path, [record])
