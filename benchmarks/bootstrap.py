@@ -24,7 +24,8 @@ from torch.nn import functional as F
 
 from guides import PosteriorBootstrap
 from guides.bootstrap.base_measures import GaussianBase
-from guides.bootstrap.shared_parameters import InClosedForm, Law, Laws, local_draws
+from guides.bootstrap.shared_parameters import Laws, local_draws
+from guides.bootstrap.training import InClosedForm, Law
 from guides.flows.weighted_batch_norm import weighted_rows
 from zoo.models import FlowDensity
 

@@ -11,7 +11,7 @@ import torch
 
 README = Path(__file__).parent.parent / "README.md"
 EXAMPLES = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-SELECTION, TRUTH, NETWORK, BOOTSTRAP, MODELS, MODULE = EXAMPLES
+SELECTION, TRUTH, NETWORK, BOOTSTRAP, FUNCTIONS, GRAPHS, MODELS, MODULE = EXAMPLES
 
 
 def run_selection() -> dict:
@@ -62,6 +62,23 @@ def test_bootstrap():
     found = names["posterior"].draws()["w"]
     assert found.shape == (100, 10)
     assert (found.mean(0)[[0, 3]] - torch.tensor([1.0, -2.0])).abs().max() < 0.2
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::guides.implicit.SaturationWarning")
+def test_functions():
+    names = run_selection()
+    exec(FUNCTIONS, names)  # noqa: S102
+    x, y = names["x"], names["y"]
+    error = (names["process"].predictive(x).mean - y).square().mean().sqrt()
+    assert error < y.std() / 2
+
+
+def test_graphs():
+    names: dict = {}
+    exec(GRAPHS, names)  # noqa: S102
+    assert [graph.number_of_edges() for graph in names["new"]]
+    assert all(graph.number_of_nodes() > 1 for graph in names["new"])
 
 
 def test_nothing_is_left_to_fill_in():

@@ -20,7 +20,7 @@ import torch
 
 from guides import PosteriorBootstrap, SharedParameterBootstrap
 from guides.bootstrap.base_measures import GaussianBase
-from guides.bootstrap.shared_parameters import Training
+from guides.bootstrap.training import Training
 from zoo.models import FlowDensity
 
 pyro.set_rng_seed(0)

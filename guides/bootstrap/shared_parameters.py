@@ -15,11 +15,9 @@ parameters is in nobody's draws: they are regularised by the random laws, and th
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
 
 import pyro
 import torch
@@ -28,166 +26,18 @@ from torch import Tensor, nn
 
 from guides.bootstrap.base_measures import BaseMeasure, Rows, base_for
 from guides.bootstrap.posterior_bootstrap import PosteriorBootstrap
+from guides.bootstrap.training import ClosedForm, InClosedForm, Law, Objective, Progress, Training, train
 from guides.bootstrap.weighted_loss import Parameters, WeightedLoss
 from guides.bootstrap.weights import check_process, dirichlet_weights, stream_seed
 from guides.core.sites import initial_value
-from guides.core.svi import DivergenceError
-from guides.flows.weighted_batch_norm import weighted_rows
 from guides.posterior.draws import Posterior
 
-#: L2 penalty on shared parameters, that of the published flows.
-WEIGHT_DECAY = 1e-6
 #: Draws made together.
 TOGETHER = 100
 #: Pseudo-observations that pass the shared parameters at a time: what a cache holds.
 PASSING = 4000
 #: Iterations of the inner optimisation in a step of the training, from where the last step ended.
 INNER = 10
-
-Encoded = tuple[Tensor, ...]
-
-
-class ClosedForm(Protocol):
-    """A Pyro model whose local sites have a closed form, as those of :class:`zoo.models.FlowDensity`."""
-
-    def encode(self, *rows: Tensor) -> Encoded:
-        """All that the shared parameters do to rows; first ``z: [..., N, k]``, what the sites depend on."""
-        ...
-
-    def local(self, weights: Tensor, z: Tensor) -> Parameters:
-        """The sites that minimise the loss, of weights ``[..., N]``."""
-        ...
-
-    def log_density(self, sites: Parameters, encoded: Encoded) -> Tensor:
-        """``[N]``, nats."""
-        ...
-
-
-@dataclass(frozen=True)
-class Law:
-    """A law of the data with finite support: ``weights: [N]`` that sum to one, and as many rows."""
-
-    weights: Tensor
-    rows: Rows
-
-
-@dataclass(frozen=True)
-class Training:
-    """How long and how fast.
-
-    :ivar steps: at most
-    :ivar patience: steps without a better validation score before it ends; without validation rows all
-        steps are taken
-    """
-
-    steps: int = 6000
-    lr: float = 1e-3
-    patience: int = 30
-    weight_decay: float = WEIGHT_DECAY
-
-    def __post_init__(self) -> None:
-        if self.steps < 1 or not self.lr > 0 or self.patience < 1:
-            raise ValueError(f"steps, lr and patience must be positive, got {self}")
-
-
-@dataclass
-class Progress:
-    """Of one training.
-
-    :ivar losses: weighted loss of every step, nats a row
-    :ivar scores: mean log density of the validation rows before every step, where there are any
-    :ivar best: the step whose parameters were kept
-    """
-
-    losses: list[float] = field(default_factory=list)
-    scores: list[float] = field(default_factory=list)
-    best: int = 0
-
-    @property
-    def score(self) -> float:
-        return self.scores[self.best] if self.scores else -self.losses[-1]
-
-
-def train(
-    objective: Objective,
-    laws: Iterator[Law],
-    training: Training,
-    on_step: Callable[[], None] = lambda: None,
-) -> Progress:
-    """Trains the module of an objective along a stream of laws, and leaves it where its score was best.
-
-    A constant stream is maximum likelihood, or its weighted kind.
-
-    :raises DivergenceError: a RuntimeError, when a loss is not finite
-    """
-    module, progress, kept = objective.module, Progress(), None
-    parameters = [p for p in module.parameters() if p.requires_grad]
-    fused = all(p.device.type == "cpu" for p in parameters)
-    optimizer = torch.optim.Adam(parameters, lr=training.lr, weight_decay=training.weight_decay, fused=fused)
-    for step in range(training.steps):
-        module.train()
-        optimizer.zero_grad()
-        law = next(laws)
-        with weighted_rows(law.weights):
-            loss, sites = objective.loss(law)
-        progress.losses.append(loss.item())
-        if not math.isfinite(progress.losses[-1]):
-            raise DivergenceError(f"step {step}: the loss is {progress.losses[-1]:g}; lower lr")
-        module.eval()
-        score = objective.score(sites)
-        if score is not None:
-            progress.scores.append(score)
-        if score is None or kept is None or score > progress.scores[progress.best]:
-            progress.best = step
-            if score is not None:
-                kept = {name: value.clone() for name, value in module.state_dict().items()}
-        elif step - progress.best >= training.patience:
-            break
-        loss.backward()
-        optimizer.step()
-        on_step()
-    if kept is not None:
-        module.load_state_dict(kept)
-    else:  # the statistics of batch normalisation are those of the last step's parameters
-        with torch.no_grad(), weighted_rows(law.weights):
-            module.train()
-            objective.loss(law)
-    module.eval()
-    return progress
-
-
-class Objective(Protocol):
-    """What is trained, with the local sites minimised."""
-
-    module: nn.Module
-
-    def loss(self, law: Law) -> tuple[Tensor, Parameters]:
-        """The weighted loss at the best local sites, and these."""
-        ...
-
-    def score(self, sites: Parameters) -> float | None:
-        """Mean log density of the validation rows, None without any."""
-        ...
-
-
-@dataclass(frozen=True)
-class InClosedForm:
-    """:ivar local: instead of the module's own: of constant sites, say"""
-
-    module: nn.Module
-    validation: Rows | None = None
-    local: Callable[[Tensor, Tensor], Parameters] | None = None
-
-    def loss(self, law: Law) -> tuple[Tensor, Parameters]:
-        encoded = self.module.encode(*law.rows)
-        sites = (self.local or self.module.local)(law.weights, encoded[0].detach())
-        return -(law.weights.to(encoded[0]) * self.module.log_density(sites, encoded)).sum(), sites
-
-    def score(self, sites: Parameters) -> float | None:
-        if self.validation is None:
-            return None
-        with torch.no_grad():
-            return self.module.log_density(sites, self.module.encode(*self.validation)).mean().item()
 
 
 class _ByOptimisation:
@@ -269,6 +119,8 @@ class SharedParameterBootstrap:
         :raises ValueError: rows that are not finite, fewer than two, a base measure that does not fit them
         :raises DivergenceError: a RuntimeError, when a loss is not finite
         """
+        if restarts < 1:
+            raise ValueError(f"restarts must be at least 1, got {restarts}")
         training = training or Training()
         generator = torch.Generator().manual_seed(stream_seed("laws", seed))
         found: list[tuple[Progress, dict]] = []

@@ -289,6 +289,11 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
                 f"{type(self).__name__} cannot be compiled by torch.jit (JitTrace_ELBO and its like): its "
                 "gradients are written by hand; train with Trace_ELBO or guide.elbo()"
             )
+        if self.master is not None and (self.learned_priors is not None or self.kl_weight != 1.0):
+            raise NotImplementedError(
+                f"{type(self).__name__}: in an AutoGuideList, Pyro's loss scores sites by the model's own "
+                "priors, with weight 1: leave empirical_bayes and kl_weight out, or fit this guide alone"
+            )
         if not self._is_set_up:
             self.setup(*args, **kwargs)
         self._uses = {}
@@ -309,14 +314,21 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         return {name: node["value"] for name, node in self.trace.nodes.items() if name in self.sites}
 
     def _learn_priors(self) -> None:
-        """After a training run, where priors are learned."""
+        """Where priors are learned they follow once this run's loss is differentiated: a run of which no
+        gradient is taken trains nothing, and changes nothing.
+        """
         if self.learned_priors is None or not torch.is_grad_enabled():
             return
         if self._recording or self._purpose is not Purpose.EXPECTATIONS:
             return
         laws = {name: self.trace.nodes[name]["fn"] for name in self.sites if name in self.trace.nodes}
         laws = {name: law for name, law in laws.items() if isinstance(law, RandomTensorLaw)}
-        self.learned_priors.after_run(laws, self.kl_weight)
+        tensors = [tensor for law in laws.values() for tensor in (law.loc, law.log_scale)]
+        learned, weight = self.learned_priors, self.kl_weight
+        for tensor in tensors:
+            if tensor.requires_grad:
+                tensor.register_hook(lambda grad: learned.after_run(laws, weight))
+                return
 
     def _shows_more_than_at_setup(self) -> bool:
         """Whether this run has data that the set-up run had not, or rows where that had one: then it must be

@@ -1,13 +1,16 @@
 """Guides over the order in which the edges of a graph came.
 
-A model of growing graphs has a likelihood of sequences of edges; of a graph whose order is not known, the
-order is latent.  An order of m edges here says, for each step, which edge comes and which of its two ends
-sends: ``[m, 2]`` rows of nodes, the sender first.  With ``O`` all ``m! 2^m`` of them,
+A model of growing graphs has a likelihood of sequences of edges, whose nodes it numbers as they come; of a
+graph whose order is not known, the order is latent.  An order of m edges here says, for each step, which edge
+comes and which of its two ends sends: ``[m, 2]`` rows of nodes, the sender first.  The graph is one of n
+labelled nodes, the labels put on at random once it has grown, so that each of its ``m! 2^m`` orders has
+``1 / n!`` of the probability of its sequence:
 
-    log sum_O p(order) >= E_q [log p(order) - log q(order)],
+    log p(graph) = log sum_O p(order) / n! >= E_q [log p(order) - log n! - log q(order)],
 
-with equality for ``q`` in proportion to ``p``.  :func:`enumerated` sums all orders of a small graph.  The
-laws are Pyro distributions, so that a guide that samples one trains by :class:`pyro.infer.Trace_ELBO`::
+with equality for ``q`` in proportion to ``p``.  The graph without labels is more probable, by the number of
+ways to label it, ``n!`` over that of its automorphisms.  :func:`enumerated` sums all orders of a small graph.
+The laws are Pyro distributions, so that a guide that samples one trains by :class:`pyro.infer.Trace_ELBO`::
 
     def guide(graph):
         pyro.sample("order", BreadthFirst(graph))
@@ -34,6 +37,21 @@ LogProb = Callable[[Tensor], Tensor]
 MOST_ENUMERATED = 6
 
 
+def _simple(edges: Tensor) -> list[tuple[int, int]]:
+    """The edges of a graph without loops and repeated edges, whose orders are all different."""
+    pairs = [tuple(pair) for pair in torch.as_tensor(edges).tolist()]
+    if not pairs:
+        raise ValueError("a graph without edges has no order of them")
+    if len({frozenset(pair) for pair in pairs}) < len(pairs) or any(u == v for u, v in pairs):
+        raise ValueError("orders are of graphs without loops and repeated edges")
+    return pairs
+
+
+def _log_labellings(edges: Tensor) -> float:
+    """``log n!`` of a graph of n nodes, from its edges in any order."""
+    return math.lgamma(len(edges.unique()) + 1)
+
+
 class _Orders(TorchDistribution):
     """Law of an order that is built edge by edge, each step a choice among some edges and directions.
 
@@ -45,13 +63,8 @@ class _Orders(TorchDistribution):
     has_rsample = False
 
     def __init__(self, edges: Tensor, validate_args: bool | None = None) -> None:
-        pairs = [tuple(pair) for pair in torch.as_tensor(edges).tolist()]
-        if not pairs:
-            raise ValueError("a graph without edges has no order of them")
-        if len({frozenset(pair) for pair in pairs}) < len(pairs) or any(u == v for u, v in pairs):
-            raise ValueError("orders are of graphs without loops and repeated edges")
-        self.edges = pairs
-        super().__init__(event_shape=torch.Size((len(pairs), 2)), validate_args=validate_args)
+        self.edges = _simple(edges)
+        super().__init__(event_shape=torch.Size((len(self.edges), 2)), validate_args=validate_args)
 
     def options(self, before: Sequence[tuple[int, int]]) -> tuple[list[tuple[int, int]], Tensor]:
         """What may come after some edges, and the log probabilities of it."""
@@ -173,8 +186,8 @@ def features(
 
 
 class OrderedGraph:
-    """The Pyro model of a graph without order: every order has the prior weight one, and the likelihood of
-    the model of growing graphs.
+    """The Pyro model of a labelled graph without order: of every order the likelihood of the model of growing
+    graphs, over ``n!``.
 
     Sites: ``order: [m, 2]``; the factor ``growth``.
     """
@@ -185,15 +198,16 @@ class OrderedGraph:
     def __call__(self, edges: Tensor) -> None:
         uniform = UniformOrders(edges)
         order = pyro.sample("order", uniform)
-        pyro.factor("growth", self.log_prob(order[None]).squeeze(0) - uniform.log_prob(order))
+        grown = self.log_prob(order[None]).squeeze(0) - _log_labellings(edges)
+        pyro.factor("growth", grown - uniform.log_prob(order))
 
 
 def orders(edges: Tensor) -> Iterator[list[tuple[int, int]]]:
     """All ``m! 2^m`` orders of a graph.
 
-    :raises ValueError: for more than MOST_ENUMERATED edges
+    :raises ValueError: for more than MOST_ENUMERATED edges, loops or repeated edges
     """
-    pairs = [tuple(pair) for pair in torch.as_tensor(edges).tolist()]
+    pairs = _simple(edges)
     if len(pairs) > MOST_ENUMERATED:
         raise ValueError(f"{len(pairs)} edges have too many orders: {MOST_ENUMERATED} are enumerated at most")
     for permuted in itertools.permutations(pairs):
@@ -202,19 +216,21 @@ def orders(edges: Tensor) -> Iterator[list[tuple[int, int]]]:
 
 
 def enumerated(edges: Tensor, log_prob: LogProb) -> tuple[Tensor, Tensor, Tensor]:
-    """All orders ``[O, m, 2]``, the exact posterior over them ``[O]``, and its normaliser, the log of the sum
-    of the probabilities of all orders, ``[]``.
+    """All orders ``[O, m, 2]``, the exact posterior over them ``[O]``, and the log probability of the
+    labelled graph, ``[]``.
     """
     every = torch.tensor(list(orders(edges)))
-    logs = log_prob(every)
+    logs = log_prob(every) - _log_labellings(every[0])
     total = logs.logsumexp(0)
     return every, (logs - total).exp(), total
 
 
 def bound(law: TorchDistribution, log_prob: LogProb, every: Tensor) -> Tensor:
-    """The ELBO of a law over orders, exactly, from all orders ``[O, m, 2]``: ``[]``, nats."""
+    """The ELBO of a law over the orders of a labelled graph, exactly, from all orders ``[O, m, 2]``: ``[]``,
+    nats.
+    """
     log_q = law.log_prob(every)
-    gap = log_prob(every) - log_q
+    gap = log_prob(every) - _log_labellings(every[0]) - log_q
     return (log_q.exp() * torch.where(log_q > -math.inf, gap, 0.0)).sum()
 
 
@@ -235,8 +251,9 @@ class ExactOrders(dist.TorchDistribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         rows = value.reshape(-1, *self.event_shape).tolist()
-        places = torch.tensor([self._place[str(order)] for order in rows])
-        return self.probabilities[places].log().reshape(value.shape[:-2])
+        places = torch.tensor([self._place.get(str(order), -1) for order in rows])
+        found = self.probabilities[places].log()
+        return torch.where(places < 0, -math.inf, found).reshape(value.shape[:-2])
 
     def expand(self, batch_shape, _instance=None):
         if torch.Size(batch_shape):

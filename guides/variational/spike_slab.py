@@ -60,7 +60,8 @@ class AutoSpikeSlab(FlatGuide):
     :param empirical_bayes: inclusion and sd of every spike-and-slab prior that the weights of a site share,
         and the sd of such Normal priors (biases), are chosen by the data: those that make the bound largest
         (:mod:`guides.core.learned_priors`; ``learned_priors.numbers`` has what was found).  The model's own
-        numbers are where that starts, and stay those of its ``log_prob``.  ``"rates"``: the inclusion has a
+        numbers are where that starts, and stay those of its ``log_prob``: what weighs draws by it
+        (``Importance``, ``RenyiELBO``) has them still.  ``"rates"``: the inclusion has a
         factor for every output and every input of a layer, so many numbers that the bound flatters them
         (``learned_priors.charge``)
     :raises PathwiseGradientError: at the first call, when a weight is used in a way that has no gradient

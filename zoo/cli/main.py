@@ -97,9 +97,13 @@ there are such; --steps are passes over the graphs. No guide: its weights are nu
 
 SAMPLE_HELP = """Draws new rows from a density that zoo fit has saved, each from a draw of its posterior.
 
+From a model of graphs (edge-graph) it draws as many graphs, with the numbers of edges of training graphs; the
+file has a line an edge.
+
 \b
-Example:
+Examples:
   zoo sample out/density --rows 1000 --out new.csv
+  zoo sample out/edges --rows 100 --out graphs.csv
 """
 
 PREDICT_HELP = """Predicts new rows with a saved fit, in original units.
@@ -418,10 +422,13 @@ def predict_command(
 ) -> None:
     """See ``PREDICT_HELP``."""
     from zoo.commands import density
+    from zoo.commands.graphs import is_edge_fit
     from zoo.commands.predict import predict
 
     check_at_least(1, draws=draws)
     check_seed(seed)
+    if is_edge_fit(folder):
+        raise UserError(f"{folder} holds a model of graphs: zoo sample draws them")
     with progress_bar_or_lines() as progress:
         if density.is_density(folder):
             rows = density.predict(folder, table, out, progress=progress)
@@ -435,16 +442,21 @@ def predict_command(
 @friendly
 @one_torch_thread()
 def sample_command(
-    folder: Annotated[Path, typer.Argument(help="The --out folder of zoo fit --model maf.")],
+    folder: Annotated[Path, typer.Argument(help="The --out folder of zoo fit --model maf, or edge-graph.")],
     out: Annotated[Path, typer.Option("--out", help="CSV file to write, one line a row.")],
-    rows: Annotated[int, typer.Option("--rows", help="How many.")] = 1000,
+    rows: Annotated[int, typer.Option("--rows", help="How many rows, or graphs.")] = 1000,
     seed: SeedOption = 0,
 ) -> None:
     """See ``SAMPLE_HELP``."""
     from zoo.commands.density import sample
+    from zoo.commands.graphs import is_edge_fit, sample_edges
 
     check_at_least(1, rows=rows)
     check_seed(seed)
+    if is_edge_fit(folder):
+        edges = sample_edges(folder, out, rows, seed)
+        print(f"{rows} graphs of {edges} edges in all drawn; written to {out}")
+        return
     sample(folder, out, rows=rows, seed=seed)
     print(f"{rows} rows drawn; written to {out}")
 

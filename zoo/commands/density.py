@@ -16,7 +16,7 @@ from torch import Tensor
 
 from data_loaders import DataError, DensityData, load_csv, load_density
 from data_loaders.densities import DENSITIES
-from guides.bootstrap.shared_parameters import Training
+from guides.bootstrap.training import Training
 from zoo.commands.predict import FIT
 from zoo.errors import UserError
 from zoo.evaluation.plots import plot_loss

@@ -94,7 +94,10 @@ def sample_edges(folder: str | Path, out: str | Path, number: int, seed: int = 0
         of_graph = np.split(tensors["times"].numpy(), np.cumsum(lengths)[:-1])
         times = [of_graph[i] for i in chosen]
     graphs = model.sample(number, lengths[chosen].tolist(), times=times, seed=seed)
-    write_edges(out, graphs)
+    try:
+        write_edges(out, graphs)
+    except OSError as error:
+        raise UserError(f"cannot write to {out}: {error.strerror or error}") from error
     return sum(map(len, graphs))
 
 

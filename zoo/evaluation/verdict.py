@@ -42,16 +42,17 @@ def _ranked(rows: Sequence[Row], name: str) -> list[tuple[Row, Estimate]]:
 
 
 def _ranking(rows: Sequence[Row], name: str) -> str:
+    """Best first; what is not clearly farther than the first of a group belongs to the group."""
     order = _ranked(rows, name)
-    heading, text = LEGEND[name].heading, ""
-    for i, (row, estimate) in enumerate(order):
-        figure = f"{row.method} ({heading} {format_figure(estimate)})" if not i else _named(row, estimate)
-        joint = (
-            "" if not i else (", then " if _apart(order[i - 1][1], estimate) else ", not told apart from ")
-        )
-        text += joint + figure
+    (first, leader), *others = order
+    text = f"{first.method} ({LEGEND[name].heading} {format_figure(leader)})"
+    for row, estimate in others:
+        if _apart(leader, estimate):
+            text, leader = f"{text}, then {_named(row, estimate)}", estimate
+        else:
+            text = f"{text}, not told apart from it {_named(row, estimate)}"
     same = [row.method for row, estimate in order if _is_noise(estimate)]
-    floor = f" No farther than two samples of the truth are: {', '.join(same)}." if same else ""
+    floor = f" Not told apart from the truth itself by these draws: {', '.join(same)}." if same else ""
     return f"Nearest to the truth: {text}.{floor}"
 
 
@@ -60,7 +61,9 @@ def _named(row: Row, estimate: Estimate) -> str:
 
 
 def _apart(first: Estimate, second: Estimate) -> bool:
-    """Whether the second is clearly larger."""
+    """Whether the second is clearly larger.  Both have the reference's errors, which cancel in truth: counted
+    twice, they make this the more careful.
+    """
     return second.value - first.value > CLEAR * math.hypot(first.se or 0.0, second.se or 0.0)
 
 
@@ -71,9 +74,6 @@ def _is_noise(estimate: Estimate) -> bool:
 def _warnings(row: Row) -> str:
     """What the figures of one method warn of, each named; empty where there is nothing."""
     parts = [_prediction(row), _mean(row), _spread(row), _weights(row), _rise(row)]
-    first = parts[0]
-    if not any(parts[1:]) and first.startswith("predicts as well"):
-        return f"{row.method} {first}."
     return f"{row.method} {', '.join(filter(None, parts))}." if any(parts) else ""
 
 
@@ -82,9 +82,10 @@ def _prediction(row: Row) -> str:
     difference = row.estimate("ref_log_likelihood")
     if difference is None or difference.se is None:
         return ""
-    size = f"{format_figure(Estimate(abs(difference.value), difference.se))} nats a test point"
     if abs(difference.value) <= CLEAR * difference.se:
-        return f"predicts as well as the truth (log-likelihood within {size})"
+        size = f"{format_figure(difference)} nats a test point"
+        return f"is not told apart from the truth by its predictions (log-likelihood {size})"
+    size = f"{format_figure(Estimate(abs(difference.value), difference.se))} nats a test point"
     if difference.value < 0:
         return f"predicts worse than the truth (log-likelihood lower by {size})"
     return f"predicts better than the truth (log-likelihood higher by {size})"

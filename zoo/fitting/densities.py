@@ -19,15 +19,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from guides.bootstrap.base_measures import BaseMeasure, base_for
-from guides.bootstrap.shared_parameters import (
-    InClosedForm,
-    Law,
-    Laws,
-    Progress,
-    Training,
-    local_draws,
-    train,
-)
+from guides.bootstrap.shared_parameters import Laws, local_draws
+from guides.bootstrap.training import InClosedForm, Law, Progress, Training, train
 from guides.bootstrap.weights import NUM_PSEUDO, dirichlet_weights
 from guides.core.svi import DivergenceError
 from guides.posterior.files import write_atomically

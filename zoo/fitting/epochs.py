@@ -96,7 +96,8 @@ class Training:
 class History:
     """What happened in each epoch.
 
-    :ivar losses: mean over the steps of minus the ELBO estimate, nats of the whole training set
+    :ivar losses: mean over the steps of minus the ELBO estimate, nats of the whole training set; the
+        divergence counts as in training
     :ivar seconds: time in the steps
     :ivar figures: what ``each_epoch`` returned
     :ivar change: of minus the loss in the last tenth of the training, counted in learning rates, nats of the

@@ -23,7 +23,7 @@ from zoo.errors import UserError
 from zoo.models.edge_batches import Plan, batches
 from zoo.models.graph_states import fitted, folded, joined_to, round_of_messages, whole_graph
 
-Aggregation = Literal["mean", "sum"]
+Aggregation = Literal["mean", "log", "sum"]
 #: Graphs that grow at once when they are drawn or scored.
 AT_ONCE = 128
 HIDDEN = 32
@@ -86,8 +86,9 @@ class EdgeGraphModel(nn.Module):
     """Growing graphs with loops and repeated edges.
 
     :param state: d, numbers a node
-    :param aggregation: of the messages that a node receives: their mean, or their sum as in the dissertation,
-        whose gradients explode in graphs with many repeated edges
+    :param aggregation: of the messages that a node receives: their mean times ``log(1 + number)``; their
+        mean, which does not tell how many there are; or their sum, as in the dissertation, whose gradients
+        explode in graphs with many repeated edges
     :param timed: whether a message is weighed by a function of ``1 / (age of its edge + 1)``, the age in
         units of :attr:`unit`
     :param window: messages pass along the last so many edges only
@@ -102,15 +103,15 @@ class EdgeGraphModel(nn.Module):
         self,
         *,
         state: int = 16,
-        aggregation: Aggregation = "mean",
+        aggregation: Aggregation = "log",
         timed: bool = False,
         window: int | None = None,
         sees_end: bool = False,
         seed: int = 0,
     ) -> None:
         super().__init__()
-        if aggregation not in ("mean", "sum"):
-            raise UserError(f"messages are aggregated by mean or sum, not {aggregation!r}")
+        if aggregation not in ("mean", "log", "sum"):
+            raise UserError(f"messages are aggregated by mean, log or sum, not {aggregation!r}")
         if window is not None and window < 1:
             raise UserError(f"a window has at least one edge, not {window}")
         self.state, self.aggregation, self.timed, self.window = state, aggregation, timed, window
@@ -237,15 +238,13 @@ class EdgeGraphModel(nn.Module):
     def _received(
         self, cell: Tensor, place: Tensor, lag: Tensor, cells: int, places: int
     ) -> tuple[Tensor, Tensor]:
-        """Adjacency matrices, flat, and how much every node receives, ``[C]``; with ``mean`` each row of a
-        matrix sums to one, and a node receives 1 or nothing.
-        """
+        """Adjacency matrices, flat, and how much every node receives, ``[C]``: the row sums."""
         like = self.gate.weight
         weight = self._weights(lag) if self.timed else like.new_ones(len(cell))
         degree = like.new_zeros(cells).index_add(0, cell, weight)
-        if self.aggregation == "mean":
-            weight = weight / degree[cell]
-            degree = (degree > 0).to(like.dtype)
+        if self.aggregation != "sum":
+            received = (degree > 0).to(like.dtype) if self.aggregation == "mean" else degree.log1p()
+            weight, degree = weight * (received / degree.clamp_min(1e-30))[cell], received
         return like.new_zeros(places).index_add(0, place, weight), degree
 
     def _weights(self, lag: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from typing import Literal
 import pyro
 from pyro import distributions as dist
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from guides.core.checks import check_numbers
 from zoo.errors import UserError, unknown
@@ -17,6 +18,8 @@ from zoo.models.likelihoods import observe
 from zoo.models.traits import Likelihood, Traits
 from zoo.models.weights import GaussianWeights, Scale, WeightPrior, sd_of_layer
 
+#: Layers whose weights are not ``[outputs, inputs, ...]``.
+UNSUITED = (nn.Embedding, nn.EmbeddingBag, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 LIKELIHOODS: tuple[Likelihood, ...] = ("normal", "bernoulli", "categorical")
 
 
@@ -136,14 +139,20 @@ def from_module(
     :param noise_scale: sd of a normal likelihood, in the units of ``y``
     :param bias_scale: sd of the biases
     :param layers: which are random: all, the last one (the others are features then), or some by name
-    :raises UserError: for a network without weights or with tied ones, a name that is none, an unknown
-        likelihood; when the model runs, for a network with several outputs where one is needed
+    :raises UserError: for a network without weights, with tied or derived ones, a name that is none, an
+        unknown likelihood; when the model runs, for a network with several outputs where one is needed
     """
     if likelihood not in LIKELIHOODS:
         raise unknown("likelihood", likelihood, LIKELIHOODS)
     if noise_scale is not None:
         check_numbers(noise_scale=noise_scale)
     there = _layers(net)
+    for name, module in net.named_modules():
+        if parametrize.is_parametrized(module) or hasattr(module, "weight_g"):
+            raise UserError(
+                f"layer {name!r} computes its weight from other numbers (weight_norm or its like): put a "
+                "plain weight there first, as torch.nn.utils.parametrize.remove_parametrizations does"
+            )
     names = [name for name, _ in net.named_parameters(remove_duplicate=False)]
     if len(names) > len(list(net.parameters())):
         raise UserError("the network uses one parameter in two places: two sites would not be tied")
@@ -160,6 +169,10 @@ def from_module(
         chosen = [layer for layer in there if layer in set(layers)]
         if not chosen:
             raise UserError("layers is empty: nothing would be random")
+    for layer in chosen:
+        if isinstance(net.get_submodule(layer), UNSUITED):
+            kind = type(net.get_submodule(layer)).__name__
+            raise UserError(f"layer {layer!r}, {kind}, has no inputs to scale a prior by: name the others")
     return ModuleModel(net, prior or GaussianWeights(), likelihood, noise_scale, bias_scale, chosen)
 
 

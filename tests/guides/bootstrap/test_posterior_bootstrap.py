@@ -324,6 +324,7 @@ def test_a_loss_that_leaves_the_numbers_is_named():
         PosteriorBootstrap(mean_alone, loss=falls).fit(numbers(), num_draws=2, steps=50)
 
 
+@pytest.mark.slow
 def test_supports_are_kept():
     def positive(y=None):
         rate = pyro.sample("rate", dist.Gamma(double(2.0), 1.0))

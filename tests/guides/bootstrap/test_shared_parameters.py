@@ -12,15 +12,8 @@ from torch import nn
 
 from guides import SharedParameterBootstrap
 from guides.bootstrap.base_measures import EmpiricalBase, GaussianBase
-from guides.bootstrap.shared_parameters import (
-    InClosedForm,
-    Law,
-    Laws,
-    Training,
-    frozen,
-    local_draws,
-    train,
-)
+from guides.bootstrap.shared_parameters import Laws, frozen, local_draws
+from guides.bootstrap.training import InClosedForm, Law, Training, train
 from guides.bootstrap.weights import dirichlet_weights, stream_seed
 from guides.core.svi import DivergenceError
 from zoo.models.normalizing_flow import FlowDensity
@@ -227,6 +220,8 @@ def test_what_cannot_be_shared():
     for wrong in (-1.0, math.nan):
         with pytest.raises(ValueError, match="concentration must be a number of rows"):
             SharedParameterBootstrap(Affine(2), wrong)
+    with pytest.raises(ValueError, match="restarts must be at least 1"):
+        SharedParameterBootstrap(Affine(2)).fit(rows(), restarts=0)
     with pytest.raises(ValueError, match="steps, lr and patience must be positive"):
         Training(lr=0.0)
 

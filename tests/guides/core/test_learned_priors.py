@@ -9,6 +9,7 @@ import pytest
 import torch
 from pyro import distributions as dist
 from pyro.infer import SVI, TraceMeanField_ELBO
+from pyro.infer.autoguide import AutoGuideList
 from torch.distributions import kl_divergence
 
 from guides import AutoConcrete, AutoMeanField, AutoMNF, AutoSpikeSlab, SpikeSlab
@@ -33,7 +34,7 @@ def test_learned_numbers_make_the_divergence_smallest():
     """Against a search over sd and inclusion, at the parameters that the guide had in its first run."""
     _, guide, (x, y) = trained(steps=0)
     before = {name: [t.clone() for t in parts] for name, parts in guide._detached().items()}
-    guide(x, y)
+    guide.elbo().loss_and_grads(guide.model, guide, x, y)
     assert set(guide.learned_priors.numbers) == {"w1", "w2", "b1"}  # b2 and the precision are one number
     for name in ("w1", "w2", "b1"):
         loc, log_scale, *logits = before[name]
@@ -102,7 +103,7 @@ def test_rates_are_those_of_rows_and_columns():
     """And their prior is in the loss: a closed form against the KL divergence of every weight."""
     _, guide, (x, y) = trained(steps=0, learned="rates")
     before = guide._detached()["w1"][2].sigmoid()
-    guide(x, y)
+    guide.elbo().loss_and_grads(guide.model, guide, x, y)
     found = guide.learned_priors.numbers["w1"]
     table = found.inclusion * torch.tensor(found.outputs)[:, None] * torch.tensor(found.inputs)
     torch.testing.assert_close(table, before.mean(1)[:, None] * before.mean(0) / before.mean())
@@ -138,6 +139,59 @@ def test_numbers_follow_every_few_training_runs_and_no_other_run():
         seen.append(guide.learned_priors.numbers["w1"])
     assert len(set(seen)) == 3
     assert seen[0] == seen[EVERY - 1] != seen[EVERY]
+
+
+def test_nothing_is_learned_from_a_run_of_which_no_gradient_is_taken():
+    """A look at the loss, or at passes as in training, leaves the prior and so the bound as they are."""
+    model, guide, (x, y) = trained(steps=EVERY)
+    before = dict(guide.learned_priors.numbers), guide.learned_priors.runs
+    for _ in range(EVERY + 1):
+        guide(x, y)
+        guide.elbo().loss(model, guide, x, y)
+    assert (dict(guide.learned_priors.numbers), guide.learned_priors.runs) == before
+
+
+def test_nothing_is_learned_while_the_weight_of_the_divergence_is_on_its_way():
+    model, guide, (x, y) = trained(steps=0)
+    svi = SVI(model, guide, guide.optimizer(0.01), guide.elbo())
+    for step in range(2 * EVERY):
+        guide.kl_weight = 0.5 + step / 100
+        svi.step(x, y)
+    assert guide.learned_priors.numbers == {}
+
+
+@pytest.mark.parametrize("slab", [True, False])
+def test_scales_are_around_the_prior_mean(slab):
+    base = (
+        SpikeSlab(torch.tensor(0.3), torch.tensor(0.5), torch.tensor(1.0)) if slab else dist.Normal(0.5, 1.0)
+    )
+
+    def model(x):
+        w = pyro.sample("w", base.expand([3]).to_event(1))
+        pyro.sample("y", dist.Normal(x @ w, 1.0).to_event(1), obs=torch.ones(4))
+
+    x = torch.randn(4, 3)
+    guide = (AutoSpikeSlab if slab else AutoMeanField)(model, empirical_bayes=True)
+    guide.setup(x)
+    perturb(guide, 0.3)
+    with torch.no_grad():
+        law = guide.site_distribution("w")
+        alpha, slabs = (law.probs, law) if slab else (torch.ones(3), law)
+        squares = slabs.scale**2 + (slabs.loc - 0.5) ** 2
+        expected = ((alpha * squares).sum() / alpha.sum()).sqrt().item()
+    SVI(model, guide, guide.optimizer(1e-8), guide.elbo()).step(x)
+    assert guide.learned_priors.numbers["w"].scale == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_list_that_would_ignore_it_is_refused():
+    model = network(spike_slab)
+    for kl_weight, learned in ((0.5, False), (1.0, True)):
+        part = AutoSpikeSlab(model, empirical_bayes=learned)
+        part.kl_weight = kl_weight
+        guides = AutoGuideList(model)
+        guides.append(part)
+        with pytest.raises(NotImplementedError, match="leave empirical_bayes and kl_weight out"):
+            guides(*data())
 
 
 def test_a_prior_that_hangs_on_another_site_is_left_alone():

@@ -244,6 +244,7 @@ def test_noise_update():
     assert abs(found.concentration / found.rate - exact[0]) < 0.1 * abs(exact[0] - a / b)
 
 
+@pytest.mark.slow
 def test_prior_refinement():
     """One weight with a random precision, one row: the formulas as printed, and quadrature."""
     a, b, factor, loc, target = 30.0, 40.0, 1.5, 0.4, 4.0
@@ -559,6 +560,7 @@ def test_fits_together_must_match():
         fit_together(guides(pbp(), pbp()), [(x, y)] * 2, seeds=[0])
 
 
+@pytest.mark.slow
 def test_many_rows_run_epoch_by_epoch_with_the_same_result(monkeypatch):
     x, y = data()
     reference = fitted(epochs=3)
@@ -807,6 +809,7 @@ def test_a_refused_fit_leaves_the_old_one():
     assert torch.equal(guide.sites["w1"].mean, before)
 
 
+@pytest.mark.slow
 def test_single_precision():
     """Weights in float32, inputs of any kind; near the result in float64."""
     x, y = data()

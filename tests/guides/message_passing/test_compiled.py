@@ -144,6 +144,7 @@ def test_trials_together_equal_trials_alone(family):
     assert_same(together, jax.tree.map(lambda *a: np.stack([np.asarray(b) for b in a]), *alone))
 
 
+@pytest.mark.slow
 def test_minibatches_of_one_are_single_points():
     means, x, y = problem()
     order = order_of(len(y))[0]

@@ -96,7 +96,13 @@ def eight_schools(d):
 
 
 POSTERIORS = [
-    pytest.param("sblri-blr", blr, {"draws": 200, "gates": LOOSE, "retries": 0}, id="a short run"),
+    pytest.param(
+        "sblri-blr",
+        blr,
+        {"draws": 200, "gates": LOOSE, "retries": 0},
+        id="a short run",
+        marks=pytest.mark.slow,
+    ),
     *(
         pytest.param(*posterior, marks=pytest.mark.slow)
         for posterior in (

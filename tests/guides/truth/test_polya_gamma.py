@@ -160,6 +160,7 @@ def test_without_information_the_chains_sample_the_prior(draws):
 # ----------------------------------------------------------------------------------- settings, gates, storage
 
 
+@pytest.mark.slow
 def test_chains_that_fail_go_on_and_say_so():
     X, y = problem(40, 3)
     strict = Gates(min_ess_bulk=1e9)

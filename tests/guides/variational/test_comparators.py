@@ -392,6 +392,7 @@ def test_draws_of_group_normal_jeffreys_have_the_moments_of_the_product():
     assert_mean(draws[:, 0, 0] * draws[:, 0, 1], (z_loc[0, 0] * z_loc[0, 1] * loc[0, 0] * loc[0, 1]).double())
 
 
+@pytest.mark.slow
 def test_group_normal_jeffreys_finds_the_input_that_is_noise():
     x, y = data(rows=100)  # the middle column does nothing
     guide = AutoGroupNormalJeffreys(layer)
@@ -464,6 +465,7 @@ def test_horseshoe_refuses_sites_that_it_would_ignore_and_priors_off_centre():
 # ---------------------------------------------------------------------- points and ensembles
 
 
+@pytest.mark.slow
 def test_map_and_maximum_likelihood_of_a_linear_model():
     x, y = data()
     model = linear_model(normal)

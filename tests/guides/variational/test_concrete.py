@@ -115,6 +115,7 @@ def test_loss_in_training_has_the_temperature_on_both_paths(prior, temperature):
     assert_mean(many, exact_loss(guide, spike_slab, x, y))
 
 
+@pytest.mark.slow
 def test_training_finds_the_exact_inclusion_up_to_a_bias_that_shrinks():
     """An orthogonal design, where the best mean-field law is the posterior; deterministic optimisation."""
     torch.set_default_dtype(torch.float64)

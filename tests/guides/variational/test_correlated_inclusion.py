@@ -409,6 +409,7 @@ def mean_field_loss(guide, x, y):
     return kl + 0.5 * errors / NOISE**2 + 0.5 * len(y) * math.log(2 * math.pi * NOISE**2)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_double")
 def test_one_of_two_correlated_columns(both_fits):
     """The exact posterior takes one column or the other.  Mean field must settle for one; this guide has both
@@ -431,6 +432,7 @@ def test_one_of_two_correlated_columns(both_fits):
     assert error(guide) < 0.7 * error(mean_field)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_double")
 def test_without_the_ratio_correlation_wins_nothing(both_fits):
     """The published loss stops at the spike and slab of the drawn logits: an average of mean-field bounds."""

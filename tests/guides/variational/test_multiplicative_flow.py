@@ -259,6 +259,7 @@ def test_guesses_have_the_auxiliary_density(flow):
     assert_mean(guesses.double(), (weights @ grid).double())
 
 
+@pytest.mark.slow
 @each_prior
 def test_log_prob_converges_to_a_sum_over_multipliers(prior):
     """One column: ``q(w) = int q(z) q(w | z) dz`` on a grid."""

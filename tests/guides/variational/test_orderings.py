@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
+import numpy as np
 import pyro
 import pytest
 import torch
 from pyro.infer import SVI, Trace_ELBO
 from torch import Tensor
 
+from data_loaders.edge_lists import edge_list
 from guides.variational.orderings import (
     BreadthFirst,
     ExactOrders,
@@ -21,6 +24,8 @@ from guides.variational.orderings import (
     enumerated,
     orders,
 )
+from tests.zoo.models.test_random_graphs import growths
+from zoo.models.random_graphs import HollywoodProcess
 
 GRAPHS = {
     "path": torch.tensor([(0, 1), (1, 2), (2, 3)]),
@@ -87,6 +92,37 @@ def test_draws_follow_the_law(law):
     assert q.sample().shape == (2, 2)
 
 
+PROCESS = HollywoodProcess(5.0, 0.3)
+
+
+def of_process(every: Tensor) -> Tensor:
+    return torch.stack([PROCESS.log_prob(edge_list(order)) for order in every.numpy()])
+
+
+def test_a_single_edge_has_the_probability_of_its_second_end():
+    """``(alpha + sigma) / (1 + alpha)``: it is no loop."""
+    value = enumerated(torch.tensor([(0, 1)]), of_process)[2]
+    assert value.item() == pytest.approx(math.log(5.3 / 6), abs=1e-12)
+
+
+@pytest.mark.parametrize("number", [2, 3])
+def test_probabilities_of_all_labelled_graphs_sum_to_that_of_no_loop_or_repeat(number):
+    total = 0.0
+    for nodes in range(2, 2 * number + 1):
+        for edges in itertools.combinations(itertools.combinations(range(nodes), 2), number):
+            if len({node for edge in edges for node in edge}) == nodes:
+                total += enumerated(torch.tensor(edges), of_process)[2].exp().item()
+    sequences = [np.array(ends).reshape(-1, 2) for ends in growths(2 * number)]
+    simple = [
+        edges
+        for edges in sequences
+        if (edges[:, 0] != edges[:, 1]).all() and len({frozenset(pair) for pair in edges.tolist()}) == number
+    ]
+    expected = sum(PROCESS.log_prob(edges).exp().item() for edges in simple)
+    assert 0.1 < expected < 1
+    assert total == pytest.approx(expected, abs=1e-12)
+
+
 def test_breadth_first_finishes_a_node_before_the_next():
     torch.manual_seed(0)
     law = BreadthFirst(GRAPHS["triangle-and-tail"])
@@ -129,6 +165,10 @@ def test_bad_input_is_refused():
         UniformOrders(torch.tensor([(0, 0)]))
     with pytest.raises(ValueError, match="without edges"):
         BreadthFirst(torch.empty(0, 2, dtype=torch.int64))
+    for edges in ([(0, 0)], [(0, 1), (1, 0)]):
+        with pytest.raises(ValueError, match="without loops and repeated"):
+            enumerated(torch.tensor(edges), grown)
+    assert ExactOrders(GRAPHS["path"], grown).log_prob(torch.tensor([(0, 1), (0, 1), (0, 1)])) == -math.inf
     with pytest.raises(ValueError, match="7 edges have too many orders"):
         next(orders(torch.tensor([(i, i + 1) for i in range(7)])))
     assert UniformOrders(GRAPHS["path"]).log_prob(torch.tensor([[(0, 1), (0, 1), (0, 1)]])) == -math.inf

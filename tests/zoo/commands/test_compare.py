@@ -286,6 +286,7 @@ def test_many_rows_are_scored_for_evenly_spaced_draws(tmp_path, monkeypatch):
 # ------------------------------------------------------------------------------------- nothing twice
 
 
+@pytest.mark.slow
 def test_second_call_reads_everything(graded, monkeypatch):
     folder, first = graded
     before = (folder / "out" / "scoreboard.csv").read_bytes()
@@ -297,6 +298,7 @@ def test_second_call_reads_everything(graded, monkeypatch):
     assert result.stdout == first.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage", ["empty", SLOW("lost"), SLOW("truncated"), SLOW("altered"), SLOW("other versions")]
 )
@@ -415,6 +417,7 @@ def test_ctrl_c_in_nuts_ends_cleanly_and_says_what_is_kept(at, presses, tmp_path
     assert files(out) == {"config.json"}
 
 
+@pytest.mark.slow
 def test_comparison_that_is_stopped_goes_on_from_the_finished_guides(tmp_path, monkeypatch):
     """In this process; the slow tests end one from outside."""
     fit = zoo.commands.compare.fit_guide
@@ -593,6 +596,7 @@ def test_classes_have_accuracy_and_calibration(data, classes, tmp_path):
         assert float(row["log_likelihood"]) > -2 * math.log(classes)
 
 
+@pytest.mark.slow
 def test_model_without_a_second_guide_is_compared_with_the_one_that_applies(tmp_path):
     table = write_csv(tmp_path / "table.csv", linear_rows(30))
     options = ["--model", "pbp-bnn", "--reference", "none", "--widths", 2, "--out", tmp_path / "out"]

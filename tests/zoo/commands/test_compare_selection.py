@@ -197,6 +197,7 @@ def test_the_exact_reference_has_the_prior_inclusion_that_was_asked_for(selectio
     assert abs(truth.inclusion["w"].numpy() - enumerate_spike_slab(x, y).inclusion).max() > 0.01
 
 
+@pytest.mark.slow
 def test_points_that_cannot_be_compared_are_said_in_the_note(selection, references):
     """Without an intercept the function is zero, and does not vary, where every input is zero."""
     comparison, (first, second) = selection[0], references

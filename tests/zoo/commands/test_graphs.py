@@ -41,6 +41,21 @@ def test_fit_is_kept_and_draws(edges, tmp_path):
     assert (tmp_path / "again.csv").read_bytes() == (tmp_path / "new.csv").read_bytes()
 
 
+def test_sample_draws_graphs_and_predict_says_that_it_cannot(edges, tmp_path):
+    out = tmp_path / "fit"
+    fit_edges(edges, out, GraphTraining(epochs=1))
+    result = run_zoo("sample", out, "--rows", 3, "--out", tmp_path / "new.csv")
+    found = load_edges(tmp_path / "new.csv")
+    assert result.stdout.startswith(f"3 graphs of {sum(map(len, found))} edges in all drawn")
+    result = run_zoo("sample", out, "--rows", 3, "--out", tmp_path / "no" / "new.csv")
+    assert (result.exit_code, "cannot write to" in result.stderr) == (2, True)
+    result = run_zoo("predict", out, "--input", edges, "--out", tmp_path / "p.csv")
+    assert (result.exit_code, result.stderr) == (
+        2,
+        f"zoo: {out} holds a model of graphs: zoo sample draws them\n",
+    )
+
+
 def test_times_are_kept(edges, tmp_path):
     fit_edges(edges, tmp_path / "fit", GraphTraining(epochs=1), timed=True)
     sample_edges(tmp_path / "fit", tmp_path / "new.csv", 2)

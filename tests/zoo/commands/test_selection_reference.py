@@ -220,6 +220,7 @@ def test_gibbs_agrees_with_the_count_and_carries_its_errors(problem, tmp_path):
     assert {"posterior_predictive", "observed_data", "prior", "prior_predictive"} < set(group_names(kept))
 
 
+@pytest.mark.slow
 def test_gibbs_that_fails_its_gates_is_shown_and_never_used(tmp_path, monkeypatch):
     monkeypatch.setitem(BUDGETS, "quick", replace(TINY, warmup=10, draws=30))
     hard = Gates(max_rhat=1.0001, min_ess_bulk=1e6)

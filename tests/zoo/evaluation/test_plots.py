@@ -158,6 +158,7 @@ def test_scatter_of_a_reference_that_does_not_vary(drawn, tmp_path):
     assert [axis.texts[0].get_text() for axis in drawn[1].axes] == ["", ""]
 
 
+@pytest.mark.slow
 def test_error_bars_and_ticks_stay_where_a_figure_can_be(drawn, tmp_path):
     figures = {
         "accuracy": Estimate(0.98, 0.03),

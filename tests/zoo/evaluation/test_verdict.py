@@ -26,10 +26,17 @@ def test_ranking_says_what_is_told_apart():
         row("same", ref_w1=Estimate(0.06, 0.01, 0.05)),
     ]
     assert verdict(rows) == [
-        "Nearest to the truth: same (W1 0.060 ± 0.010), then near (0.770 ± 0.010), not told apart from "
-        "as-near (0.790 ± 0.010), then far (1.040 ± 0.010). No farther than two samples of the truth are: "
-        "same."
+        "Nearest to the truth: same (W1 0.060 ± 0.010), then near (0.770 ± 0.010), not told apart from it "
+        "as-near (0.790 ± 0.010), then far (1.040 ± 0.010). Not told apart from the truth itself by these "
+        "draws: same."
     ]
+
+
+def test_groups_are_told_apart_from_their_first():
+    """The last is, though each is near the one before."""
+    errors = {"a": (0.1, 0.01), "b": (0.2, 0.2), "c": (0.3, 0.01)}
+    (sentence,) = verdict([row(name, ref_w1=Estimate(*pair)) for name, pair in errors.items()])
+    assert sentence.endswith("not told apart from it b (0.20 ± 0.20), then c (0.300 ± 0.010).")
 
 
 def test_warnings_name_their_figure():
@@ -44,10 +51,10 @@ def test_warnings_name_their_figure():
         )
     ]
     assert verdict(rows) == [
-        "narrow predicts as well as the truth (log-likelihood within 0.100 ± 0.060 nats a test point), its "
-        "mean is off by 1.2 sds of the truth (mean error), its uncertainty is 3 times too small (sd ratio "
-        "0.33), its draws cannot be reweighted to the posterior (Pareto k 4.1), its bound was still rising "
-        "(2.00 ± 0.50 nats in the last tenth: more steps)."
+        "narrow is not told apart from the truth by its predictions (log-likelihood -0.100 ± 0.060 nats a "
+        "test point), its mean is off by 1.2 sds of the truth (mean error), its uncertainty is 3 times too "
+        "small (sd ratio 0.33), its draws cannot be reweighted to the posterior (Pareto k 4.1), its bound "
+        "was still rising (2.00 ± 0.50 nats in the last tenth: more steps)."
     ]
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from guides.bootstrap.shared_parameters import Training
+from guides.bootstrap.training import Training
 from zoo.errors import FailedError
 from zoo.fitting import densities
 from zoo.fitting.densities import (

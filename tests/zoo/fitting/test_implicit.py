@@ -29,7 +29,11 @@ def _small(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name == "fbnn-bnn" else name for name in NAMES]
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name in ("fbnn-bnn", "sip-ns") else name
+        for name in NAMES
+    ],
 )
 def test_fitted_kept_and_read_again(name, tmp_path):
     method, model = GUIDES[name].method, BNN(2, widths=(4,))
@@ -92,6 +96,7 @@ def test_where_they_apply():
         applicable(GUIDES["aadm"], MODELS["spike-slab-linear"], "regression")
 
 
+@pytest.mark.slow
 def test_scoreboard(tmp_path, monkeypatch):
     """Twice the same, the second time from files; with the rows of the known law of the data."""
     monkeypatch.setitem(BUDGETS, "quick", Budget(steps=5, draws=20, warmup=5, mcmc_draws=5))

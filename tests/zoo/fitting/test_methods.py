@@ -275,10 +275,11 @@ def test_second_comparison_reads_the_closed_form_back(table, compared, monkeypat
 @pytest.mark.parametrize(
     "damage",
     [
-        "state lost",
         "state altered",
-        "draws",
-        *(pytest.param(damage, marks=pytest.mark.slow) for damage in ("state truncated", "draws lost")),
+        *(
+            pytest.param(damage, marks=pytest.mark.slow)
+            for damage in ("state lost", "state truncated", "draws", "draws lost")
+        ),
     ],
 )
 def test_damaged_result_is_fitted_again_and_the_others_kept(

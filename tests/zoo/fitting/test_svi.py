@@ -443,6 +443,7 @@ def assert_goes_on(command, table, tmp_path) -> None:
     assert (tmp_path / "killed" / "losses.csv").read_text() == trace
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_draws")
 def test_zoo_fit_keeps_its_loss_trace_and_says_how_it_was_made(tmp_path):
     table = write_csv(tmp_path / "table.csv", linear_rows())

@@ -30,9 +30,10 @@ def messages(model: EdgeGraphModel, nodes: Tensor, edges: list[list[int]], ages:
         weights = F.softplus(model.age(recent[:, None])).squeeze(1)
     sent = weights[:, None] * model.message(torch.cat([nodes[ends[:, 0]], nodes[ends[:, 1]]], 1))
     total = torch.zeros(len(nodes), sent.shape[1], dtype=nodes.dtype).index_add(0, ends[:, 0], sent)
-    if model.aggregation == "mean":
+    if model.aggregation != "sum":
         received = torch.zeros(len(nodes), dtype=nodes.dtype).index_add(0, ends[:, 0], weights)
         total = total / received.clamp_min(1e-300)[:, None]
+        total = total * received.log1p()[:, None] if model.aggregation == "log" else total
     return model.update(total, nodes)
 
 

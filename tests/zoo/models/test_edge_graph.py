@@ -23,9 +23,11 @@ from zoo.models.edge_batches import Plan, batches
 from zoo.models.edge_graph import HEADS, EdgeGraphModel
 
 KINDS = {
-    "mean": {},
+    "log": {},
+    "mean": {"aggregation": "mean"},
     "sum": {"aggregation": "sum"},
     "timed": {"timed": True},
+    "mean-window": {"aggregation": "mean", "timed": True, "window": 4},
     "timed-sum": {"timed": True, "aggregation": "sum"},
     "window": {"window": 3},
     "end": {"sees_end": True, "timed": True, "window": 5},
@@ -58,7 +60,7 @@ def test_likelihood_is_that_of_the_plain_model(kind):
         torch.testing.assert_close(model.log_prob(graphs), plain, atol=1e-10, rtol=0)
 
 
-@pytest.mark.parametrize("kind", ["mean", "timed-sum", "end"])
+@pytest.mark.parametrize("kind", ["mean", "timed-sum", "end", "mean-window"])
 def test_gradient_is_that_of_the_plain_model(kind):
     model, graphs = double(**KINDS[kind]), mixed_graphs()[:4]
     model.log_prob(graphs).sum().backward()
@@ -156,7 +158,7 @@ def test_lengths_and_times_of_drawn_graphs():
 
 
 def test_bad_input_is_refused():
-    with pytest.raises(UserError, match="by mean or sum, not 'max'"):
+    with pytest.raises(UserError, match="by mean, log or sum, not 'max'"):
         EdgeGraphModel(aggregation="max")
     with pytest.raises(UserError, match="a window has at least one edge, not 0"):
         EdgeGraphModel(window=0)
@@ -182,6 +184,7 @@ def test_plan_of_a_batch():
 # ------------------------------------------------------------------------------------------- guides compose
 
 
+@pytest.mark.slow
 def test_a_guide_fits_bayesian_last_layers():
     """The bound rises, and draws make models that are as good as the one that was trained."""
     graphs = draw_graphs("cycles", 12, 1)

@@ -118,6 +118,7 @@ def test_a_second_draw_is_another():
     assert not torch.equal(process.draw(3)(X), process.draw(3)(X))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"sharing": "layer"}, {"bias_scale": 0.0}])
 @pytest.mark.parametrize("noise_scale", [None, 0.3])
 def test_a_learned_network_and_its_twin_have_the_same_density(options, noise_scale):

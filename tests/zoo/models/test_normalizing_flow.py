@@ -8,7 +8,8 @@ import torch
 from pyro import poutine
 
 from guides.flows.weighted_batch_norm import EPSILON, WeightedBatchNorm, weighted_rows
-from zoo.models.normalizing_flow import LARGEST_LOG_SCALE, FlowDensity
+from guides.truth import nuts
+from zoo.models.normalizing_flow import LARGEST_LOG_SCALE, PRIOR_SD, FlowDensity
 
 KINDS = ("maf", "realnvp", "spline")
 each_kind = pytest.mark.parametrize("kind", KINDS)
@@ -192,3 +193,16 @@ def test_flows_that_cannot_be():
         FlowDensity(30, hidden=(20,))
     with pytest.raises(ValueError, match="blocks"):
         FlowDensity(3, blocks=0)
+
+
+@pytest.mark.slow
+def test_nuts_of_the_mean_is_its_closed_form():
+    """With the flow known, ``N(sum z / (n + 0.01), I / (n + 0.01))``: what the bootstrap agrees with."""
+    made, x = flow(features=2).requires_grad_(False), rows(60, 2)
+    result = nuts(made, (x,), backend="pyro", warmup=100, draws=200, retries=0, float64=True)
+    mean = result.posterior(made).draws()["mean"]
+    precision = 60 + 1 / PRIOR_SD**2
+    expected = made.encode(x)[0].sum(0) / precision
+    # 400 draws, correlated a little
+    assert ((mean.mean(0) - expected).abs() < 4.5 * (1 / precision / 150) ** 0.5).all()
+    assert ((mean.std(0) * precision**0.5 - 1).abs() < 4.5 / 300**0.5).all()

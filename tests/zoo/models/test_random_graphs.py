@@ -144,6 +144,7 @@ def test_likelihood_of_the_model_is_that_of_the_process():
     assert likelihood.item() == pytest.approx(exact.item(), abs=1e-10)
 
 
+@pytest.mark.slow
 def test_twin_has_the_same_density():
     x, y = _rows(HollywoodProcess().sample(2, 9, seed=5))
     before = jax.config.jax_enable_x64

@@ -146,3 +146,7 @@ def test_what_cannot_be_done_is_said():
     tied[1].weight = tied[0].weight
     with pytest.raises(UserError, match="one parameter in two places"):
         from_module(tied)
+    with pytest.raises(UserError, match="layer '0' computes its weight from other numbers"):
+        from_module(nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(3, 1))))
+    with pytest.raises(UserError, match="layer '0', Embedding, has no inputs"):
+        from_module(nn.Sequential(nn.Embedding(3, 4), nn.Linear(4, 1)))

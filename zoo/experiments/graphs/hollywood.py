@@ -34,8 +34,14 @@ def trained(
     cell: Cell, training: Sequence[EdgeList], validation: Sequence[EdgeList]
 ) -> tuple[EdgeGraphModel, GraphFit]:
     """The edge model of a cell."""
-    model = EdgeGraphModel(timed=cell.method == "ours_time", seed=cell.seed)
-    settings = GraphTraining(epochs=cell.options["epochs"], lr=cell.options["lr"], seed=cell.seed)
+    model = EdgeGraphModel(
+        aggregation="mean" if cell.method == "ours_mean" else "log",
+        timed=cell.method == "ours_time",
+        seed=cell.seed,
+    )
+    settings = GraphTraining(
+        **{name: cell.options[name] for name in ("epochs", "lr", "batch")}, seed=cell.seed
+    )
     return model, train(model, training, validation, settings)
 
 

@@ -77,7 +77,7 @@ def _drawn(cell: Cell, parts: Parts) -> Drawn:
 
 def _edge_model(cell: Cell, parts: Parts) -> EdgeGraphModel:
     model = EdgeGraphModel(
-        aggregation="sum" if cell.setting == "sum" else "mean",
+        aggregation=cell.setting if cell.setting in ("mean", "sum") else "log",
         timed=cell.method == "ours_time",
         sees_end=cell.method == "ours_end",
         window=cell.options["window"] if cell.setting == "window" else None,

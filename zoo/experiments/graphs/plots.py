@@ -16,7 +16,12 @@ from zoo.files.tables import write_figure
 
 #: Graphs a panel of Figure 5.4.
 EXAMPLES = 3
-LABELS = {"process": "Hollywood process", "ours_no_time": "edge model", "ours_time": "edge model with time"}
+LABELS = {
+    "process": "Hollywood process",
+    "ours_no_time": "edge model",
+    "ours_time": "edge model with time",
+    "ours_mean": "edge model, mean of messages",
+}
 
 
 def plot_senders(path: Path, records: Sequence[Record]) -> None:

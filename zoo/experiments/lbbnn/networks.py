@@ -113,8 +113,9 @@ REACH, THESIS_REACH, LOWEST_RATE, HIGHEST_RATE = 4.0, 6.0, 2e-4, 5e-3
 BATCH = 200
 #: What the divergence counts at the first step, so that weights are not put out before they are of use.
 FIRST_WEIGHT = 0.01
-#: The share of the epochs after which the training of the deliberately less accurate control is broken off.
-EARLY = 0.1
+#: The share of the epochs after which the training of the deliberately less accurate control is broken off:
+#: when the divergence counts whole, and the prior has begun to be learned.
+EARLY = 0.4
 
 
 class Images(NamedTuple):

@@ -11,7 +11,7 @@ import torch
 from data_loaders import DensityData, load_density
 from data_loaders.densities import two_gaussians
 from guides.bootstrap.base_measures import EmpiricalBase, IsotropicBase
-from guides.bootstrap.shared_parameters import Training
+from guides.bootstrap.training import Training
 from zoo.errors import UserError
 from zoo.experiments.engine.declaration import Cell
 from zoo.fitting.densities import (

@@ -22,7 +22,7 @@ from zoo.models.edge_graph import EdgeGraphModel
 
 NEEDS_MIRROR = pytest.mark.skipif("ZOO_DATA" not in os.environ, reason="ZOO_DATA is not set: no real files")
 BY_NAME = {experiment.name: experiment for experiment in EXPERIMENTS}
-OPTIONS = {"graphs": 20, "epochs": 1, "lr": 5e-3, "window": 5, "lowest": 3, "highest": 8}
+OPTIONS = {"graphs": 20, "epochs": 1, "lr": 5e-3, "batch": 8, "window": 5, "lowest": 3, "highest": 8}
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_cells_of_the_synthetic_table(method, cell):
 
 
 @NEEDS_MIRROR
-@pytest.mark.parametrize("setting", PASSED)
+@pytest.mark.parametrize("setting", [name for name in PASSED if name != "sum"])
 def test_cells_of_the_real_table(setting, cell):
     figures = models.compare(cell("ours_time", "tumblr", setting, graphs=10))
     assert_declared("table-5.4", figures)
@@ -141,8 +141,8 @@ def test_every_number_in_print_has_its_place():
     assert len(BY_NAME["graphs/table-5.1"].published) == 40
     assert len(BY_NAME["graphs/table-5.3"].published) == 48
     table = BY_NAME["graphs/table-5.4"]
-    assert len(table.published) == 20 + 4 * (20 + 24)
+    assert len(table.published) == 20 + 5 * (20 + 24)
     assert all(place[:3] in set(table.combinations()) for place in table.published)
     assert not any(place[:2] == ("mit", "ours_time") for place in table.published)
-    senders = table.published["mit", "ours_no_time", "mean", "ks_density"]
+    senders = table.published["mit", "ours_no_time", "log", "ks_density"]
     assert str(senders).startswith("0.8245")

@@ -88,6 +88,7 @@ def test_figures_that_do_not_exist_are_left_out(cell, method):
     assert ("accuracy_mean" in figures) == (method != "deep-ensemble")
 
 
+@pytest.mark.slow
 def test_convolutional_table(cell):
     figures = images.convolutional_table(cell("lrt", widths="lenet", rows=100))
     assert_declared("cnn", figures)

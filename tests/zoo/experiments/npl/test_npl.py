@@ -125,6 +125,7 @@ def line():
     return prepare(replace(data, x_test=data.x_train[:10], y_test=data.y_train[:10]))
 
 
+@pytest.mark.slow
 def test_the_heavy_tailed_logistic_regression_is_its_twin():
     import jax
     from numpyro.infer.util import log_density

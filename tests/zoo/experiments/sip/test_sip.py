@@ -43,7 +43,8 @@ def run(name: str, folder, method="sip-bnn", setting="default", dataset="piecewi
 
 
 @pytest.mark.parametrize(
-    "method", ["sip-bnn", pytest.param("fbnn-gp", marks=pytest.mark.slow), "aadm", "mean-field", "true-law"]
+    "method",
+    ["sip-bnn", pytest.param("fbnn-gp", marks=pytest.mark.slow), "aadm", "mean-field", "true-law"],
 )
 def test_toy(method, tmp_path):
     record = run("toy", tmp_path, method)
@@ -85,6 +86,7 @@ def test_a_held_posterior_is_nearly_a_point():
     assert generator(100).std(0).max() < 0.02
 
 
+@pytest.mark.slow
 def test_inducing(tmp_path):
     record = run("inducing", tmp_path, setting="frozen")
     assert 0 < record.metrics["spread_at_first"] < 0.1

@@ -180,6 +180,7 @@ def cell_of(experiment: str, method: str, setting: str, **changes) -> Cell:
     return Cell(experiment, "diabetes", method, setting, changes.pop("trial", 0), options=options, **changes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("experiment", "method"),
     [  # every kind of network is compiled anew, for seconds
@@ -282,6 +283,7 @@ def test_figures_are_of_the_mixture_with_its_spike_at_the_mean_of_the_targets():
 # ----------------------------------------------------------------------------------------------- replay
 
 
+@pytest.mark.slow
 def test_the_stream_is_drawn_as_the_program_draws_it():
     """From its seed: the test rows, then for each method its means layer by layer, and 40 orders."""
     rng = np.random.RandomState(0x79B7BFF4)
