@@ -81,6 +81,12 @@ def test_options_of_the_model_are_kept(edges, tmp_path):
     assert result.stderr == "zoo: --timed is for model edge-graph\n"
 
 
+def test_the_model_is_listed_and_shown():
+    assert "edge-graph  graphs  graphs that grow" in run_zoo("list", "--paper", "graphs").stdout
+    shown = run_zoo("show", "edge-graph").stdout
+    assert "zoo fit edges.csv --model edge-graph --out FOLDER" in shown
+
+
 def test_bad_input_is_one_line(edges, tmp_path):
     result = run_zoo("fit", tmp_path / "none.csv", "--model", "edge-graph", "--out", tmp_path / "x")
     assert result.exit_code == 2
