@@ -17,7 +17,7 @@ from zoo.experiments.engine.declaration import Record
 from zoo.experiments.graphs import hollywood, models, sets
 from zoo.experiments.graphs.declared import EXPERIMENTS, PASSED
 from zoo.experiments.graphs.plots import plot_examples, plot_growth, plot_senders
-from zoo.fitting.graphs import GraphTraining, fit_graphs, median_gap, nats, nats_an_edge, train
+from zoo.fitting.graphs import GraphFit, GraphTraining, fit_graphs, median_gap, nats, nats_an_edge, train
 from zoo.models.edge_graph import EdgeGraphModel
 
 NEEDS_MIRROR = pytest.mark.skipif("ZOO_DATA" not in os.environ, reason="ZOO_DATA is not set: no real files")
@@ -191,6 +191,22 @@ def test_not_every_difference_is_explained():
         "graphs/table-5.4": ("mit", "ours_time", "doubled", "ks_density"),
     }.items():
         assert BY_NAME[name].explanation(*place) is None
+
+
+def test_the_gap_is_of_an_edge_and_senders_are_by_total_variation(cell, monkeypatch):
+    model = EdgeGraphModel(seed=1)
+    monkeypatch.setattr(hollywood, "trained", lambda *_: (model, GraphFit(gradient=[1.0])))
+    place = cell("ours_no_time", "hollywood")
+    figures, test = hollywood.grade_senders(place), hollywood.graphs_of(place)[2]
+    exact = sum(hollywood.PROCESS.log_prob(graph).item() for graph in test)
+    with torch.no_grad():
+        gap = (exact - model.log_prob(test).sum().item()) / sum(len(graph) for graph in test)
+    assert figures["gap"] == pytest.approx(gap, rel=1e-4)
+    more = [
+        np.maximum(ours - hollywood.exact_senders(graph), 0).sum(1)
+        for ours, graph in zip(hollywood.sender_probabilities(model, test), test, strict=True)
+    ]
+    assert figures["senders"] == pytest.approx(np.concatenate(more).mean(), rel=1e-4)
 
 
 def test_pictures_of_graphs(cell, tmp_path):
