@@ -134,7 +134,7 @@ def test_bootstrap_draws_both_samples():
     one, several = describe([nx.cycle_graph(8)] * 12), describe(random_graphs(12, 8))
     assert compare(several, several)["ks_density"].se > 0  # not the same graphs of both
     for pair in ((one, several), (several, one)):
-        assert all(estimate.se > 0 for name, estimate in compare(*pair).items() if name != "mmd_cluster")
+        assert min(compare(*pair)[name].se for name in ("mmd_degree", "mmd_spectral")) > 1e-3
 
 
 def test_bootstrap_error_is_that_of_repeated_samples():
