@@ -68,7 +68,8 @@ def edge_list(
     :param edges: nodes may have labels of any kind
     :param times: of the edges; these are sorted by them, ties stay in order.  Only differences count, so that
         times may be negative
-    :raises DataError: no edge, pairs that are none, times that are not finite or not one an edge
+    :raises DataError: no edge, pairs that are none, labels that are nan, times that are not finite or not one
+        an edge
     """
     numbers = _numbered(edges)
     when = np.arange(len(numbers), dtype=np.float64) if times is None else _checked(times, len(numbers))
@@ -122,6 +123,8 @@ def _numbered(edges: Iterable) -> np.ndarray:
         wrong = next((pair for pair in pairs if len(pair) != 2), None)
         if wrong is not None:
             raise DataError(f"an edge is a pair of nodes, not {wrong!r}")
+        if any(node != node for pair in pairs for node in pair):
+            raise DataError("a node is labelled nan, which is no label: nan is not equal to itself")
         known: dict[Hashable, int] = {}
         numbers = np.array(
             [[known.setdefault(v, len(known)) for v in pair] for pair in pairs], dtype=np.int64

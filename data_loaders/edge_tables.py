@@ -78,4 +78,4 @@ def write_edges(path: str | Path, graphs: Sequence[EdgeList]) -> None:
         table.writerow(COLUMNS)
         for number, graph in enumerate(graphs):
             for (sender, recipient), time in zip(graph.edges.tolist(), graph.times.tolist(), strict=True):
-                table.writerow((number, sender, recipient, f"{time:.10g}"))
+                table.writerow((number, sender, recipient, f"{time:.17g}"))

@@ -58,6 +58,7 @@ def test_breadth_first_order():
         (np.empty((0, 2), dtype=np.int64), None, "without edges"),
         ([(0, 1, 2)], None, r"an edge is a pair of nodes, not \(0, 1, 2\)"),
         ([(0, 1)], [1.0, 2.0], "1 edges need 1 times, not 2"),
+        ([("a", float("nan"))], None, "labelled nan"),
         ([(0, 1)], [float("nan")], "time nan of an edge is not finite"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from data_loaders import DataError
+from data_loaders.edge_lists import edge_list
 from data_loaders.edge_tables import load_edges, write_edges
 
 
@@ -29,6 +30,9 @@ def test_graphs_are_read_and_written(table, tmp_path):
     found = load_edges(again)
     assert [graph.edges.tolist() for graph in found] == [first.edges.tolist(), second.edges.tolist()]
     assert found[0].times.tolist() == [-1.5, 3]
+    epochs = edge_list([(0, 1), (1, 2)], [1600000000123.25, 1600000000124.1])
+    write_edges(again, [epochs])
+    assert load_edges(again)[0].times.tolist() == epochs.times.tolist()
     (alone,) = load_edges(table("recipient,sender\nb,a\nc,a\n"))
     assert alone.edges.tolist() == [[0, 1], [0, 2]]
 

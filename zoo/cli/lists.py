@@ -48,6 +48,7 @@ def list_models_and_guides(key: str | None = None) -> None:
     """
     papers = list(PAPERS.values()) if key is None else [find_paper(key)]
     from zoo.models.densities import DENSITY_MODELS
+    from zoo.models.growth_models import GROWTH_MODELS
     from zoo.registry.queries import GUIDES, MODELS, kinds_of_weights
 
     keys = {paper.key for paper in papers}
@@ -64,6 +65,8 @@ def list_models_and_guides(key: str | None = None) -> None:
     densities = [(m.name, m.paper, m.summary) for m in DENSITY_MODELS.values() if m.paper in keys]
     if densities:
         print_lines("Densities of tables without a target (zoo fit TABLE --model NAME)", densities)
+    growths = [(m.name, m.paper, m.summary) for m in GROWTH_MODELS.values() if m.paper in keys]
+    print_lines("Models of graphs (zoo fit EDGES.csv --model NAME)", growths)
     print_lines(
         "Guides: weights that it is for, what it is",
         [(g.name, g.paper, kinds_of_weights(g), g.summary) for g in GUIDES.values() if g.paper in keys],

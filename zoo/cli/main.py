@@ -92,13 +92,14 @@ A density (maf, realnvp, spline-flow) models all columns, by the bootstrap with 
 --steps, --lr and --concentration, and zoo sample draws new rows from it.
 
 Graphs (edge-graph) are a CSV file with a line an edge, columns sender and recipient, and graph and time if
-there are such; --steps are passes over the graphs. No guide: its weights are numbers.
+there are such; --steps are passes over the graphs. No guide: its weights are numbers. --timed, --window and
+--messages say how nodes hear of the edges so far.
 """
 
 SAMPLE_HELP = """Draws new rows from a density that zoo fit has saved, each from a draw of its posterior.
 
-From a model of graphs (edge-graph) it draws as many graphs, with the numbers of edges of training graphs; the
-file has a line an edge.
+From a model of graphs (edge-graph) it draws as many graphs, with the numbers of edges of training graphs, and
+their times; the file has a line an edge.
 
 \b
 Examples:
@@ -298,14 +299,27 @@ def fit_command(
             "leaves it out.",
         ),
     ] = None,
+    timed: Annotated[
+        bool, typer.Option("--timed", help="edge-graph only: messages are weighed by the age of their edge.")
+    ] = False,
+    window: Annotated[
+        int | None, typer.Option("--window", help="edge-graph only: messages along the last edges, so many.")
+    ] = None,
+    messages: Annotated[
+        str | None, typer.Option("--messages", help="edge-graph only: aggregated by log, mean or sum; log.")
+    ] = None,
 ) -> None:
     """See ``FIT_HELP``."""
     if model == "edge-graph":
         others = {"guide": guide != "mean-field", "target": target, "task": task, "split": split}
         others |= {"noise": noise, "widths": widths, "activation": activation, "inclusion": inclusion}
         others |= {"weight-scale": weight_scale, "bias-scale": bias_scale, "concentration": concentration}
-        _fit_edges(data, out, seed, {"epochs": steps, "lr": lr, "batch": batch_size}, others)
+        kind = {"timed": timed, "window": window, "aggregation": messages or "log"}
+        _fit_edges(data, out, seed, {"epochs": steps, "lr": lr, "batch": batch_size}, kind, others)
         return
+    for name, value in {"timed": timed, "window": window, "messages": messages}.items():
+        if value:
+            raise UserError(f"--{name} is for model edge-graph")
     if model in DENSITY_MODELS:
         others = {
             "guide": None if guide == "mean-field" else guide, "target": target, "task": task,
@@ -383,10 +397,16 @@ def _fit_density(
 
 
 def _fit_edges(
-    data: str, out: Path, seed: int, given: dict[str, float | None], others: dict[str, object]
+    data: str,
+    out: Path,
+    seed: int,
+    given: dict[str, float | None],
+    kind: dict[str, object],
+    others: dict[str, object],
 ) -> None:
     """A model of growing graphs, of a CSV file with a line an edge.
 
+    :param kind: options of the model
     :param others: options that it does not take
     """
     from zoo.commands.graphs import fit_edges
@@ -402,7 +422,7 @@ def _fit_edges(
     if min(wishes.values(), default=1) <= 0:
         raise UserError("--steps, --lr and --batch-size must be positive")
     with progress_bar() as progress:
-        told = fit_edges(data, out, GraphTraining(**wishes, seed=seed), progress=progress)
+        told = fit_edges(data, out, GraphTraining(**wishes, seed=seed), kind=kind, progress=progress)
     print(f"{told}; saved in {out}")
 
 

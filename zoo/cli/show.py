@@ -33,6 +33,7 @@ def show(name: str) -> None:
         (_experiments, tell_experiment),
         (_models, tell_model),
         (_densities, tell_density),
+        (_growths, tell_growth),
         (_guides, tell_guide),
         (lambda: PAPERS, tell_paper),
     ):
@@ -87,6 +88,12 @@ def _densities() -> Iterable[str]:
     from zoo.models.densities import DENSITY_MODELS
 
     return DENSITY_MODELS
+
+
+def _growths() -> Iterable[str]:
+    from zoo.models.growth_models import GROWTH_MODELS
+
+    return GROWTH_MODELS
 
 
 def _guides() -> Iterable[str]:
@@ -215,6 +222,23 @@ def tell_density(name: str) -> Text:
         ("cost", model.card.cost),
         ("fails", model.card.fails),
         ("use", f"zoo fit table.csv --model {name} --out FOLDER\nzoo.models.FlowDensity(columns)"),
+    ]
+
+
+def tell_growth(name: str) -> Text:
+    """A model of graphs."""
+    from zoo.models.growth_models import GROWTH_MODELS
+
+    model = GROWTH_MODELS[name]
+    return [
+        ("model", name),
+        ("is", f"{model.summary}; a model of graphs, of a CSV file with a line an edge"),
+        ("paper", _cited(model.paper, "")),
+        ("law", model.card.law),
+        ("assumes", model.card.assumes),
+        ("cost", model.card.cost),
+        ("fails", model.card.fails),
+        ("use", f"zoo fit edges.csv --model {name} --out FOLDER\n{model.made}"),
     ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from zoo.files.sealed import is_finished, read_seal, write_seal
 from zoo.fitting.graphs import GraphTraining, fit_graphs
 from zoo.fitting.methods import Watch
 from zoo.models.edge_graph import EdgeGraphModel
+from zoo.seeds import stable_seed
 
 #: Name of the model on the command line, which is also what the folder's configuration says.
 EDGE_GRAPH, STATE = "edge-graph", "fit.safetensors"
@@ -31,19 +32,20 @@ def fit_edges(
     out: str | Path,
     settings: GraphTraining,
     *,
-    timed: bool = False,
+    kind: Mapping[str, object] | None = None,
     progress: Progress | None = None,
 ) -> str:
     """Fits the graphs of a CSV file, a tenth of which validates; a folder that holds the fit is left as it
     is.
 
+    :param kind: options of :class:`EdgeGraphModel`: timed, window, aggregation
     Returns what to tell.
 
     :raises UserError: a folder that cannot be written or belongs to another fit, too few graphs
     :raises DataError: a file that cannot be read
     """
     graphs = load_edges(path)
-    about = {"timed": timed, "training": asdict(settings), "graphs": len(graphs)}
+    about = {"kind": dict(kind or {}), "training": asdict(settings), "graphs": len(graphs)}
     config = {
         "command": "fit",
         "model": EDGE_GRAPH,
@@ -51,16 +53,16 @@ def fit_edges(
         "fingerprint": _fingerprint(graphs),
         **about,
     }
+    model = EdgeGraphModel(**about["kind"], seed=stable_seed("make", settings.seed))
     with output_folder(out, config) as folder:
         state = folder / STATE
         if is_finished(state, about):
             return f"{out} holds this fit already"
-        model, fit = fit_graphs(
-            graphs, EdgeGraphModel(timed=timed, seed=settings.seed), settings, Watch(progress)
-        )
-        numbers = {"lengths": torch.tensor([len(graph) for graph in graphs])}
-        if timed:
-            numbers["times"] = torch.as_tensor(np.concatenate([graph.times for graph in graphs]))
+        _, fit = fit_graphs(graphs, model, settings, Watch(progress))
+        numbers = {
+            "lengths": torch.tensor([len(graph) for graph in graphs]),
+            "times": torch.as_tensor(np.concatenate([graph.times for graph in graphs])),
+        }
         save_file({**{f"model.{k}": v for k, v in model.state_dict().items()}, **numbers}, state)
         write_seal(state, about)
     best = fit.validation[fit.best - 1]
@@ -79,21 +81,21 @@ def sample_edges(folder: str | Path, out: str | Path, number: int, seed: int = 0
     """Writes graphs drawn from a fit, each with the number of edges, and the times, of a training graph drawn
     at random; returns how many edges they have.
 
-    :raises UserError: no finished fit
+    :raises UserError: no finished fit, no graphs to draw
     """
+    if number < 1:
+        raise UserError(f"there is at least one graph to draw, not {number}")
     state = Path(folder) / STATE
     if not is_edge_fit(folder) or not state.exists():
         raise UserError(f"{folder} holds no finished fit of model {EDGE_GRAPH}")
     about, tensors = read_seal(state), load_file(state)
-    model = EdgeGraphModel(timed=about["timed"])
+    model = EdgeGraphModel(**about["kind"])
     model.load_state_dict({k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")})
     lengths = tensors["lengths"].numpy()
-    chosen = np.random.default_rng(seed).integers(len(lengths), size=number)
-    times = None
-    if about["timed"]:
-        of_graph = np.split(tensors["times"].numpy(), np.cumsum(lengths)[:-1])
-        times = [of_graph[i] for i in chosen]
-    graphs = model.sample(number, lengths[chosen].tolist(), times=times, seed=seed)
+    chosen = np.random.default_rng(stable_seed("copied", seed)).integers(len(lengths), size=number)
+    of_graph = np.split(tensors["times"].numpy(), np.cumsum(lengths)[:-1])
+    times = [of_graph[i] for i in chosen]
+    graphs = model.sample(number, lengths[chosen].tolist(), times=times, seed=stable_seed("draws", seed))
     try:
         write_edges(out, graphs)
     except OSError as error:

@@ -75,7 +75,7 @@ def describe(graphs: Sequence[nx.Graph]) -> Described:
 def _describe(graph: nx.Graph) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     if len(graph) == 0:
         raise UserError("a graph without nodes cannot be described")
-    adjacency = nx.to_numpy_array(graph) > 0
+    adjacency = nx.to_numpy_array(graph, weight=None) > 0
     adjacency = (adjacency | adjacency.T).astype(float)
     np.fill_diagonal(adjacency, 0)
     degrees, nodes = adjacency.sum(1), len(graph)
@@ -201,6 +201,10 @@ def floors(
 ) -> dict[str, Estimate]:
     """What a perfect generator scores against ``real``: means over samples of its size of other graphs.
 
+    The errors are those of the choice of samples alone.  Samples overlap and ``real`` is the same for all, so
+    that other graphs of the law, or other real ones, would change a floor by more; with no more graphs of
+    the law than real ones there is but one sample, and the error is zero.
+
     :param law: graphs of the same law, the training graphs say, at least as many as real ones
     :raises UserError: for fewer
     """
@@ -229,24 +233,29 @@ def _ks(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def unique_share(graphs: Sequence[nx.Graph]) -> float:
-    """Different graphs, up to isomorphism, over graphs."""
-    return len(_classes(graphs)) / len(graphs)
+    """Different simple graphs, up to isomorphism, over graphs: as for :func:`describe`, directions, loops and
+    repeated edges are dropped.
+
+    :raises UserError: no graphs
+    """
+    return len(_classes(_simple(graphs))) / len(graphs)
 
 
 def novel_share(graphs: Sequence[nx.Graph], training: Sequence[nx.Graph]) -> float:
-    """Share of the graphs that are isomorphic to none of the training graphs."""
+    """Share of the graphs that are isomorphic to none of the training graphs, as :func:`unique_share`."""
     known: dict[str, list[nx.Graph]] = {}
-    for graph in _classes(training):
+    for graph in _classes(_simple(training)):
         known.setdefault(_mark(graph), []).append(graph)
     new = [
-        not any(nx.is_isomorphic(graph, other) for other in known.get(_mark(graph), ())) for graph in graphs
+        not any(nx.is_isomorphic(graph, other) for other in known.get(_mark(graph), ()))
+        for graph in _simple(graphs)
     ]
     return float(np.mean(new))
 
 
 def valid_share(graphs: Sequence[nx.Graph], shape: str) -> float:
     """Share of cycles (of at least 3 nodes) or ladders; ``shape`` is ``cycles`` or ``ladders``."""
-    return float(np.mean([VALID[shape](graph) for graph in graphs]))
+    return float(np.mean([VALID[shape](graph) for graph in _simple(graphs)]))
 
 
 def is_cycle(graph: nx.Graph) -> bool:
@@ -260,6 +269,15 @@ def is_ladder(graph: nx.Graph) -> bool:
 
 
 VALID = {"cycles": is_cycle, "ladders": is_ladder}
+
+
+def _simple(graphs: Sequence[nx.Graph]) -> list[nx.Graph]:
+    if not graphs:
+        raise UserError("no graphs to take a share of")
+    found = [nx.Graph(graph) for graph in graphs]
+    for graph in found:
+        graph.remove_edges_from(list(nx.selfloop_edges(graph)))
+    return found
 
 
 def _classes(graphs: Sequence[nx.Graph]) -> list[nx.Graph]:

@@ -20,10 +20,16 @@ from zoo.errors import FailedError, UserError
 from zoo.fitting.methods import UNWATCHED, Watch
 from zoo.models.edge_batches import batches
 from zoo.models.edge_graph import EdgeGraphModel
+from zoo.seeds import stable_seed
 
 
 class GrowthModel(Protocol):
-    """A torch module with a likelihood of growing graphs."""
+    """A torch module with a likelihood of growing graphs.
+
+    :ivar window: messages pass along the last so many edges only; None: along all
+    """
+
+    window: int | None
 
     def log_prob_of_batch(self, graphs: Sequence[EdgeList]) -> Tensor:
         """``[n]``, nats."""
@@ -48,6 +54,12 @@ class GraphTraining:
     clip: float = 1.0
     patience: int = 30
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.epochs, self.batch, self.patience) < 1:
+            raise UserError("epochs, graphs at a time and patience are 1 or more")
+        if not (self.lr >= 0 and self.clip > 0):
+            raise UserError("a learning rate is not negative, and a norm to clip at is positive")
 
 
 @dataclass
@@ -82,7 +94,7 @@ def train(
     if not training or not validation:
         raise UserError("training needs graphs, and others to validate")
     start, fit, best = time.perf_counter(), GraphFit(), math.inf
-    groups = list(batches(training, settings.batch))
+    groups = list(batches(training, settings.batch, model.window))
     optimiser = torch.optim.Adam(model.parameters(), settings.lr)
     steps = settings.epochs * len(groups)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda i: (1 + math.cos(math.pi * i / steps)) / 2)
@@ -121,7 +133,7 @@ def train(
 def nats(model: GrowthModel, graphs: Sequence[EdgeList], batch: int = 64) -> np.ndarray:
     """Minus the log-likelihood of every graph: ``[n]``."""
     found = np.empty(len(graphs))
-    for group in batches(graphs, batch):
+    for group in batches(graphs, batch, model.window):
         found[group] = -model.log_prob_of_batch([graphs[i] for i in group]).numpy()
     return found
 
@@ -160,7 +172,7 @@ def fit_graphs(
         raise UserError(f"training needs graphs, and others to validate: two at least, not {len(found)}")
     order = np.random.default_rng(settings.seed).permutation(len(found))
     held_out = max(1, len(found) // 10)
-    model = EdgeGraphModel(seed=settings.seed) if model is None else model
+    model = EdgeGraphModel(seed=stable_seed("make", settings.seed)) if model is None else model
     model.unit.fill_(median_gap(found))
     parts = [found[i] for i in order[held_out:]], [found[i] for i in order[:held_out]]
     return model, train(model, *parts, settings, watch)

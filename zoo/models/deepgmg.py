@@ -9,6 +9,7 @@ library's example.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
@@ -79,6 +80,9 @@ class DeepGMG(nn.Module):
     :param seed: of the start
     """
 
+    #: Messages pass along all edges.
+    window = None
+
     def __init__(self, *, seed: int = 0) -> None:
         super().__init__()
         with torch.random.fork_rng(devices=[]):
@@ -105,12 +109,15 @@ class DeepGMG(nn.Module):
             pyro.sample("end", dist.Categorical(logits=found.end), obs=found.chosen)
 
     def log_prob(self, graphs: Sequence[EdgeList]) -> Tensor:
-        """Of every graph with its nodes in their order, given their number: ``[n]``, nats."""
+        """Of one way to build every graph, given its number of nodes: nodes in their order, the earlier nodes
+        that each is joined to in theirs: ``[n]``, nats.  The graph with its nodes in their order is more
+        probable: the edges of a node may come in any order, and an edge may be chosen twice.
+        """
         found: list[Tensor] = [torch.empty(0)] * len(graphs)
         for batch in batches(graphs, AT_ONCE):
             for place, value in zip(batch, self.log_prob_of_batch([graphs[i] for i in batch]), strict=True):
                 found[place] = value
-        return torch.stack(found)
+        return torch.stack(found) if found else self.kind.new_zeros(0)
 
     def log_prob_of_batch(self, graphs: Sequence[EdgeList]) -> Tensor:
         """As :meth:`log_prob`, all at once."""
@@ -211,7 +218,9 @@ class DeepGMG(nn.Module):
 
         :param num_nodes: of every graph, or of each
         """
-        sizes = [num_nodes] * num_graphs if isinstance(num_nodes, int) else [int(n) for n in num_nodes]
+        sizes = (
+            [int(num_nodes)] * num_graphs if isinstance(num_nodes, Integral) else [int(n) for n in num_nodes]
+        )
         if len(sizes) != num_graphs or min(sizes, default=1) < 1:
             raise UserError(f"{num_graphs} graphs need {num_graphs} numbers of nodes, 1 or more")
         generator = torch.Generator().manual_seed(seed)

@@ -17,11 +17,12 @@ from torch import Tensor
 from data_loaders.edge_lists import EdgeList
 from zoo.errors import UserError
 
-#: Numbers that a batch may keep at once (4 bytes each, 400 MB), and a single graph (2 GB).
-MOST_NUMBERS, MOST_OF_ONE = 100_000_000, 500_000_000
+#: Numbers that a batch may keep at once (4 bytes each, 400 MB), and a single graph (5 GB).
+MOST_NUMBERS, MOST_OF_ONE = 100_000_000, 1_200_000_000
 #: Numbers that are kept for a node and a step, about, beside its row of the adjacency matrix; and for a pair
-#: of edges, of which the earlier one sends when the later one has come.
-A_NODE, A_PAIR = 400, 6
+#: of edges, each with each, of which the earlier one sends when the later one has come: measured where
+#: messages are weighed by age and no two ages are alike, half of that where they are not weighed.
+A_NODE, A_PAIR = 400, 18
 
 
 @dataclass(frozen=True)
@@ -80,22 +81,31 @@ class Layout:
         """Which edges ``[T, B]`` send messages at which step: all that are there, or the last ``window`` of
         them; a negative sender is no edge.
         """
-        starts, squares, wide = (
-            _starts(self.cells_of_step),
-            _starts(self.squares_of_step),
-            np.array(self.width),
-        )
-        cells, places, lags = [], [], []
-        for b, length in enumerate(np.bincount(self.graph_of_row())):
-            now, edge = _pairs(length, window)
-            real = sender[edge, b] >= 0
+        lengths = np.bincount(self.graph_of_row())
+        found = [
+            self._messages_of(b, sender[:length, b], recipient[:length, b], times[:length, b], window)
+            for b, length in enumerate(lengths)
+        ]
+        return Messages(*(torch.as_tensor(np.concatenate(parts)) for parts in zip(*found, strict=True)))
+
+    def _messages_of(
+        self, b: int, sender: np.ndarray, recipient: np.ndarray, times: np.ndarray, window: int | None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of the graph at place ``b``; places are short integers, for there are as many as pairs of edges."""
+        squares, wide, steps = self.squares_of_step, np.array(self.width), slice(len(sender))
+        integer = np.int32 if squares.sum() < 2**31 else np.int64
+        cell = (_starts(self.cells_of_step) + b * wide)[steps].astype(integer)
+        square = (_starts(squares) + b * wide**2)[steps].astype(integer)
+        wide, ends = wide.astype(integer), np.stack([sender, recipient]).astype(integer)
+        now, edge = _pairs(len(sender), window)
+        if (sender < 0).any():
+            real = sender[edge] >= 0
             now, edge = now[real], edge[real]
-            ends = np.stack([sender[edge, b], recipient[edge, b]])
-            in_step = b * wide[now] + ends
-            cells.append((starts[now] + in_step).ravel())
-            places.append((squares[now] + in_step * wide[now] + ends[::-1]).ravel())
-            lags.append(np.tile(times[now, b] - times[edge, b], 2))
-        return Messages(*(torch.as_tensor(np.concatenate(parts)) for parts in (cells, places, lags)))
+        cells, places = cell[now] + ends[:, edge], ends[:, edge]
+        places *= wide[now]
+        places += square[now]
+        places += ends[::-1, edge]
+        return cells.ravel(), places.ravel(), np.tile(times[now] - times[edge], 2)
 
 
 def _starts(sizes: np.ndarray) -> np.ndarray:
@@ -170,7 +180,7 @@ def by_length(lengths: Sequence[int]) -> tuple[np.ndarray, np.ndarray, list[int]
 def _pairs(length: int, window: int | None) -> tuple[np.ndarray, np.ndarray]:
     """Steps and the edges that send at them."""
     if window is None or window >= length:
-        return np.tril_indices(length)
+        return tuple(rows.astype(np.int32) for rows in np.tril_indices(length))
     ages = np.arange(window)
     now = np.repeat(np.arange(length), window)
     edge = now - np.tile(ages, length)
@@ -183,15 +193,17 @@ def padded(columns: Sequence[np.ndarray]) -> np.ndarray:
     return np.stack([np.pad(column, (0, longest - len(column)), mode="edge") for column in columns], 1)
 
 
-def batches(graphs: Sequence[EdgeList], size: int) -> Iterator[list[int]]:
+def batches(graphs: Sequence[EdgeList], size: int, window: int | None = None) -> Iterator[list[int]]:
     """Places of graphs of like length, at most so many a batch, and fewer where memory would not do.
+
+    :param window: messages pass along the last so many edges only
 
     :raises UserError: for a graph that is too large alone
     """
     batch: list[int] = []
     most = 0
     for place in sorted(range(len(graphs)), key=lambda i: (len(graphs[i]), graphs[i].num_nodes)):
-        numbers = _numbers(graphs[place])
+        numbers = _numbers(graphs[place], window)
         if numbers > MOST_OF_ONE:
             graph = graphs[place]
             raise UserError(
@@ -207,7 +219,8 @@ def batches(graphs: Sequence[EdgeList], size: int) -> Iterator[list[int]]:
         yield batch
 
 
-def _numbers(graph: EdgeList) -> int:
+def _numbers(graph: EdgeList, window: int | None = None) -> int:
     """That are kept for the gradient of one graph, about."""
     nodes = np.maximum.accumulate(graph.edges.max(1)) + 1
-    return int((nodes * (nodes + A_NODE)).sum()) + A_PAIR * len(graph) ** 2
+    partners = len(graph) if window is None else min(len(graph), 2 * window)
+    return int((nodes * (nodes + A_NODE)).sum()) + A_PAIR * len(graph) * partners

@@ -9,6 +9,7 @@ all graphs are scored at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -146,12 +147,12 @@ class EdgeGraphModel(nn.Module):
         :raises UserError: for a graph that is too large
         """
         found: list[Tensor] = [torch.empty(0)] * len(graphs)
-        for batch in batches(graphs, AT_ONCE):
+        for batch in batches(graphs, AT_ONCE, self.window):
             for place, value in zip(
                 batch, self.log_prob_of_batch([graphs[i] for i in batch], last), strict=True
             ):
                 found[place] = value
-        return torch.stack(found)
+        return torch.stack(found) if found else self.gate.weight.new_zeros(0)
 
     def log_prob_of_orders(self, orders: Tensor) -> Tensor:
         """Of the edges of a graph in several orders ``[S, m, 2]``, any labels, one unit of time apart:
@@ -282,7 +283,9 @@ class EdgeGraphModel(nn.Module):
         :param num_edges: of every graph, or of each
         :param times: of the edges of each graph; one unit apart by default
         """
-        lengths = [num_edges] * num_graphs if isinstance(num_edges, int) else [int(m) for m in num_edges]
+        lengths = (
+            [int(num_edges)] * num_graphs if isinstance(num_edges, Integral) else [int(m) for m in num_edges]
+        )
         if len(lengths) != num_graphs or min(lengths, default=1) < 1:
             raise UserError(f"{num_graphs} graphs need {num_graphs} numbers of edges, 1 or more")
         when = (
@@ -290,6 +293,8 @@ class EdgeGraphModel(nn.Module):
         )
         if [len(times) for times in when] != lengths:
             raise UserError("every edge needs its time")
+        if not all(np.isfinite(times).all() and (np.diff(times) >= 0).all() for times in when):
+            raise UserError("times of edges are finite and never fall")
         generator = torch.Generator().manual_seed(seed)
         found: list[EdgeList | None] = [None] * num_graphs
         order = sorted(range(num_graphs), key=lambda i: -lengths[i])

@@ -50,17 +50,20 @@ class HollywoodProcess:
 
         :raises DataError: for nodes that are not numbered by first appearance
         """
-        counts, total = _counts(edges)
+        counts, total = _counts(_pairs(edges))
         seen, nodes = np.arange(1, total), np.arange(1, len(counts))
         old = gammaln(counts - self.sigma) - gammaln(1 - self.sigma)
         value = np.log(self.alpha + nodes * self.sigma).sum() - np.log(self.alpha + seen).sum() + old.sum()
         return torch.as_tensor(value, dtype=torch.float64)
 
     def next_end(self, ends: Sequence[int]) -> Tensor:
-        """Probabilities of the end after some others: of the nodes so far, then of a new one, ``[N + 1]``."""
+        """Probabilities of the end after some others: of the nodes so far, then of a new one, ``[N + 1]``.
+
+        :raises DataError: for nodes that are not numbered by first appearance
+        """
         if len(ends) == 0:
             return torch.ones(1, dtype=torch.float64)
-        counts = torch.bincount(torch.as_tensor(ends)).double()
+        counts = torch.as_tensor(_counts(np.asarray(ends))[0]).double()
         new = counts.new_tensor([self.alpha + self.sigma * len(counts)])
         weights = torch.cat([counts - self.sigma, new])
         return weights / (len(ends) + self.alpha)
@@ -87,11 +90,19 @@ class HollywoodProcess:
         return np.exp(gammaln(a + 1) - gammaln(a + s)) / s * ends**s
 
 
-def _counts(edges: Tensor | np.ndarray | EdgeList) -> tuple[np.ndarray, int]:
-    """How often each node appears, and how many ends there are."""
-    ends = np.asarray(edges.edges if isinstance(edges, EdgeList) else edges).ravel()
-    if ends.size == 0:
+def _pairs(edges: Tensor | np.ndarray | EdgeList) -> np.ndarray:
+    """``[m, 2]``, one edge at least."""
+    found = np.asarray(edges.edges if isinstance(edges, EdgeList) else edges)
+    if found.size == 0:
         raise DataError("a graph without edges: there is nothing that grows")
+    if found.ndim != 2 or found.shape[1] != 2:
+        raise DataError(f"edges are pairs of nodes, [m, 2], not {list(found.shape)}")
+    return found
+
+
+def _counts(ends: np.ndarray) -> tuple[np.ndarray, int]:
+    """How often each node appears, and how many ends there are."""
+    ends = ends.ravel()
     highest = np.maximum.accumulate(ends)
     if ends[0] != 0 or (ends < 0).any() or (np.diff(highest) > 1).any():
         raise DataError(
@@ -169,7 +180,7 @@ class Shapes:
 
     def log_prob(self, edges: Tensor | np.ndarray | EdgeList) -> Tensor:
         """Of a sequence ``[m, 2]``: ``[]``, minus infinity for any other graph or order."""
-        found = np.asarray(edges.edges if isinstance(edges, EdgeList) else edges)
+        found = _pairs(edges)
         nodes = int(found.max()) + 1
         same = nodes in self.sizes and np.array_equal(found, _SHAPES[self.shape](nodes).edges)
         return torch.tensor(-math.log(len(self.sizes)) if same else -math.inf, dtype=torch.float64)
@@ -238,6 +249,11 @@ class StochasticBlocks:
 
     blocks: tuple[int, ...]
     probabilities: tuple[tuple[float, ...], ...]
+
+    def __post_init__(self) -> None:
+        for probability in itertools.chain.from_iterable(self.probabilities):
+            if not 0 <= probability <= 1:
+                raise DataError(f"an edge has a probability from 0 to 1, not {probability}")
 
     def log_prob(self, adjacency: Tensor) -> Tensor:
         """Of graphs ``[..., n, n]``, symmetric without diagonal: ``[...]``."""

@@ -13,6 +13,7 @@ from zoo.budgets import BASELINES, BUDGETS
 from zoo.cli.lists import shortened, width
 from zoo.experiments.engine.catalogue import experiments
 from zoo.models.densities import DENSITY_MODELS
+from zoo.models.growth_models import GROWTH_MODELS
 from zoo.papers import PAPERS
 from zoo.registry.queries import GUIDES, MODELS
 from zoo.version import __version__
@@ -88,7 +89,7 @@ def test_list_is_one_screen_with_a_line_an_entry():
     assert len(lines) <= 50  # five papers, at one line an entry
     assert max(map(len, lines)) <= 100
     first = [line.split()[0] for line in lines if line.startswith("  ")]
-    assert first == [*PAPERS, *MODELS, *DENSITY_MODELS, *GUIDES]
+    assert first == [*PAPERS, *MODELS, *DENSITY_MODELS, *GROWTH_MODELS, *GUIDES]
     for entry in (*MODELS.values(), *GUIDES.values()):  # nothing is cut short
         (line,) = (line for line in lines if line.endswith(f"  {entry.summary}"))
         assert line.split()[:2] == [entry.name, entry.paper]
@@ -100,7 +101,7 @@ def test_list_of_a_paper_holds_all_that_came_with_it_and_nothing_else(paper):
     assert len(lines) <= 50  # five papers, at one line an entry
     assert max(map(len, lines)) <= 100
     first = {line.split()[0] for line in lines if line.startswith("  ")}
-    entries = (*MODELS.values(), *DENSITY_MODELS.values(), *GUIDES.values())
+    entries = (*MODELS.values(), *DENSITY_MODELS.values(), *GROWTH_MODELS.values(), *GUIDES.values())
     expected = {entry.name for entry in entries if entry.paper == paper}
     assert first == {paper} | expected | {name for name in experiments() if name.startswith(f"{paper}/")}
     assert PAPERS[paper].citation in " ".join(" ".join(lines).split())

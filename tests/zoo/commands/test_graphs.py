@@ -6,11 +6,13 @@ import networkx as nx
 import numpy as np
 import pytest
 
+from data_loaders.edge_lists import edge_list
 from data_loaders.edge_tables import load_edges, write_edges
 from data_loaders.random_graphs import draw_graphs
 from tests.zoo.cli_helpers import run_zoo
-from zoo.commands.graphs import fit_edges, is_edge_fit, sample_edges
+from zoo.commands.graphs import STATE, fit_edges, is_edge_fit, sample_edges
 from zoo.errors import UserError
+from zoo.files.sealed import read_seal
 from zoo.fitting.graphs import GraphTraining, fit_graphs
 
 
@@ -56,11 +58,33 @@ def test_sample_draws_graphs_and_predict_says_that_it_cannot(edges, tmp_path):
     )
 
 
-def test_times_are_kept(edges, tmp_path):
-    fit_edges(edges, tmp_path / "fit", GraphTraining(epochs=1), timed=True)
+def test_times_are_kept(tmp_path):
+    edges = tmp_path / "edges.csv"
+    ladders = draw_graphs("ladders", 4, 1)
+    write_edges(edges, [edge_list(graph.edges, 30 + 60 * graph.times) for graph in ladders])
+    fit_edges(edges, tmp_path / "fit", GraphTraining(epochs=1))
     sample_edges(tmp_path / "fit", tmp_path / "new.csv", 2)
     for graph in load_edges(tmp_path / "new.csv"):
-        np.testing.assert_array_equal(graph.times, np.arange(len(graph)))
+        np.testing.assert_array_equal(graph.times, 30 + 60 * np.arange(len(graph)))
+    with pytest.raises(UserError, match="at least one graph to draw, not 0"):
+        sample_edges(tmp_path / "fit", tmp_path / "none.csv", 0)
+
+
+def test_options_of_the_model_are_kept(edges, tmp_path):
+    out, options = tmp_path / "fit", ("--timed", "--window", 4, "--messages", "sum")
+    fit = ("fit", edges, "--model", "edge-graph", "--steps", 1, "--out", out)
+    assert run_zoo(*fit, *options).exit_code == 0
+    about = read_seal(out / STATE)
+    assert about["kind"] == {"timed": True, "window": 4, "aggregation": "sum"}
+    assert sample_edges(out, tmp_path / "new.csv", 2) > 0
+    result = run_zoo("fit", "diabetes", "--timed", "--out", tmp_path / "x")
+    assert result.stderr == "zoo: --timed is for model edge-graph\n"
+
+
+def test_the_model_is_listed_and_shown():
+    assert "edge-graph  graphs  graphs that grow" in run_zoo("list", "--paper", "graphs").stdout
+    shown = run_zoo("show", "edge-graph").stdout
+    assert "zoo fit edges.csv --model edge-graph --out FOLDER" in shown
 
 
 def test_bad_input_is_one_line(edges, tmp_path):

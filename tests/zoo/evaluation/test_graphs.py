@@ -50,6 +50,8 @@ def test_histograms_are_those_of_networkx():
 
 def test_loops_repeats_and_directions_are_dropped():
     graph = nx.MultiDiGraph([(0, 1), (1, 0), (0, 0), (1, 2), (1, 2)])
+    graph.add_edge(0, 1, weight=0.0)
+    graph.add_edge(1, 2, weight=-5.0)
     found, plain = describe([graph]), describe([nx.path_graph(3)])
     for name in ("degree", "cluster", "spectral", "density"):
         np.testing.assert_allclose(getattr(found, name), getattr(plain, name))
@@ -115,6 +117,26 @@ def test_what_is_of_one_law_scores_near_the_floor_and_what_is_not_far_above():
     assert all(far[name] > 3 * floor[name].value for name in ("mmd_degree", "mmd_spectral", "ks_density"))
 
 
+def test_scales_of_kernels_are_those_of_the_print():
+    assert SCALES == {"degree": 1.0, "cluster": 0.1, "spectral": 1.0}
+
+
+def test_floors_are_of_different_graphs():
+    """Of as many graphs as there are real ones there is one sample: the error is that of rounding."""
+    law = describe(random_graphs(10, 7))
+    floor = floors(law, law, repeats=3)
+    for name, estimate in floor.items():
+        assert estimate.value == pytest.approx(0, abs=1e-6), name
+        assert estimate.se < 1e-6, name
+
+
+def test_bootstrap_draws_both_samples():
+    one, several = describe([nx.cycle_graph(8)] * 12), describe(random_graphs(12, 8))
+    assert compare(several, several)["ks_density"].se > 0  # not the same graphs of both
+    for pair in ((one, several), (several, one)):
+        assert min(compare(*pair)[name].se for name in ("mmd_degree", "mmd_spectral")) > 1e-3
+
+
 def test_bootstrap_error_is_that_of_repeated_samples():
     reference = Convention(biased=False, root=False)
     pairs = [(describe(random_graphs(30, 2 * i)), describe([nx.cycle_graph(8)] * 30)) for i in range(25)]
@@ -147,4 +169,10 @@ def test_shares():
     assert valid_share([two_triangles, nx.path_graph(3), nx.cycle_graph(3)], "cycles") == pytest.approx(1 / 3)
     relabelled = nx.relabel_nodes(nx.path_graph(4), {0: 2, 2: 0})
     assert unique_share([nx.path_graph(4), relabelled, nx.cycle_graph(4)]) == pytest.approx(2 / 3)
+    several = nx.MultiDiGraph([(0, 1), (1, 0), (0, 0), (1, 2)])
+    assert unique_share([several, nx.path_graph(3)]) == 0.5
+    assert novel_share([several], [nx.path_graph(3)]) == 0
+    for share in (unique_share, lambda graphs: novel_share(graphs, [several])):
+        with pytest.raises(UserError, match="no graphs"):
+            share([])
     assert novel_share([relabelled, nx.star_graph(3)], [nx.path_graph(4)]) == 0.5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
 
 import numpy as np
@@ -19,7 +20,7 @@ from tests.zoo.models import plain_edge_graph
 from tests.zoo.models.test_random_graphs import growths
 from zoo.errors import UserError
 from zoo.models.bayesian_heads import BayesianHeads, last_layers
-from zoo.models.edge_batches import Plan, batches
+from zoo.models.edge_batches import A_PAIR, Plan, batches
 from zoo.models.edge_graph import HEADS, EdgeGraphModel
 
 KINDS = {
@@ -120,6 +121,24 @@ def test_long_graphs_come_in_smaller_batches():
     assert list(batches([long, short, long, short], 32)) == [[1, 3], [0], [2]]
 
 
+def test_memory_of_messages_is_counted():
+    """Peak and total of what is laid out for each pair of edges, beside what is counted for it."""
+    graph = edge_list(np.arange(1200).reshape(-1, 2) % 2)
+    plan = Plan.of([graph])
+    tracemalloc.start()
+    plan.layout.messages(plan.sender, plan.recipient, plan.times)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 * A_PAIR * len(graph) ** 2
+
+
+def test_long_sequences_are_refused_but_for_a_window():
+    graph = edge_list(np.arange(40_000).reshape(-1, 2) % 2)
+    with pytest.raises(UserError, match="a graph of 20000 edges and 2 nodes needs 29 GB: cut it"):
+        EdgeGraphModel().log_prob([graph])
+    assert list(batches([graph, graph], 2, window=20)) == [[0, 1]]
+
+
 def test_pyro_sites_hold_the_likelihood():
     model, graphs = double(), mixed_graphs()
     trace = poutine.trace(model).get_trace(graphs)
@@ -167,6 +186,12 @@ def test_bad_input_is_refused():
         model.sample(2, [3])
     with pytest.raises(UserError, match="needs its time"):
         model.sample(1, 2, times=[np.zeros(3)])
+    with pytest.raises(UserError, match="times of edges are finite and never fall"):
+        model.sample(1, 3, times=[np.array([5.0, 4.0, 3.0])])
+    with pytest.raises(UserError, match="times of edges are finite"):
+        model.sample(1, 2, times=[np.array([0.0, np.nan])])
+    assert model.log_prob([]).shape == (0,)
+    assert len(model.sample(2, np.int64(3))[1]) == 3
     huge = edge_list(np.stack([np.arange(6000), np.arange(1, 6001)], 1))
     with pytest.raises(UserError, match="a graph of 6000 edges and 6001 nodes needs .* GB: cut it"):
         model.log_prob([huge])

@@ -238,6 +238,18 @@ def test_independent_pairs(law):
     torch.testing.assert_close(drawn.mean(0), mean, atol=0.035, rtol=0)
 
 
+def test_what_is_no_sequence_or_probability_is_refused():
+    with pytest.raises(DataError, match="numbered from 0"):
+        HollywoodProcess().next_end([0, 2])
+    for law in (HollywoodProcess(), CYCLES):
+        with pytest.raises(DataError, match=r"pairs of nodes, \[m, 2\], not \[1, 3\]"):
+            law.log_prob(np.array([[0, 1, 2]]))
+        with pytest.raises(DataError, match="without edges"):
+            law.log_prob(np.empty((0, 2), dtype=np.int64))
+    with pytest.raises(DataError, match="from 0 to 1, not 1.5"):
+        erdos_renyi(3, 1.5)
+
+
 def test_families_meet_the_published_sizes():
     """Means over the law of the sizes, to four standard errors: Table 5.1."""
     for family, nodes, edges in (("ba", 25, 84), ("cycles", 25, 25), ("ladders", 25, 35.5)):

@@ -70,8 +70,9 @@ COMPARED = {
     "mmd_spectral": "MMD of the normalised Laplacian's spectrum, 200 bins, kernel exp(-tv^2 / 2); lower is "
     "better",
     "ks_density": "Kolmogorov-Smirnov distance of densities; lower is better",
-    "nats": "minus log-likelihood of a test graph and its order; of deepgmg of the simple graph given its "
-    "nodes; a cycle cannot have less than 3.434 where the end is not seen",
+    "nats": "minus log-likelihood of a test graph and its order; of deepgmg of one sequence of choices "
+    "that builds the simple graph, given its number of nodes; a cycle cannot have less than 3.434 where "
+    "the end is not seen",
     "unique": "share of different graphs, up to isomorphism",
     "novel": "share of graphs that are isomorphic to no training graph",
     "valid": "share of cycles, or of ladders; other sets have none",

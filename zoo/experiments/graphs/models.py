@@ -59,20 +59,29 @@ def _shares(cell: Cell, parts: Parts, graphs: Sequence[nx.Graph]) -> dict[str, f
 def _drawn(cell: Cell, parts: Parts) -> Drawn:
     """As many graphs as there are test graphs."""
     rng = np.random.default_rng(stable_seed("drawn", cell.seed))
-    copied = [parts.training[i] for i in rng.integers(len(parts.training), size=len(parts.test))]
     if cell.method == "perfect":
-        return Drawn(
-            [graph.simple() for graph in (copied if cell.dataset in GRAPH_SETS else parts.fresh)], {}
-        )
-    settings = GraphTraining(epochs=cell.options["epochs"], lr=cell.options["lr"], seed=cell.seed)
-    model = DeepGMG(seed=cell.seed) if cell.method == "deepgmg" else _edge_model(cell, parts)
+        return Drawn([graph.simple() for graph in _of_the_same_law(cell, parts, rng)], {})
+    copied = [parts.training[i] for i in rng.integers(len(parts.training), size=len(parts.test))]
+    settings = GraphTraining(
+        epochs=cell.options["epochs"], lr=cell.options["lr"], seed=stable_seed("orders", cell.seed)
+    )
+    model = (
+        DeepGMG(seed=stable_seed("make", cell.seed)) if cell.method == "deepgmg" else _edge_model(cell, parts)
+    )
     fit = train(model, parts.training, parts.validation, settings)
     figures = {
         "nats": float(nats(model, parts.test).mean()),
         "gradient": max(fit.gradient),
         "epoch": float(fit.best),
     }
-    return Drawn(_copies(model, copied, cell.seed), figures)
+    return Drawn(_copies(model, copied, stable_seed("draws", cell.seed)), figures)
+
+
+def _of_the_same_law(cell: Cell, parts: Parts, rng: np.random.Generator) -> Sequence[EdgeList]:
+    """As many as there are test graphs; of a real set different training graphs."""
+    if cell.dataset not in GRAPH_SETS:
+        return parts.fresh
+    return [parts.training[i] for i in rng.permutation(len(parts.training))[: len(parts.test)]]
 
 
 def _edge_model(cell: Cell, parts: Parts) -> EdgeGraphModel:
@@ -81,7 +90,7 @@ def _edge_model(cell: Cell, parts: Parts) -> EdgeGraphModel:
         timed=cell.method == "ours_time",
         sees_end=cell.method == "ours_end",
         window=cell.options["window"] if cell.setting == "window" else None,
-        seed=cell.seed,
+        seed=stable_seed("make", cell.seed),
     )
     model.unit.fill_(median_gap(parts.training))
     return model

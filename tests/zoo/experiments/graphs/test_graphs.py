@@ -17,7 +17,7 @@ from zoo.experiments.engine.declaration import Record
 from zoo.experiments.graphs import hollywood, models, sets
 from zoo.experiments.graphs.declared import EXPERIMENTS, PASSED
 from zoo.experiments.graphs.plots import plot_examples, plot_growth, plot_senders
-from zoo.fitting.graphs import GraphTraining, median_gap, nats, nats_an_edge, train
+from zoo.fitting.graphs import GraphFit, GraphTraining, fit_graphs, median_gap, nats, nats_an_edge, train
 from zoo.models.edge_graph import EdgeGraphModel
 
 NEEDS_MIRROR = pytest.mark.skipif("ZOO_DATA" not in os.environ, reason="ZOO_DATA is not set: no real files")
@@ -64,6 +64,36 @@ def test_training_stops_where_patience_ends_and_says_what_fails():
         train(model, graphs[:3], graphs[3:])
     with pytest.raises(UserError, match="training needs graphs"):
         train(model, [], graphs)
+
+
+def test_gradients_are_clipped_and_the_learning_rate_falls(monkeypatch):
+    """Adam's steps are no longer than its rate, which ends near zero."""
+    graphs, steps, norms = draw_graphs("ladders", 6, 1), [], []
+    step = torch.optim.Adam.step
+
+    def watched(self, *args, **kwargs):
+        norms.append(
+            torch.stack([p.grad.norm() for g in self.param_groups for p in g["params"]]).norm().item()
+        )
+        steps.append(self.param_groups[0]["lr"])
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(torch.optim.Adam, "step", watched)
+    fit = train(EdgeGraphModel(), graphs[:4], graphs[4:], GraphTraining(epochs=4, lr=1e-2, clip=0.05))
+    assert min(fit.gradient) > 0.05 >= max(norms) - 1e-5
+    assert steps == pytest.approx([1e-2 * (1 + math.cos(math.pi * i / 4)) / 2 for i in range(4)])
+
+
+def test_unit_of_time_is_set_by_the_graphs():
+    slow = [edge_list([(0, 1), (1, 2), (0, 2)], [0.0, 60.0, 120.0])] * 2
+    model, _ = fit_graphs(slow, settings=GraphTraining(epochs=1))
+    assert model.unit.item() == 60
+
+
+@pytest.mark.parametrize("wrong", [{"epochs": 0}, {"batch": 0}, {"patience": 0}, {"lr": -1.0}, {"clip": 0.0}])
+def test_training_that_cannot_be_is_refused(wrong):
+    with pytest.raises(UserError, match="1 or more|not negative"):
+        GraphTraining(**wrong)
 
 
 def test_unit_of_time():
@@ -119,6 +149,64 @@ def test_cells_of_the_hollywood_process(cell):
     plot_growth(place.folder / "growth.png", [Record(place, "ok", figures, 1.0, place.folder)])
     assert (place.folder / "senders.png").stat().st_size > 5000
     assert (place.folder / "growth.png").stat().st_size > 5000
+
+
+def test_a_setting_is_that_of_the_model(cell):
+    parts = sets.split("cycles", 20, 1)
+    for setting in ("mean", "sum", "log", "doubled"):
+        model = models._edge_model(cell("ours_time", setting=setting), parts)
+        assert model.aggregation == (setting if setting in ("mean", "sum") else "log")
+        assert (model.timed, model.sees_end, model.window) == (True, False, None)
+    assert models._edge_model(cell("ours_end", setting="window"), parts).window == OPTIONS["window"]
+
+
+def test_drawn_graphs_have_lengths_of_their_own_and_the_perfect_ones_are_fresh(cell, monkeypatch):
+    place = cell("ours_no_time", graphs=40)
+    parts = sets.split("cycles", 40, place.split_seed)
+    fresh = [len(graph) for graph in models._drawn(cell("perfect", graphs=40), parts).graphs]
+    assert fresh == [graph.num_nodes for graph in parts.fresh]
+    asked = []
+    sample = EdgeGraphModel.sample
+
+    def watched(self, number, lengths, **options):
+        asked.extend(lengths)
+        return sample(self, number, lengths, **options)
+
+    monkeypatch.setattr(EdgeGraphModel, "sample", watched)
+    models._drawn(place, parts)
+    assert len(asked) == len(parts.test)
+    assert len(set(asked)) > 1
+
+
+def test_the_floor_of_a_real_set_is_of_different_graphs(cell):
+    graphs = draw_graphs("ba", 12, 1)
+    parts = sets.Parts(graphs, [], graphs[:11], [])
+    found = models._of_the_same_law(cell("perfect", "mit"), parts, np.random.default_rng(0))
+    assert len({id(graph) for graph in found}) == 11
+
+
+def test_not_every_difference_is_explained():
+    for name, place in {
+        "graphs/table-5.3": ("cycles", "ours_time", "default", "ks_density"),
+        "graphs/table-5.4": ("mit", "ours_time", "doubled", "ks_density"),
+    }.items():
+        assert BY_NAME[name].explanation(*place) is None
+
+
+def test_the_gap_is_of_an_edge_and_senders_are_by_total_variation(cell, monkeypatch):
+    model = EdgeGraphModel(seed=1)
+    monkeypatch.setattr(hollywood, "trained", lambda *_: (model, GraphFit(gradient=[1.0])))
+    place = cell("ours_no_time", "hollywood")
+    figures, test = hollywood.grade_senders(place), hollywood.graphs_of(place)[2]
+    exact = sum(hollywood.PROCESS.log_prob(graph).item() for graph in test)
+    with torch.no_grad():
+        gap = (exact - model.log_prob(test).sum().item()) / sum(len(graph) for graph in test)
+    assert figures["gap"] == pytest.approx(gap, rel=1e-4)
+    more = [
+        np.maximum(ours - hollywood.exact_senders(graph), 0).sum(1)
+        for ours, graph in zip(hollywood.sender_probabilities(model, test), test, strict=True)
+    ]
+    assert figures["senders"] == pytest.approx(np.concatenate(more).mean(), rel=1e-4)
 
 
 def test_pictures_of_graphs(cell, tmp_path):
