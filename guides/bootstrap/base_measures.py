@@ -7,6 +7,7 @@ for each argument of the model that has a row a datum (``(x, y)`` for a regressi
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,6 +15,7 @@ from typing import Protocol
 import pyro
 import torch
 from pyro import poutine
+from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.func import vmap
 
@@ -129,15 +131,25 @@ class PredictiveBase:
     def _targets(self, inputs: Rows) -> Tensor:
         """Together where the model allows it, else one after the other."""
         try:
-            return vmap(self._target, randomness="different")(*inputs)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="There is a performance drop", category=UserWarning)
+                return vmap(self._target, randomness="different")(*inputs)
         except RuntimeError:  # vmap's refusal; an error of the model's own comes again from the loop
             return torch.stack([self._target(*row) for row in zip(*inputs, strict=True)])
 
     def _target(self, *row: Tensor) -> Tensor:
-        trace = poutine.trace(self.model).get_trace(*(part[None] for part in row))
+        trace = poutine.trace(_Plainly()(self.model)).get_trace(*(part[None] for part in row))
         if self.site not in trace:
             raise ValueError(f"the base measure's model has no site {self.site!r}")
         return trace.nodes[self.site]["value"][0]
+
+
+class _Plainly(poutine.messenger.Messenger):
+    """Draws by ``sample``: ``torch.func.vmap`` refuses the numbers that ``rsample`` fills in place."""
+
+    def _pyro_sample(self, msg: dict) -> None:
+        if not (msg["done"] or msg["is_observed"] or site_is_subsample(msg)):
+            msg["value"], msg["done"] = msg["fn"].sample(), True
 
 
 def base_for(base: BaseMeasure | None, rows: Rows) -> BaseMeasure:

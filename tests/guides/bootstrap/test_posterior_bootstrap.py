@@ -250,7 +250,10 @@ def test_predictive_base_draws_targets_from_a_model():
 def test_rows_of_the_prior_predictive_have_latent_values_of_their_own(together, count):
     """``loc ~ N(0, 9)`` and noise of one: the sd of rows is the root of ten, not one."""
 
+    calls = []
+
     def prior(x, y=None):
+        calls.append(len(x))
         loc = pyro.sample("loc", dist.Normal(double(0.0), 3.0))
         assert together or loc.item() < 1e6
         precision = pyro.sample("precision", dist.Gamma(double(1e6), 1e6))
@@ -261,6 +264,7 @@ def test_rows_of_the_prior_predictive_have_latent_values_of_their_own(together, 
     inputs, targets = PredictiveBase(prior, (x,), "y").draw(count, generator())
     apart = targets - inputs[:, 0]
     assert apart.shape == (count,)
+    assert len(calls) == (1 if together else count + 1)
     assert abs(apart.std() - 10**0.5) < 4.5 * 10**0.5 / (2 * count) ** 0.5
     assert abs(apart.mean()) < 4.5 * (10 / count) ** 0.5
 
