@@ -142,7 +142,7 @@ def test_large_samples_have_the_sandwich_covariance():
     assert sandwich[0, 0] > 1.5 * bread[0, 0]
 
 
-@pytest.mark.parametrize("concentration", [5.0, 80.0])
+@pytest.mark.parametrize("concentration", [5.0, pytest.param(80.0, marks=pytest.mark.slow)])
 def test_pseudo_observations_weigh_as_much_as_the_concentration(concentration):
     """Of a mean: ``E = (n mean + a E_pi) / (n + a)``, and the variance of the mixture over ``n + a + 1``."""
     y = numbers(rows=30)
