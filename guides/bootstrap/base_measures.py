@@ -7,13 +7,17 @@ for each argument of the model that has a row a datum (``(x, y)`` for a regressi
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+import pyro
 import torch
 from pyro import poutine
+from pyro.poutine.util import site_is_subsample
 from torch import Tensor
+from torch.func import vmap
 
 Rows = tuple[Tensor, ...]
 
@@ -28,9 +32,17 @@ class EmpiricalBase:
     """Rows drawn with replacement: of historical data, of another study.
 
     :param rows: tensors ``[K, ...]`` whose rows belong together
+    :raises ValueError: for no rows, or parts of unequal length
     """
 
     rows: Rows
+
+    def __post_init__(self) -> None:
+        lengths = [len(part) for part in self.rows]
+        if not lengths or len(set(lengths)) > 1 or not lengths[0]:
+            raise ValueError(
+                f"an empirical base measure needs rows that belong together, got {lengths} of them"
+            )
 
     def draw(self, count: int, generator: torch.Generator) -> Rows:
         keep = torch.randint(len(self.rows[0]), (count,), generator=generator)
@@ -57,10 +69,16 @@ class GaussianBase:
     """The Gaussian with the mean and the covariance of rows, over all their columns together.
 
     :param rows: tensors ``[K, ...]`` whose rows belong together
-    :raises ValueError: for fewer than two rows, or a column without variance, naming it
+    :raises ValueError: for fewer than two rows, whole numbers, or a column without variance, naming it
     """
 
     def __init__(self, *rows: Tensor):
+        for i, part in enumerate(rows):
+            if not part.is_floating_point():
+                raise ValueError(
+                    f"the rows' part {i} is of whole numbers, which a Gaussian does not draw: use "
+                    "EmpiricalBase or PredictiveBase"
+                )
         flat = torch.cat([part.reshape(len(part), -1).double() for part in rows], dim=1)
         if len(flat) < 2:
             raise ValueError(f"a Gaussian base measure needs at least two rows, got {len(flat)}")
@@ -87,9 +105,12 @@ class GaussianBase:
 
 @dataclass(frozen=True)
 class PredictiveBase:
-    """Inputs drawn with replacement, and targets from a Pyro model at these inputs (its prior predictive).
+    """Inputs drawn with replacement, and targets from the prior predictive law of a Pyro model.
 
-    :param model: called as ``model(*inputs)`` without data
+    Every row has latent values of its own, so that rows are independent: with one value for all of them they
+    would be as far apart as the noise, and together as far off as the prior is wide.
+
+    :param model: called as ``model(*inputs)`` with one row and without data
     :param inputs: tensors ``[K, ...]``
     :param site: the observed site that is the target
     """
@@ -104,17 +125,39 @@ class PredictiveBase:
         seed = int(torch.randint(2**31, (), generator=generator))
         with torch.random.fork_rng(devices=[]), poutine.block(), torch.no_grad():
             torch.manual_seed(seed)
-            trace = poutine.trace(self.model).get_trace(*chosen)
+            with pyro.validation_enabled(False):
+                return (*chosen, self._targets(chosen))
+
+    def _targets(self, inputs: Rows) -> Tensor:
+        """Together where the model allows it, else one after the other."""
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="There is a performance drop", category=UserWarning)
+                return vmap(self._target, randomness="different")(*inputs)
+        except RuntimeError:  # vmap's refusal; an error of the model's own comes again from the loop
+            return torch.stack([self._target(*row) for row in zip(*inputs, strict=True)])
+
+    def _target(self, *row: Tensor) -> Tensor:
+        trace = poutine.trace(_Plainly()(self.model)).get_trace(*(part[None] for part in row))
         if self.site not in trace:
             raise ValueError(f"the base measure's model has no site {self.site!r}")
-        return (*chosen, trace.nodes[self.site]["value"])
+        return trace.nodes[self.site]["value"][0]
+
+
+class _Plainly(poutine.messenger.Messenger):
+    """Draws by ``sample``: ``torch.func.vmap`` refuses the numbers that ``rsample`` fills in place."""
+
+    def _pyro_sample(self, msg: dict) -> None:
+        if not (msg["done"] or msg["is_observed"] or site_is_subsample(msg)):
+            msg["value"], msg["done"] = msg["fn"].sample(), True
 
 
 def base_for(base: BaseMeasure | None, rows: Rows) -> BaseMeasure:
     """A base measure for rows of data, that fitted to them by default.
 
-    :raises ValueError: when what it draws is no row like these
+    :raises ValueError: when there are no rows, or what it draws is no row like these
     """
+    check_rows(rows)
     base = base or GaussianBase(*rows)
     drawn = base.draw(1, torch.Generator())
     for part, own in zip(drawn, rows, strict=False):
@@ -128,6 +171,14 @@ def base_for(base: BaseMeasure | None, rows: Rows) -> BaseMeasure:
             f"the base measure draws {len(drawn)} tensors, the model has {len(rows)} arguments with rows"
         )
     return base
+
+
+def check_rows(rows: Rows) -> None:
+    if not rows:
+        raise ValueError(
+            "no argument of the model has a row a datum: pass its data as arguments, so that "
+            "pseudo-observations can stand beside them"
+        )
 
 
 def _root(covariance: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ the data, not the model's likelihood, and agrees with the sandwich covariance wh
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -31,12 +32,22 @@ from guides.core.sites import initial_value
 from guides.core.svi import DivergenceError, half_cosine
 from guides.posterior.draws import Posterior
 
+#: Nats a row that the last tenth of the steps may still change, and share of the way that Adam can go which a
+#: settled draw may have gone.
+SETTLED_CHANGE, SETTLED_WAY = 1e-2, 0.9
+
+
+class UnsettledWarning(UserWarning):
+    """Draws whose minimisation ended before their minimum."""
+
 
 class PosteriorBootstrap:
     """Draws of the nonparametric posterior of any Pyro model whose data lie in one plate.
 
     Latent sites are the parameters ``theta``.  Each draw has weights, pseudo-observations and a start of its
-    own, and is minimised by Adam; all draws together (``torch.func.vmap``) where the model allows it.
+    own, and is minimised by Adam; all draws together (``torch.func.vmap``) where the model allows it.  A step
+    of Adam is as long as ``lr`` whatever the units of the data: standardise them, or raise ``lr`` or
+    ``steps`` until no :class:`UnsettledWarning` comes.
 
     :param model: a Pyro model; its observed sites lie in a plate ``pyro.plate(name, len(x))``
     :param concentration: ``a``, in rows of data: 0 leaves the base measure out
@@ -47,6 +58,8 @@ class PosteriorBootstrap:
         constrained values); or a function ``loss(theta, *rows) -> [N]`` of the sites' values by name and the
         arguments that have a row a datum
     :param init_loc_fn: start of every site, as for Pyro's autoguides
+    :param plate: the name of the plate that has the rows, where observed sites share several; by default the
+        one with as many places as the first argument has rows
     :raises ValueError: for arguments out of range
     """
 
@@ -59,12 +72,13 @@ class PosteriorBootstrap:
         loss: str | Loss = "mle",
         *,
         init_loc_fn: Callable[[dict], Tensor] = initial_value,
+        plate: str | None = None,
     ):
         self.num_pseudo = check_process(concentration, base_measure, num_pseudo)
         if not (callable(loss) or loss in ("mle", "map")):
             raise ValueError(f"loss must be 'mle', 'map' or a function, got {loss!r}")
         self.model, self.concentration, self.base_measure = model, float(concentration), base_measure
-        self.loss, self.init_loc_fn = loss, init_loc_fn
+        self.loss, self.init_loc_fn, self.plate = loss, init_loc_fn, plate
 
     def fit(
         self,
@@ -85,9 +99,10 @@ class PosteriorBootstrap:
         :param on_step: called after every step that all draws take together
         :returns: one chain of ``num_draws`` independent draws; ``info["losses"]`` has each draw's minimum
             (nats a datum), ``info["last_tenth"]`` by how much it still changed in the last tenth of the steps
+        :warns UnsettledWarning: when draws are not at their minimum yet
         :raises UnsupportedSiteError: a discrete site, or one with a row a datum
-        :raises ValueError: no plate around the data, a subsampled one, rows that are not finite or fewer than
-            two, a base measure whose rows do not fit
+        :raises ValueError: no plate around the data, several that nothing tells apart, a subsampled one, rows
+            that are not finite or fewer than two, a base measure whose rows do not fit
         :raises DivergenceError: a RuntimeError, when a loss is not finite
         """
         if num_draws < 1 or steps < 1 or not lr > 0:
@@ -95,13 +110,14 @@ class PosteriorBootstrap:
         generator = torch.Generator().manual_seed(seed)
         with pyro.get_param_store().scope(), poutine.block(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            target = WeightedLoss.of(self.model, args, self.loss)
+            target = WeightedLoss.of(self.model, args, self.loss, self.plate)
             start = target.starts(self.init_loc_fn, num_draws)
             weights = dirichlet_weights(
                 num_draws, target.rows, self.num_pseudo, self.concentration, generator
             )
             pseudo = self._pseudo(target, num_draws, generator)
             minimum, losses, change = _minimise(target, start, weights, pseudo, steps, lr, jobs, on_step)
+        _warn_unsettled(start, minimum, change, steps, lr)
         info = {
             "method": "posterior-bootstrap", "concentration": self.concentration,
             "num_pseudo": self.num_pseudo, "loss": self.loss if isinstance(self.loss, str) else "of the user",
@@ -114,6 +130,7 @@ class PosteriorBootstrap:
         if not self.concentration:
             return ()
         base = base_for(self.base_measure, target.row_values)
+        target.check_base(base)
         drawn = [base.draw(self.num_pseudo, generator) for _ in range(num_draws)]
         parts = zip(*drawn, strict=True)
         return tuple(torch.stack(part).to(own) for part, own in zip(parts, target.row_values, strict=True))
@@ -177,9 +194,7 @@ def _adam(
             optimizer.param_groups[0]["lr"] = half_cosine(lr, step, steps)
             optimizer.zero_grad()
             losses = losses_of(parameters, weights, *pseudo)
-            if not losses.detach().isfinite().all():
-                draw = int((~losses.isfinite()).nonzero()[0])
-                raise DivergenceError(f"draw {draw}, step {step}: the loss is {losses[draw]:g}; lower lr")
+            _check_finite(losses.detach(), step)
             losses.sum().backward()
             optimizer.step()
             if step == int(0.9 * steps):
@@ -187,4 +202,31 @@ def _adam(
             on_step()
         with torch.no_grad():
             last = losses_of(parameters, weights, *pseudo)
+            _check_finite(last, steps)
     return {n: v.detach() for n, v in parameters.items()}, last, before - last
+
+
+def _check_finite(losses: Tensor, step: int) -> None:
+    if not losses.isfinite().all():
+        draw = int((~losses.isfinite()).nonzero()[0])
+        raise DivergenceError(f"draw {draw}, step {step}: the loss is {losses[draw]:g}; lower lr")
+
+
+def _warn_unsettled(start: Parameters, minimum: Parameters, change: Tensor, steps: int, lr: float) -> None:
+    """A loss may be nearly flat and its minimum far: a number that went as far as Adam goes at all is on its
+    way still.
+    """
+    reach = sum(half_cosine(lr, step, steps) for step in range(steps))
+    gone = torch.stack(
+        [(minimum[n] - start[n]).abs().reshape(len(change), -1).amax(1).double() for n in start]
+    ).amax(0)
+    falling, travelling = change.abs() > SETTLED_CHANGE, gone > SETTLED_WAY * reach
+    unsettled = int((falling | travelling).sum())
+    if unsettled:
+        warnings.warn(
+            f"{unsettled} of {len(change)} draws are not at their minimum: the last tenth of the steps still "
+            f"took up to {change.abs().max():.2g} nats a row, and {int(travelling.sum())} draws went as far "
+            "as the steps reach; standardise the data, or take more steps or a larger lr",
+            UnsettledWarning,
+            stacklevel=3,
+        )

@@ -24,12 +24,13 @@ import torch
 from pyro import poutine
 from torch import Tensor, nn
 
-from guides.bootstrap.base_measures import BaseMeasure, Rows, base_for
+from guides.bootstrap.base_measures import BaseMeasure, Rows, base_for, check_rows
 from guides.bootstrap.posterior_bootstrap import PosteriorBootstrap
 from guides.bootstrap.training import ClosedForm, InClosedForm, Law, Objective, Progress, Training, train
 from guides.bootstrap.weighted_loss import Parameters, WeightedLoss
 from guides.bootstrap.weights import check_process, dirichlet_weights, stream_seed
 from guides.core.sites import initial_value
+from guides.core.svi import DivergenceError
 from guides.posterior.draws import Posterior
 
 #: Draws made together.
@@ -43,9 +44,9 @@ INNER = 10
 class _ByOptimisation:
     """Local sites by L-BFGS, from where the last step ended."""
 
-    def __init__(self, module: nn.Module, args: tuple, validation: tuple | None):
-        self.module, self.target = module, WeightedLoss.of(module, args, "mle")
-        self.held = None if validation is None else WeightedLoss.of(module, validation, "mle")
+    def __init__(self, module: nn.Module, args: tuple, validation: tuple | None, plate: str | None):
+        self.module, self.target = module, WeightedLoss.of(module, args, "mle", plate)
+        self.held = None if validation is None else WeightedLoss.of(module, validation, "mle", plate)
         start = self.target.starts(initial_value, 1)
         self.local = {name: value[0].requires_grad_() for name, value in start.items()}
 
@@ -85,6 +86,7 @@ class SharedParameterBootstrap:
     :param concentration: ``a``, in rows of data: 0 leaves the base measure out
     :param base_measure: where pseudo-observations come from; the Gaussian fitted to the rows by default
     :param num_pseudo: ``m``; 500 by default, with ``a > 0``
+    :param plate: as of :class:`PosteriorBootstrap`
     :raises ValueError: for arguments out of range
     """
 
@@ -94,11 +96,14 @@ class SharedParameterBootstrap:
         concentration: float = 0.0,
         base_measure: BaseMeasure | None = None,
         num_pseudo: int | None = None,
+        *,
+        plate: str | None = None,
     ):
         self.num_pseudo = check_process(concentration, base_measure, num_pseudo)
         if not any(p.requires_grad for p in model.parameters()):
             raise ValueError("the model has no parameters to share: use PosteriorBootstrap")
         self.model, self.concentration, self.base_measure = model, float(concentration), base_measure
+        self.plate = plate
 
     def fit(
         self,
@@ -114,27 +119,44 @@ class SharedParameterBootstrap:
         :param validation: the same arguments of rows held out, by whose mean log density training is stopped
             early and the best start is chosen
         :param restarts: starts; the first is the model as it is, the others by ``reset_parameters`` of its
-            parts
+            parts; one whose numbers leave the finite ones is none
         :param seed: of weights, pseudo-observations and starts; the caller's generators stay as they are
-        :raises ValueError: rows that are not finite, fewer than two, a base measure that does not fit them
-        :raises DivergenceError: a RuntimeError, when a loss is not finite
+        :raises ValueError: rows that are not finite, fewer than two, a base measure that does not fit them;
+            restarts of a part with parameters and without ``reset_parameters``
+        :raises DivergenceError: a RuntimeError, when the losses of no start are finite, or no score
         """
         if restarts < 1:
             raise ValueError(f"restarts must be at least 1, got {restarts}")
+        if restarts > 1:
+            check_restarts(self.model)
+        for i, part in enumerate(validation or ()):
+            if isinstance(part, Tensor) and not part.isfinite().all():
+                row = int((~part.isfinite()).reshape(len(part), -1).any(1).nonzero()[0])
+                raise ValueError(f"argument {i} of the validation is not finite in row {row}")
         training = training or Training()
         generator = torch.Generator().manual_seed(stream_seed("laws", seed))
         found: list[tuple[Progress, dict]] = []
         with pyro.get_param_store().scope(), poutine.block(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            rows = WeightedLoss.of(self.model, args, "mle").row_values
-            base = base_for(self.base_measure, rows) if self.concentration else None
+            target = WeightedLoss.of(self.model, args, "mle", self.plate)
+            rows, base = target.row_values, None
+            check_rows(rows)
+            if self.concentration:
+                base = base_for(self.base_measure, rows)
+                target.check_base(base)
             draws = Laws(rows, self.concentration, base, self.num_pseudo)
             for start in range(restarts):
                 if start:
                     restart(self.model)
                 objective = self._objective(args, validation)
-                progress = train(objective, draws.stream(generator), training, on_step)
+                try:
+                    progress = train(objective, draws.stream(generator), training, on_step)
+                except DivergenceError as error:
+                    reason = error
+                    continue
                 found.append((progress, copy.deepcopy(self.model.state_dict())))
+        if not found:
+            raise reason
         best, state = max(found, key=lambda pair: pair[0].score)
         self.model.load_state_dict(state)
         info = {
@@ -143,12 +165,12 @@ class SharedParameterBootstrap:
             "lr": training.lr, "validation": best.score if best.scores else None,
             "starts": [progress.score for progress, _ in found],
         }  # fmt: skip
-        return SharedPosterior(self.model, args, draws, info, best)
+        return SharedPosterior(self.model, args, draws, info, best, self.plate)
 
     def _objective(self, args: tuple, validation: tuple | None) -> Objective:
         if has_closed_form(self.model):
             return InClosedForm(self.model, validation)
-        return _ByOptimisation(self.model, args, validation)
+        return _ByOptimisation(self.model, args, validation, self.plate)
 
 
 @dataclass(frozen=True)
@@ -163,6 +185,7 @@ class SharedPosterior:
     laws: Laws
     info: dict
     progress: Progress
+    plate: str | None = None
 
     def sites(self, num_draws: int, seed: int = 0) -> Parameters:
         """``{site: [num_draws, *site]}``"""
@@ -172,7 +195,7 @@ class SharedPosterior:
             process = self.laws
             base = process.base if process.concentration else None
             bootstrap = PosteriorBootstrap(
-                self.model, process.concentration, base, process.num_pseudo or None
+                self.model, process.concentration, base, process.num_pseudo or None, plate=self.plate
             )
             with frozen(self.model):
                 return bootstrap.fit(*self.args, num_draws=num_draws, seed=stream_seed("draws", seed)).draws()
@@ -221,12 +244,15 @@ class Laws:
 
     def stream(self, generator: torch.Generator) -> Iterator[Law]:
         """One draw after the other, for ever."""
+        first = self.rows[0]
+        # whole numbers would cut the weights to zero
+        dtype = first.dtype if first.is_floating_point() else torch.get_default_dtype()
         while True:
             weights, pseudo = self.draw(1, generator)
             rows = self.rows
             if pseudo:
                 rows = tuple(torch.cat([own, more[0]]) for own, more in zip(rows, pseudo, strict=True))
-            yield Law(weights[0].to(rows[0]), rows)
+            yield Law(weights[0].to(first.device, dtype), rows)
 
 
 @contextmanager
@@ -244,6 +270,16 @@ def frozen(module: nn.Module) -> Iterator[None]:
 
 def has_closed_form(model: nn.Module) -> bool:
     return all(hasattr(model, name) for name in ("encode", "local", "log_density"))
+
+
+def check_restarts(module: nn.Module) -> None:
+    """:raises ValueError: when a part has parameters of its own and nothing that starts them anew"""
+    for name, part in module.named_modules():
+        if next(part.parameters(recurse=False), None) is not None and not hasattr(part, "reset_parameters"):
+            raise ValueError(
+                "restarts need a method reset_parameters of every part with parameters; "
+                f"{name or 'the model'} ({type(part).__name__}) has none"
+            )
 
 
 def restart(module: nn.Module) -> None:

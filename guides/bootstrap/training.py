@@ -92,7 +92,7 @@ def train(
 
     A constant stream is maximum likelihood, or its weighted kind.
 
-    :raises DivergenceError: a RuntimeError, when a loss is not finite
+    :raises DivergenceError: a RuntimeError, when a loss is not finite, or the score of no step
     """
     module, progress, kept = objective.module, Progress(), None
     parameters = [p for p in module.parameters() if p.requires_grad]
@@ -110,7 +110,7 @@ def train(
         score = objective.score(sites)
         if score is not None:
             progress.scores.append(score)
-        if score is None or kept is None or score > progress.scores[progress.best]:
+        if score is None or _better(score, progress, kept):
             progress.best = step
             if score is not None:
                 kept = {name: value.clone() for name, value in module.state_dict().items()}
@@ -119,6 +119,11 @@ def train(
         loss.backward()
         optimizer.step()
         on_step()
+    if kept is None and progress.scores:
+        raise DivergenceError(
+            f"the validation score is {progress.scores[0]:g} and never finite: a validation row is far "
+            "outside those that are trained on"
+        )
     if kept is not None:
         module.load_state_dict(kept)
     else:  # the statistics of batch normalisation are those of the last step's parameters
@@ -127,6 +132,11 @@ def train(
             objective.loss(law)
     module.eval()
     return progress
+
+
+def _better(score: float, progress: Progress, kept: dict | None) -> bool:
+    """Whether a step is the best so far; one whose score is not finite never is."""
+    return math.isfinite(score) and (kept is None or score > progress.scores[progress.best])
 
 
 class Objective(Protocol):

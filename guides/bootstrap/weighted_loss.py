@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import pyro
 import torch
 from pyro import poutine
 from pyro.distributions.util import scale_and_mask
@@ -12,11 +13,13 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import Transform, biject_to
 
-from guides.bootstrap.base_measures import Rows
+from guides.bootstrap.base_measures import BaseMeasure, Rows
 from guides.core.sites import UnsupportedSiteError
 
 Parameters = dict[str, Tensor]
 Loss = Callable[..., Tensor]
+#: Pseudo-observations that are drawn to see whether the likelihood allows them.
+TRIED = 100
 
 
 # no repr of data: torch.func.vmap takes the repr of what it maps at every call
@@ -37,7 +40,7 @@ class WeightedLoss:
     loss: str | Loss
 
     @classmethod
-    def of(cls, model: Callable, args: tuple, loss: str | Loss) -> WeightedLoss:
+    def of(cls, model: Callable, args: tuple, loss: str | Loss, plate: str | None = None) -> WeightedLoss:
         trace = poutine.trace(model).get_trace(*args)
         sites = {
             name: node
@@ -45,7 +48,7 @@ class WeightedLoss:
             if node["type"] == "sample" and not site_is_subsample(node)
         }
         observed = {name: node for name, node in sites.items() if node["is_observed"]}
-        plate = _data_plate(observed)
+        plate = _data_plate(observed, args, plate)
         transforms = {}
         for name, node in sites.items():
             if node["is_observed"]:
@@ -81,6 +84,38 @@ class WeightedLoss:
     def row_values(self) -> Rows:
         return tuple(self.args[i] for i in self.with_rows)
 
+    def check_base(self, base: BaseMeasure) -> None:
+        """:raises ValueError: when a base measure draws what the law of an observed site cannot be, though
+        the data are: parts of labels, negative counts
+        """
+        if callable(self.loss):
+            return
+        drawn = base.draw(TRIED, torch.Generator())
+        parts = zip(self.row_values, drawn, strict=True)
+        args = self._beside(tuple(more.to(own) for own, more in parts))
+        # whatever latent values are drawn: what is compared are the data and the pseudo-observations
+        with torch.random.fork_rng(devices=[]), pyro.validation_enabled(False), torch.no_grad():
+            nodes = poutine.trace(self.model).get_trace(*args).nodes
+        for name, node in nodes.items():
+            if node["type"] != "sample" or not node["is_observed"] or site_is_subsample(node):
+                continue
+            possible = node["fn"].support.check(node["value"]).movedim(self.plate.dim, 0)
+            possible = possible.reshape(len(possible), -1).all(1)
+            wrong = (~possible[self.rows :]).nonzero()
+            if possible[: self.rows].all() and len(wrong):
+                value = drawn[-1][int(wrong[0])]
+                raise ValueError(
+                    f"the base measure draws what the law of site {name!r} cannot be, {value.tolist()} for "
+                    "one: use EmpiricalBase or PredictiveBase"
+                )
+
+    def _beside(self, pseudo: Rows) -> list:
+        """The model's arguments with pseudo-observations after the data."""
+        args = list(self.args)
+        for i, more in zip(self.with_rows, pseudo, strict=False):
+            args[i] = torch.cat([args[i], more])
+        return args
+
     def starts(self, init_loc_fn: Callable[[dict], Tensor], num_draws: int) -> Parameters:
         """Unconstrained, ``{name: [num_draws, *site]}``."""
         found = []
@@ -94,9 +129,7 @@ class WeightedLoss:
 
     def __call__(self, parameters: Parameters, weights: Tensor, *pseudo: Tensor) -> Tensor:
         """``sum_i W_i loss_i`` of one draw: parameters ``{name: [*site]}``, weights ``[n + m]``."""
-        args, values = list(self.args), self.constrained(parameters)
-        for i, more in zip(self.with_rows, pseudo, strict=False):
-            args[i] = torch.cat([args[i], more])
+        args, values = self._beside(pseudo), self.constrained(parameters)
         if callable(self.loss):
             losses = self.loss(values, *(args[i] for i in self.with_rows))
             return (weights.to(losses) * losses).sum()
@@ -127,8 +160,12 @@ class _Start(poutine.messenger.Messenger):
                 msg["value"], msg["done"] = self.init_loc_fn(msg), True
 
 
-def _data_plate(observed: dict[str, dict]):
-    """The plate that all observed sites share; :raises ValueError: when there is none, or a subsampled one"""
+def _data_plate(observed: dict[str, dict], args: tuple, wanted: str | None):
+    """The plate that all observed sites share: of several the wanted one, or else the only one with as many
+    places as the first tensor among the arguments has rows.
+
+    :raises ValueError: when there is none, or a subsampled one, or nothing that tells several apart
+    """
     if not observed:
         raise ValueError("the model observes nothing: pass its data")
     shared = None
@@ -141,7 +178,24 @@ def _data_plate(observed: dict[str, dict]):
             f"the observed sites ({names}) share no pyro.plate: put the data in one, so that rows "
             "can be weighted"
         )
-    plate = max(shared.values(), key=lambda frame: frame.size)
+    plate = _chosen(shared, args, wanted)
     if plate.full_size not in (None, plate.size):
         raise ValueError(f"plate {plate.name!r} is subsampled: the bootstrap needs all rows at once")
     return plate
+
+
+def _chosen(shared: dict, args: tuple, wanted: str | None):
+    names = ", ".join(f"{name!r} of {frame.size}" for name, frame in shared.items())
+    if wanted is not None:
+        if wanted not in shared:
+            raise ValueError(f"the observed sites share no plate {wanted!r}, but: {names}")
+        return shared[wanted]
+    if len(shared) == 1:
+        return next(iter(shared.values()))
+    lengths = [len(arg) for arg in args if isinstance(arg, Tensor) and arg.dim()]
+    fitting = [frame for frame in shared.values() if lengths and frame.size == lengths[0]]
+    if len(fitting) != 1:
+        raise ValueError(
+            f"the observed sites share several plates ({names}): say by plate= which has the rows"
+        )
+    return fitting[0]

@@ -86,6 +86,8 @@ def fit(
         torch.as_tensor((part - mean) / sd, dtype=torch.float32)
         for part in (table.train, table.validation, table.test)
     )
+    if any((part.abs() > LARGEST).any() for part in (validation, test)):
+        raise DataError(f"{data}: a number among the rows held out is far outside the others")
     if concentration is None:
         concentration = CONCENTRATION_A_ROW * len(train)
     if not 0 <= concentration < math.inf:
@@ -116,13 +118,12 @@ def fit(
             plot_loss(losses, folder / "loss.png", title=f"{model} on {table.name}")
             fitted.save(folder / FIT, shape)
         fitted = FittedDensity.load(folder / FIT)
-    figures = fitted.figures(test)
-    units = np.log(sd).sum()
+    figures = fitted.figures(test, np.log(sd).sum().item())
     return (
         f"{fitted.info['steps']} steps, that of {fitted.info['kept_step']} is kept; saved in {out}\n"
         f"{len(train)} rows fitted, {len(validation)} to stop by, {len(test)} held out: mean log density "
-        f"{figures['mixture'] - units:.3f} ± {figures['points_se']:.3f}, "
-        f"median {figures['median'] - units:.3f}"
+        f"{figures['mixture']:.3f} ± {figures['points_se']:.3f}, "
+        f"median {figures['median']:.3f}"
         + (f", {100 * figures['below_100']:.2g} % below -100" if figures["below_100"] else "")
     )
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from guides.bootstrap.posterior_bootstrap import PosteriorBootstrap
+from guides.bootstrap.posterior_bootstrap import PosteriorBootstrap, UnsettledWarning
 from zoo.budgets import STEPS
 from zoo.fitting.methods import Fitted, Watch
 from zoo.fitting.stored import Numbers, Stored
@@ -44,7 +45,8 @@ class Bootstrap(Stored):
     def run(self, model: Callable, data: tuple, settings: BootstrapSettings, watch: Watch) -> Numbers:
         start = time.perf_counter()
         advance = watch.start(settings.steps)
-        with fitting():
+        with fitting(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", UnsettledWarning)  # the summary says it
             posterior = PosteriorBootstrap(model, loss="map").fit(
                 *data,
                 num_draws=settings.num_draws,

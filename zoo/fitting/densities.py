@@ -87,14 +87,17 @@ class FittedDensity:
         with torch.no_grad():
             return torch.cat([flow.log_density(sites, flow.encode(x)) for flow, sites in self.members])
 
-    def figures(self, x: Tensor) -> dict[str, float]:
+    def figures(self, x: Tensor, units: float = 0.0) -> dict[str, float]:
         """Scores of test rows: the mean over draws and rows, the same of the mixture of all draws, and what
         says whether a few rows decide them.
+
+        :param units: sum of the logs of the sds by which the rows were standardised: densities are then
+            those of the table's own units
         """
         rows, mixed, of_draws = [], [], 0.0
         count = sum(len(sites["mean"]) for _, sites in self.members)
         for part in x.split(max(1, HELD // count)):
-            found = self.log_density(part).double()
+            found = self.log_density(part).double() - units
             rows.append(found.mean(0))
             mixed.append(found.logsumexp(0) - math.log(count))
             of_draws = of_draws + found.sum(1) / len(x)

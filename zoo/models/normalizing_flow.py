@@ -130,6 +130,8 @@ class FlowDensity(nn.Module):
         check_numbers(features=features, blocks=blocks)
         if features < 2:
             raise ValueError("a flow needs at least two columns; the density of one is a histogram's")
+        if not hidden:
+            raise ValueError("a flow needs at least one hidden layer")
         if min(hidden) < features:
             raise ValueError(f"hidden layers need at least as many units as there are columns, {features}")
         self.features, self.covariance = features, covariance

@@ -12,10 +12,12 @@ from torch.distributions import constraints
 
 from guides import PosteriorBootstrap, UnsupportedSiteError
 from guides.bootstrap.base_measures import EmpiricalBase, GaussianBase, PredictiveBase
+from guides.bootstrap.posterior_bootstrap import UnsettledWarning
 from guides.bootstrap.weights import dirichlet_weights
 from guides.core.svi import DivergenceError
 from guides.posterior.draws import Posterior
 
+hurried = pytest.mark.filterwarnings("ignore::guides.bootstrap.posterior_bootstrap.UnsettledWarning")
 SETTLED = {"steps": 400, "lr": 0.1}
 
 
@@ -140,7 +142,7 @@ def test_large_samples_have_the_sandwich_covariance():
     assert sandwich[0, 0] > 1.5 * bread[0, 0]
 
 
-@pytest.mark.parametrize("concentration", [5.0, 80.0])
+@pytest.mark.parametrize("concentration", [5.0, pytest.param(80.0, marks=pytest.mark.slow)])
 def test_pseudo_observations_weigh_as_much_as_the_concentration(concentration):
     """Of a mean: ``E = (n mean + a E_pi) / (n + a)``, and the variance of the mixture over ``n + a + 1``."""
     y = numbers(rows=30)
@@ -158,6 +160,7 @@ def test_pseudo_observations_weigh_as_much_as_the_concentration(concentration):
     assert abs(spread.mean() - variance) < 4.5 * spread.std() / 600**0.5
 
 
+@hurried
 def test_draws_together_are_draws_one_by_one():
     x, y = regression()
 
@@ -175,6 +178,7 @@ def test_draws_together_are_draws_one_by_one():
     assert together.info["losses"] == pytest.approx(alone.info["losses"])
 
 
+@hurried
 @pytest.mark.slow
 def test_draws_in_processes_are_draws_one_by_one():
     y = numbers()
@@ -189,6 +193,7 @@ def test_draws_in_processes_are_draws_one_by_one():
     assert torch.equal(runs[0].draws()["loc"], runs[1].draws()["loc"])
 
 
+@hurried
 def test_same_seed_same_draws_and_nothing_else_moves():
     x, y = regression()
     pyro.param("mine", torch.tensor(1.0))
@@ -203,6 +208,7 @@ def test_same_seed_same_draws_and_nothing_else_moves():
     assert not torch.equal(runs[0], runs[2])
 
 
+@hurried
 def test_a_posterior_like_every_other(tmp_path):
     x, y = regression()
     posterior = PosteriorBootstrap(linear).fit(x, y, num_draws=50, steps=30)
@@ -227,6 +233,7 @@ def test_gaussian_base_has_the_moments_of_the_rows():
     torch.testing.assert_close(torch.cov(found.T), torch.cov(rows.T), rtol=0.1, atol=0.05)
 
 
+@hurried
 def test_predictive_base_draws_targets_from_a_model():
     x, _ = regression()
     base = PredictiveBase(linear, (x,), "y")
@@ -237,6 +244,54 @@ def test_predictive_base_draws_targets_from_a_model():
     assert posterior.info["num_pseudo"] == 50
     with pytest.raises(ValueError, match="no site 'z'"):
         PredictiveBase(linear, (x,), "z").draw(3, generator())
+
+
+@pytest.mark.parametrize(("together", "count"), [(True, 4000), (False, 300)])
+def test_rows_of_the_prior_predictive_have_latent_values_of_their_own(together, count):
+    """``loc ~ N(0, 9)`` and noise of one: the sd of rows is the root of ten, not one."""
+
+    calls = []
+
+    def prior(x, y=None):
+        calls.append(len(x))
+        loc = pyro.sample("loc", dist.Normal(double(0.0), 3.0))
+        assert together or loc.item() < 1e6
+        precision = pyro.sample("precision", dist.Gamma(double(1e6), 1e6))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(loc + x[:, 0], precision**-0.5), obs=y)
+
+    x = torch.tensor([[0.0], [100.0]], dtype=torch.float64)
+    inputs, targets = PredictiveBase(prior, (x,), "y").draw(count, generator())
+    apart = targets - inputs[:, 0]
+    assert apart.shape == (count,)
+    assert len(calls) == (1 if together else count + 1)
+    assert abs(apart.std() - 10**0.5) < 4.5 * 10**0.5 / (2 * count) ** 0.5
+    assert abs(apart.mean()) < 4.5 * (10 / count) ** 0.5
+
+
+@hurried
+def test_pseudo_observations_that_the_likelihood_cannot_have():
+    x, y = regression()
+    labels = (y > 0).double()
+
+    def classifier(x, y=None):
+        w = pyro.sample("w", dist.Normal(torch.zeros(2, dtype=torch.float64), 1.0).to_event(1))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Bernoulli(logits=x @ w), obs=y)
+
+    def scaled(y):
+        scale = pyro.sample("scale", dist.LogNormal(double(0.0), 1.0))
+        with pyro.plate("data", len(y)):
+            pyro.sample("y", dist.Exponential(1 / scale), obs=y)
+
+    with pytest.raises(ValueError, match=r"law of site 'y' cannot be, -?[\d.]+ for one: use EmpiricalBase"):
+        PosteriorBootstrap(classifier, 5.0).fit(x, labels)
+    with pytest.raises(ValueError, match="law of site 'y' cannot be"):
+        PosteriorBootstrap(scaled, 5.0).fit(y.abs())
+    with pytest.raises(ValueError, match="part 1 is of whole numbers"):
+        PosteriorBootstrap(classifier, 5.0).fit(x, labels.long())
+    for base in (PredictiveBase(classifier, (x,), "y"), EmpiricalBase((x, labels))):
+        PosteriorBootstrap(classifier, 5.0, base, 20).fit(x, labels, num_draws=2, steps=2)
 
 
 # ------------------------------------------------------------------------------------------------- refusals
@@ -269,6 +324,10 @@ def test_base_measures_that_do_not_fit():
         PosteriorBootstrap(linear, 1.0).fit(x, torch.zeros(60))
     with pytest.raises(ValueError, match="at least two rows"):
         GaussianBase(torch.zeros(1, 3))
+    with pytest.raises(ValueError, match=r"rows that belong together, got \[5, 4\]"):
+        EmpiricalBase((torch.zeros(5, 2), torch.zeros(4)))
+    with pytest.raises(ValueError, match="no argument of the model has a row a datum"):
+        PosteriorBootstrap(lambda: mean_alone(y), 1.0).fit()
 
 
 def test_rows_that_cannot_be_weighted():
@@ -314,6 +373,43 @@ def test_models_that_have_no_rows():
     for model, message in ((local, "site 'z' has a value for every row"), (discrete, "site 'z' is discrete")):
         with pytest.raises(UnsupportedSiteError, match=message):
             PosteriorBootstrap(model).fit(x, y)
+
+
+def two_plates(y):
+    loc = pyro.sample("loc", dist.Normal(double(0.0), 2.0))
+    with pyro.plate("data", len(y), dim=-2), pyro.plate("out", y.shape[1], dim=-1):
+        pyro.sample("y", dist.Normal(loc, 1.0), obs=y)
+
+
+@pytest.mark.parametrize("plate", [None, "out"])
+def test_of_two_plates_that_of_the_rows_has_the_weights(plate):
+    """More outputs than rows: rows are what the first argument has, unless another plate is named."""
+    y = numbers(8 * 12).reshape(8, 12)
+    y = y + torch.arange(8.0)[:, None]
+    found = PosteriorBootstrap(two_plates, plate=plate).fit(y, num_draws=5, seed=3, steps=200, lr=0.3)
+    means = y.mean(1) if plate is None else y.mean(0)
+    expected = weights_of(len(means), 5, 3) @ means
+    torch.testing.assert_close(found.draws()["loc"], expected, rtol=0, atol=1e-3)
+
+
+def test_plates_that_nothing_tells_apart():
+    with pytest.raises(ValueError, match="several plates .'data' of 6, 'out' of 6.: say by plate="):
+        PosteriorBootstrap(two_plates).fit(numbers(36).reshape(6, 6))
+    with pytest.raises(ValueError, match="share no plate 'rows', but: 'data' of 40"):
+        PosteriorBootstrap(mean_alone, plate="rows").fit(numbers())
+
+
+@pytest.mark.parametrize("model", [mean_alone, gaussian])
+def test_data_far_from_the_start_are_a_warning(model):
+    """With a scale to widen, the loss is nearly flat all the way."""
+    with pytest.warns(UnsettledWarning, match="3 of 3 draws are not at their minimum.*standardise"):
+        PosteriorBootstrap(model).fit(numbers() + 1000, num_draws=3, steps=60)
+
+
+def test_a_loss_that_ends_outside_the_numbers_is_named():
+    """In the last step, after which there is no other."""
+    with pytest.raises(DivergenceError, match="draw 0, step 1: the loss is inf"):
+        PosteriorBootstrap(mean_alone).fit(numbers(), num_draws=2, steps=1, lr=1e200)
 
 
 def test_a_loss_that_leaves_the_numbers_is_named():

@@ -146,6 +146,39 @@ def test_a_constant_law_is_its_weighted_maximum_likelihood():
     torch.testing.assert_close(made.log_scale.detach(), expected, rtol=0, atol=1e-3)
 
 
+@pytest.mark.parametrize("held", [None, (rows(20).float(),)])
+def test_statistics_of_a_training_are_those_of_the_law(held):
+    """Also after it; of rows that count by their weights, not by their number."""
+    x, flow = rows(30).float(), FlowDensity(2, hidden=(5,), blocks=2)
+    weights = dirichlet_weights(1, 30, 0, 0.0, torch.Generator().manual_seed(3))[0].float()
+    train(InClosedForm(flow, held), iter([Law(weights, (x,))]), Training(steps=1))
+    with torch.no_grad():
+        torch.testing.assert_close(flow.steps[1].mean, weights @ flow.steps[0](x)[0])
+
+
+def test_weights_of_whole_numbers_are_whole_numbers_not():
+    counts = torch.tensor([3, 0, 5, 1])
+    law = next(Laws((counts,), 0.0, None, 0).stream(torch.Generator().manual_seed(1)))
+    expected = dirichlet_weights(1, 4, 0, 0.0, torch.Generator().manual_seed(1))[0]
+    torch.testing.assert_close(law.weights, expected.float())
+
+
+def test_a_score_outside_the_numbers_is_never_the_best():
+    class Blind(InClosedForm):
+        """In the first step."""
+
+        def score(self, sites):
+            seen.append(super().score(sites))
+            return math.nan if len(seen) == 1 else seen[-1]
+
+    seen = []
+    progress = train(
+        Blind(Affine(2), (rows(9),)), iter([Law(torch.ones(40) / 40, (rows(),))] * 5), Training(steps=5)
+    )
+    assert progress.best > 0
+    assert progress.score == max(seen[1:])
+
+
 def test_training_stops_early_and_keeps_the_best():
     x, held = rows(20, 2).float(), rows(200, 2, seed=4).float()
     flow = FlowDensity(2, hidden=(30,))
@@ -222,6 +255,8 @@ def test_what_cannot_be_shared():
             SharedParameterBootstrap(Affine(2), wrong)
     with pytest.raises(ValueError, match="restarts must be at least 1"):
         SharedParameterBootstrap(Affine(2)).fit(rows(), restarts=0)
+    with pytest.raises(ValueError, match=r"method reset_parameters of .* the model \(Affine\) has none"):
+        SharedParameterBootstrap(Affine(2)).fit(rows(), restarts=2)
     with pytest.raises(ValueError, match="steps, lr and patience must be positive"):
         Training(lr=0.0)
 
@@ -234,6 +269,13 @@ def test_rows_that_cannot_be_trained_on():
         SharedParameterBootstrap(Affine(2), 1.0).fit(x * torch.tensor([1.0, 0.0]))
     with pytest.raises(ValueError, match="at least two"):
         SharedParameterBootstrap(Affine(2)).fit(x[:1])
+    far = rows(9)
+    far[4, 0] = 1e200
+    with pytest.raises(DivergenceError, match="score is -inf and never finite: a validation row is far"):
+        SharedParameterBootstrap(Affine(2)).fit(x, validation=(far,), training=Training(steps=3))
+    far[4, 0] = math.nan
+    with pytest.raises(ValueError, match="argument 0 of the validation is not finite in row 4"):
+        SharedParameterBootstrap(Affine(2)).fit(x, validation=(far,))
     x[3, 1] = math.nan
     with pytest.raises(ValueError, match="not finite in row 3"), pyro.validation_enabled(False):
         SharedParameterBootstrap(Affine(2)).fit(x)

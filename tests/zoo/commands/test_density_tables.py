@@ -135,3 +135,11 @@ def test_densities_are_listed_and_shown():
     assert "masked autoregressive flow" in shown
     assert "zoo fit table.csv --model maf" in shown
     assert "11 columns, no target" in " ".join(run_zoo("show", "sachs").stdout.split())
+
+
+def test_a_held_out_number_far_outside_is_refused(tmp_path):
+    x = cloud()
+    x[np.random.RandomState(0).permutation(len(x))[-20], 1] = 1e25  # of those that stop the training
+    result = run_zoo("fit", write(tmp_path / "t.csv", x), "--model", "maf", "--out", tmp_path / "fit")
+    assert result.exit_code != 0
+    assert "held out is far outside" in result.stderr

@@ -46,6 +46,9 @@ def test_figures_are_those_of_all_draws_and_rows(monkeypatch):
     monkeypatch.setattr(densities, "HELD", 6 * 7)  # in parts of seven rows
     assert fitted.figures(x) == pytest.approx(figures)
     assert fitted.figures(100 * x)["below_100"] > 0.5
+    of_table = fitted.figures(x, units=120.0)  # the share below too is of the table's densities
+    assert of_table["below_100"] == 1
+    assert of_table["median"] == pytest.approx(figures["median"] - 120)
 
 
 def test_a_density_is_kept(tmp_path):

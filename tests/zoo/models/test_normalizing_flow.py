@@ -191,6 +191,8 @@ def test_flows_that_cannot_be():
         FlowDensity(1)
     with pytest.raises(ValueError, match="at least as many units as there are columns, 30"):
         FlowDensity(30, hidden=(20,))
+    with pytest.raises(ValueError, match="at least one hidden layer"):
+        FlowDensity(3, hidden=())
     with pytest.raises(ValueError, match="blocks"):
         FlowDensity(3, blocks=0)
 

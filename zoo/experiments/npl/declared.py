@@ -182,8 +182,8 @@ EXPERIMENTS = (
         name="npl/regression",
         summary="The posterior bootstrap of a network with one hidden layer beside NUTS on the usual splits: "
         "weighted maximum likelihood (mle), weighted modes (map), and modes with pseudo-observations of the "
-        "prior predictive that weigh a tenth of the rows (prior). It is another posterior: the distances "
-        "say how far.",
+        "prior predictive, each of a network of its own, that weigh a tenth of the rows (prior). It is "
+        "another posterior: the distances say how far.",
         source=Source("Fong, Lyddon and Holmes 2019", "no table: the method on our networks"),
         run=Deferred("npl.regressions", "network"),
         metrics={

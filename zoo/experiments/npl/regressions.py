@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from data_loaders import Standardizer, load
 from data_loaders.splits import split_80_20
 from guides import AutoMeanField, PosteriorBootstrap
 from guides.bootstrap.base_measures import PredictiveBase
+from guides.bootstrap.posterior_bootstrap import UnsettledWarning
 from guides.posterior.draws import Posterior
 from guides.posterior.evaluate import function_values, observed_laws
 from guides.truth.mcmc import nuts
@@ -100,13 +102,16 @@ def _fitted(cell: Cell, model: Callable, problem: Problem) -> tuple[Posterior, d
             "concentration": options["alpha"] * problem.size, "base_measure": base,
             "num_pseudo": options["pseudo"],
         }  # fmt: skip
-    posterior = PosteriorBootstrap(model, loss=loss, **process).fit(
-        *problem.train,
-        num_draws=options["draws"],
-        steps=options["steps"],
-        lr=options["lr"],
-        seed=cell.seed,
-    )
+    return _bootstrapped(cell, PosteriorBootstrap(model, loss=loss, **process), problem.train)
+
+
+def _bootstrapped(
+    cell: Cell, bootstrap: PosteriorBootstrap, data: tuple
+) -> tuple[Posterior, dict[str, float]]:
+    settings = {name: cell.options[name] for name in ("steps", "lr")}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnsettledWarning)  # a figure says it
+        posterior = bootstrap.fit(*data, num_draws=cell.options["draws"], seed=cell.seed, **settings)
     return posterior, {"last_tenth": float(np.mean(posterior.info["last_tenth"]))}
 
 
@@ -157,10 +162,7 @@ def logistic(cell: Cell) -> Mapping[str, float]:
         posterior = Posterior.from_guide(guide, options["draws"], seed=cell.seed)
     else:
         loss = "mle" if cell.method == "bootstrap-mle" else "map"
-        posterior = PosteriorBootstrap(model, loss=loss).fit(
-            x, y, num_draws=options["draws"], steps=options["steps"], lr=options["lr"], seed=cell.seed
-        )
-        steps = {"last_tenth": float(np.mean(posterior.info["last_tenth"]))}
+        posterior, steps = _bootstrapped(cell, PosteriorBootstrap(model, loss=loss), (x, y))
     found = predictive_figures(posterior.predictive(x_test), y_test, "binary")
     w = posterior.draws()["w"]
     return {
