@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, PercentFormatter
 
 from zoo.evaluation.plots import DPI, arrange, colours
 from zoo.experiments.engine.declaration import Record
@@ -121,6 +121,10 @@ def plot_frontier(out: Path, records: Sequence[Record]) -> None:
                     if weight == 1:
                         axis.plot(x, y, "o", color=colour)
             axis.set(xscale="log", xlabel="share of weights with inclusion above one half", ylabel=metric)
+            axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.xaxis.set_major_formatter(PercentFormatter(1.0))
+            axis.xaxis.set_minor_formatter(NullFormatter())
+            axis.margins(0.1)
         axes[1].legend(fontsize=8, frameon=False)
         figure.suptitle(f"{dataset}: filled 1 is the posterior, all others are cold posteriors", fontsize=9)
         write_figure(figure, out / f"frontier-{dataset}.png", dpi=DPI)
