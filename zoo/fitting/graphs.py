@@ -78,6 +78,12 @@ class GraphFit:
     best: int = 0
     seconds: float = 0.0
 
+    @property
+    def change(self) -> float:
+        """Nats an edge that validation graphs still gained or lost over the last tenth of the epochs."""
+        tenth = max(1, len(self.validation) // 10)
+        return self.validation[-1] - self.validation[-1 - tenth] if len(self.validation) > tenth else math.nan
+
 
 def train(
     model: GrowthModel,

@@ -60,6 +60,7 @@ def grade_senders(cell: Cell) -> Mapping[str, float]:
         "exact": exact,
         "senders": float(np.concatenate(away).mean()),
         "gradient": max(fit.gradient),
+        "change": fit.change,
     }
 
 
@@ -69,16 +70,18 @@ def grade_growth(cell: Cell) -> Mapping[str, float]:
     """
     training, validation, test = graphs_of(cell)
     length = cell.options["highest"]
+    training_figures = {}
     if cell.method == "process":
         drawn = PROCESS.sample(len(test), length, seed=cell.seed)
     else:
-        model, _ = trained(cell, training, validation)
+        model, fit = trained(cell, training, validation)
+        training_figures = {"change": fit.change}
         drawn = model.sample(len(test), length, seed=stable_seed("draws", cell.seed))
     nodes = np.stack([np.maximum.accumulate(graph.edges.max(1)) + 1 for graph in drawn])
     expected = PROCESS.expected_nodes(np.arange(1, length + 1))
     ratio = nodes.mean(0) / expected
     np.savez(cell.folder / "growth.npz", nodes=nodes, expected=expected)
-    return {"nodes": float(ratio[-1]), "worst": float(np.abs(ratio - 1).max())}
+    return {"nodes": float(ratio[-1]), "worst": float(np.abs(ratio - 1).max())} | training_figures
 
 
 def exact_senders(graph: EdgeList) -> np.ndarray:

@@ -73,6 +73,7 @@ def _drawn(cell: Cell, parts: Parts) -> Drawn:
         "nats": float(nats(model, parts.test).mean()),
         "gradient": max(fit.gradient),
         "epoch": float(fit.best),
+        "change": fit.change,
     }
     return Drawn(_copies(model, copied, stable_seed("draws", cell.seed)), figures)
 

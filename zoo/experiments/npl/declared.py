@@ -29,7 +29,8 @@ FIGURES = {
     "below_100": "share of the test rows with a log density below -100",
     "points_se": "standard error of log_likelihood over the test rows",
     "draws_sd": "sd of log_likelihood over the draws of the posterior",
-    "steps": "steps of the training; of many trainings their mean",
+    "steps": "steps of the training, of many trainings their mean; fewer than the budget's steps: it ended "
+    "because the score of validation rows had not risen for so many steps as patience says, and is settled",
 }
 #: Sharing and refitting apart: which flow is trained, and whether the latent mean is fitted or zero.
 APART = {

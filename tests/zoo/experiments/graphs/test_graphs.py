@@ -22,7 +22,7 @@ from zoo.models.edge_graph import EdgeGraphModel
 
 NEEDS_MIRROR = pytest.mark.skipif("ZOO_DATA" not in os.environ, reason="ZOO_DATA is not set: no real files")
 BY_NAME = {experiment.name: experiment for experiment in EXPERIMENTS}
-OPTIONS = {"graphs": 20, "epochs": 1, "lr": 5e-3, "batch": 8, "window": 5, "lowest": 3, "highest": 8}
+OPTIONS = {"graphs": 20, "epochs": 2, "lr": 5e-3, "batch": 8, "window": 5, "lowest": 3, "highest": 8}
 
 
 @pytest.fixture
@@ -51,6 +51,7 @@ def test_training_keeps_the_best_epoch_and_learns():
     assert min(fit.validation) == fit.validation[fit.best - 1] < 0.5 * before
     assert nats_an_edge(model, graphs[50:]) == pytest.approx(min(fit.validation), rel=1e-6)
     assert all(math.isfinite(norm) for norm in fit.gradient)
+    assert fit.change == pytest.approx(fit.validation[4] - fit.validation[3])
     assert nats(model, graphs[50:53])[1] == pytest.approx(nats(model, graphs[51:52])[0], rel=1e-4)
 
 
