@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("data_loaders", "guides", "zoo")
 #: Endings of files that are no Python and have to be there beside the modules.
-DATA = (".c", ".csv", ".txt")
+DATA = (".c", ".css", ".csv", ".html", ".js", ".txt")
 
 
 @pytest.mark.slow
@@ -46,6 +46,7 @@ def test_wheel_holds_every_module_and_data_file(tmp_path):
     }
     named = {
         "guides/core/kernels.c",
+        "zoo/commands/html/report.html",
         "data_loaders/csv/raisin.csv",
         "data_loaders/csv/SOURCES.txt",
         "zoo/experiments/sspbp/published/table-3.3.csv",

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from zoo.budgets import BUDGETS, Budget
 from zoo.cli.main import app
-from zoo.commands.report import write_plots
+from zoo.commands.comparison_plots import write_plots
 
 #: Seconds, not minutes; what it gives says nothing about a posterior.
 TINY = Budget(steps=60, draws=60, warmup=20, mcmc_draws=30)

@@ -37,6 +37,7 @@ from zoo.cli.options import (
     split_widths,
 )
 from zoo.cli.progress import progress_bar, progress_bar_or_lines
+from zoo.cli.report import REPORT_HELP, report_command
 from zoo.cli.reproduce import REPRODUCE_HELP, reproduce_command
 from zoo.commands.options import check_seed, model_options
 from zoo.errors import FailedError, UserError
@@ -551,4 +552,7 @@ def compare_command(
 
 app.command("reproduce", help=REPRODUCE_HELP, short_help="Runs a published experiment beside its numbers.")(
     friendly(reproduce_command)
+)
+app.command("report", help=REPORT_HELP, short_help="Writes one page of HTML from folders of results.")(
+    friendly(report_command)
 )

@@ -13,9 +13,9 @@ from rich.progress import Progress
 from guides.posterior.draws import Posterior
 from guides.posterior.evaluate import log_joint
 from zoo.commands.comparison import Comparison
+from zoo.commands.comparison_plots import write_plots
 from zoo.commands.grading import Graded, grade, write_inclusion
 from zoo.commands.reference import reference_posterior
-from zoo.commands.report import write_plots
 from zoo.errors import FailedError, Interrupted
 from zoo.evaluation.estimates import Estimate
 from zoo.evaluation.known_laws import oracle_rows
