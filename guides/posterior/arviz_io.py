@@ -93,13 +93,14 @@ def to_arviz(
 ) -> Any:
     """Label draws the ArviZ way: an ``InferenceData`` (ArviZ 0.23) or a ``DataTree`` (ArviZ 1.x).
 
-    :param posterior: site name -> array [chain, draw, *site].  A fit that is no MCMC has one chain: pass
-        arrays [1, draw, *site]; then the attribute ``is_mcmc = "false"`` is set unless ``attrs`` says
+    :param posterior: site name -> array ``[chain, draw, *site]``.  A fit that is no MCMC has one chain: pass
+        arrays ``[1, draw, *site]``; then the attribute ``is_mcmc = "false"`` is set unless ``attrs`` says
         otherwise.
     :param sample_stats: sampler statistics [chain, draw, ...], under ArviZ's names (``diverging``, ``lp``
         ...).
-    :param posterior_predictive, log_likelihood, prior, prior_predictive: name -> array [chain, draw, *shape].
-    :param observed_data, constant_data: name -> array [*shape], no sample dimensions.
+    :param posterior_predictive, log_likelihood, prior, prior_predictive: name -> array
+        ``[chain, draw, *shape]``.
+    :param observed_data, constant_data: name -> array ``[*shape]``, no sample dimensions.
     :param attrs: attributes of the whole fit; whatever netCDF cannot hold (dict, list, bool, None) is kept as
         JSON text, see :func:`decode_attrs`.
     :param coords: dimension name -> labels.
@@ -264,7 +265,7 @@ def load_netcdf(path: str | os.PathLike) -> Any:
 
 
 def rhat(draws: np.ndarray) -> np.ndarray:
-    """Rank-normalised split R-hat (larger of bulk and folded): [chain, draw, *shape] -> [*shape].
+    """Rank-normalised split R-hat (larger of bulk and folded): ``[chain, draw, *shape]`` -> ``[*shape]``.
 
     Values that never move have no R-hat: ``nan``.  Values that do not move inside the chains yet differ
     between them: ``inf``, the chains disagree for certain.  Not-finite draws: ``nan``.
@@ -275,7 +276,7 @@ def rhat(draws: np.ndarray) -> np.ndarray:
 
 
 def ess(draws: np.ndarray, method: str = "bulk") -> np.ndarray:
-    """Effective sample size of ``draws`` [chain, draw, *shape] -> [*shape].
+    """Effective sample size of ``draws`` ``[chain, draw, *shape]`` -> ``[*shape]``.
 
     :param method: "bulk", "tail", "mean" or "sd" (Vehtari et al. 2021).  Values that never move: ``nan``;
         constant inside the chains and different between them: 0 would be the truth, and 0 is given.
@@ -284,7 +285,7 @@ def ess(draws: np.ndarray, method: str = "bulk") -> np.ndarray:
 
 
 def mcse(draws: np.ndarray, method: str = "mean") -> np.ndarray:
-    """Monte Carlo standard error of the mean or the sd (``method``): [chain, draw, *shape] -> [*shape].
+    """Monte Carlo standard error of the mean or sd (``method``): ``[chain, draw, *shape]`` -> ``[*shape]``.
 
     A quantity that never moves has error 0; one that is stuck at different values has error ``inf``.  That of
     the sd is the delta method on E[(x - mean)^2], right for any law (ArviZ 0.23 assumes a normal one, 1.x
@@ -304,7 +305,7 @@ def mcse(draws: np.ndarray, method: str = "mean") -> np.ndarray:
 
 
 def _ranges(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(overall range, largest range inside a chain): [chain, draw, *shape] -> 2 x [*shape]."""
+    """(overall range, largest range inside a chain): ``[chain, draw, *shape]`` -> 2 x ``[*shape]``."""
     with np.errstate(invalid="ignore"):
         return np.ptp(draws, axis=(0, 1)), np.ptp(draws, axis=1).max(axis=0)
 

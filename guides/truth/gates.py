@@ -22,7 +22,7 @@ from guides.posterior.draws import Posterior
 
 __all__ = ["Draws", "Gates", "MCMCResult", "flatten", "judge", "load_if_same"]
 
-#: site -> [chain, draw, *site], or [draw, *site]
+#: site -> ``[chain, draw, *site]``, or ``[draw, *site]``
 Draws = dict[str, np.ndarray]
 #: What an :class:`MCMCResult` says beside its arrays.
 _FACTS = ("diagnostics", "settings", "seconds", "passed", "reason")
@@ -48,7 +48,8 @@ class Gates:
 class MCMCResult:
     """Draws, and whether they can be trusted.
 
-    :ivar draws: site -> [chain, draw, *site], latent sites only, in the model's own (centred) coordinates.
+    :ivar draws: site -> ``[chain, draw, *site]``, latent sites only, in the model's own (centred)
+        coordinates.
     :ivar sample_stats: ``diverging`` (bool), ``lp``, ``energy``, ``acceptance_rate``, ``step_size``,
         ``n_steps`` (what the sampler offers), each [chain, draw].
     :ivar diagnostics: ``max_rhat``, ``min_ess_bulk``, ``min_ess_tail`` over all function values (nan if none
@@ -70,7 +71,7 @@ class MCMCResult:
     reason: str
 
     def flat(self) -> Draws:
-        """The draws with chains merged, chain after chain: site -> [S, *site], S = chains x draws."""
+        """The draws with chains merged, chain after chain: site -> ``[S, *site]``, S = chains x draws."""
         return flatten(self.draws)
 
     def posterior(self, model: Callable) -> Posterior:

@@ -78,8 +78,8 @@ def nuts(
     :param model: NumPyro or Pyro model; ``args`` and ``kwargs`` are its arguments (of NumPyro's arrays or
         torch tensors; other values are handed on as they are).
     :param backend: whose model it is, and whose sampler runs.
-    :param function: draws {site: [S, *site]} -> values [S, K] (or [S]) on which the gates act; default: the
-        latent sites themselves, right only where no symmetric modes exist.
+    :param function: draws {site: ``[S, *site]``} -> values [S, K] (or [S]) on which the gates act; default:
+        the latent sites themselves, right only where no symmetric modes exist.
     :param warmup, draws: iterations a chain.
     :param dense_mass: adapt a full mass matrix; for a few dozen strongly correlated numbers, not for a
         network.

@@ -62,8 +62,8 @@ def sample_polya_gamma(z: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """One draw of PG(1, z) for every entry of ``z`` (any shape, any sign), exactly.
 
     Mean tanh(z/2) / (2z); Laplace transform E exp(-t omega) = cosh(z/2) / cosh(sqrt(z^2/4 + t/2)).  Where
-    |z| > 50 all terms but the first of the alternating series of the density are below 1e-40 of it: what is
-    left is an inverse Gaussian.
+    ``|z| > 50`` all terms but the first of the alternating series of the density are below 1e-40 of it: what
+    is left is an inverse Gaussian.
     """
     tilt = np.abs(np.asarray(z, dtype=float))
     out = np.asarray(random_polyagamma(1.0, np.minimum(tilt, _LARGE), random_state=rng, method="devroye"))

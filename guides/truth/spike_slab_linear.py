@@ -6,7 +6,7 @@ said.
     y | w, tau ~ N(X w, I / tau)
 
 * :func:`enumerate_g_prior`: Bayes factors of all 2^p subsets under Zellner's g-prior, intercept integrated
-out.
+  out.
 * :func:`enumerate_spike_slab`: w_j = 0 or w_j | tau ~ N(0, s^2 / tau), independently; everything exact.
 
 Float64 throughout, log space, no loop over models: subsets of one size are gathered and factorised in

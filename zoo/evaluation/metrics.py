@@ -100,8 +100,8 @@ def accuracy(predictive: Distribution, y: Tensor) -> Estimate:
 
 
 def ece(predictive: Distribution, y: Tensor, bins: int = 15) -> Estimate:
-    """Expected calibration error of the top label: mean over bins of |accuracy - confidence|, weighted by
-    their counts; bins of equal width, open on the left.  Lower is better.
+    """Expected calibration error of the top label: mean over bins of ``|accuracy - confidence|``, weighted
+    by their counts; bins of equal width, open on the left.  Lower is better.
 
     It is never negative, so even a calibrated predictive shows a positive value that shrinks like 1/sqrt(N).
     Standard error by the delta method, the sign of each bin's gap held fixed.
