@@ -52,8 +52,10 @@ tutorials: $(READY) ## render tutorials/*.py to notebooks in out/tutorials
 	mkdir -p $(OUT)/tutorials
 	for file in tutorials/*.py; do $(BIN)/jupytext --to ipynb --output $(OUT)/tutorials/$$(basename $$file .py).ipynb $$file; done
 
-docs: $(READY) ## print the documentation of the public names
-	$(BIN)/python -m pydoc guides data_loaders zoo.registry.queries
+docs: $(READY) ## build the documentation site, out/docs/index.html; a warning is an error
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(BIN)/python -m sphinx -q -W --keep-going -b html -d $(OUT)/docs-read docs $(OUT)/docs
+	@echo "look at $(OUT)/docs/index.html"
 
 clean: ## remove what was built, the virtual environment too
 	rm -rf $(VENV) $(OUT) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -17,7 +17,7 @@ release = version = __version__
 language = "en"
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode"]
-exclude_patterns = ["_build"]
+exclude_patterns = []
 root_doc = "index"
 
 myst_enable_extensions = ["deflist", "dollarmath"]
