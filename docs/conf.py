@@ -20,10 +20,11 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode"]
 exclude_patterns = []
 root_doc = "index"
 
-myst_enable_extensions = ["deflist", "dollarmath"]
+myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3
 
-autodoc_default_options = {"members": True, "show-inheritance": True}
+add_module_names = False
+autodoc_default_options = {"members": True}
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
@@ -33,10 +34,14 @@ python_maximum_signature_line_length = 80
 toc_object_entries_show_parents = "hide"
 
 html_theme = "furo"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+smartquotes = False
 html_title = f"{project} {release}"
 
 
 def setup(app) -> None:
     app.connect("builder-inited", lambda app: pages.write(HERE))
     app.connect("source-read", pages.complete)
+    app.connect("autodoc-skip-member", pages.is_constant)
     app.connect("autodoc-process-docstring", pages.literal_blocks)

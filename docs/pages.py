@@ -4,6 +4,7 @@ interface, the tutorials; and what pages of results lack to be part of a site.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,6 +18,7 @@ from zoo.models.growth_models import GROWTH_MODELS
 from zoo.papers import PAPERS
 from zoo.registry.queries import GUIDES, MODELS
 
+HERE = Path(__file__).parent
 #: Where the pages are written, beside the sources that are kept.
 MADE = "made"
 #: What has a meaning in Markdown.
@@ -186,13 +188,14 @@ def _guides(docs: Path) -> str:
     return _gallery("Guides", cards, {name: GUIDES[name].paper for name in cards}, docs)
 
 
-def _gallery(title: str, cards: dict[str, show.Text], papers: dict[str, str], docs: Path) -> str:
+def _gallery(heading: str, cards: dict[str, show.Text], papers: dict[str, str], docs: Path) -> str:
     """A section a paper, with what was drawn for its experiments; a card a name."""
-    parts = [f"# {title}", "What `zoo show NAME` tells, by the family of papers it came with."]
+    parts = [f"# {heading}", "What `zoo show NAME` tells, by the family of papers it came with."]
     for paper, about in PAPERS.items():
         names = [name for name in cards if papers[name] == paper]
         if names:
-            parts += [f"## {plain(about.title)}", plain(about.citation), *_pictures(docs, paper)]
+            title = about.title[0].upper() + about.title[1:]
+            parts += [f"## {plain(title)}", plain(about.citation), *_pictures(docs, paper)]
             parts += [part for name in names for part in _card(name, cards[name])]
     return "\n\n".join(parts) + "\n"
 
@@ -218,7 +221,15 @@ def _fact(heading: str, text: str) -> str:
     if heading in CODE:
         lines = "\n".join(f"  {line}" for line in text.splitlines())
         return f"{heading}\n: ```text\n{lines}\n  ```"
+    if heading == "published":
+        return f"{heading}\n: " + ", ".join(map(_experiment, text.split(", ")))
     return f"{heading}\n: " + "\\\n  ".join(plain(line) for line in text.splitlines())
+
+
+def _experiment(name: str) -> str:
+    """Linked to its page of results, where there is one."""
+    page = f"results/{name}.md"
+    return f"[{plain(name)}](../../{page})" if (HERE / page).exists() else plain(name)
 
 
 def plain(text: str) -> str:
@@ -244,7 +255,7 @@ FACES = ("guides.truth", "guides.posterior", "data_loaders", "zoo.models")
 
 def _tutorial(path: Path) -> str:
     """The script as a page; it is run by the tests, not here."""
-    notebook = jupytext.read(path)
+    notebook = jupytext.read(path, fmt="py:percent")
     cells = [
         cell.source if cell.cell_type == "markdown" else f"```python\n{cell.source}\n```"
         for cell in notebook.cells
@@ -268,6 +279,13 @@ def complete(app, name: str, source: list[str]) -> None:
         source[0] += "\n```{toctree}\n:hidden:\n:glob:\n\n*/*\n```\n"
     elif not source[0].startswith("# "):
         source[0] = f"# {name.removeprefix('results/')}\n\n{source[0]}"
+
+
+def is_constant(app, what: str, name: str, thing, skip: bool, options) -> bool | None:
+    """Whether a member of a module is left out: what is neither a class nor a function."""
+    if what == "module" and not (inspect.isclass(thing) or inspect.isroutine(inspect.unwrap(thing))):
+        return True
+    return None
 
 
 def literal_blocks(app, what, name, thing, options, lines: list[str]) -> None:
