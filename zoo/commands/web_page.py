@@ -36,7 +36,7 @@ class Part:
 
     :ivar failed: rows whose status says so, without the columns that are empty in all of them
     :ivar texts: safe HTML
-    :ivar pictures: name -> data URI
+    :ivar pictures: name -> data URI, of those that stand in no text
     :ivar settings: heading -> name -> value
     """
 
@@ -93,8 +93,9 @@ def _part(folder: ResultFolder) -> Part:
     settings = {"of the work": _flat({k: v for k, v in folder.config.items() if k != "versions"})}
     if isinstance(versions, Mapping):
         settings["versions"] = _flat(versions)
-    texts = [markdown_html(text) for text in folder.texts.values()]
-    return Part(folder.title, failures(folder.tables), texts, pictures, folder.tables, settings)
+    texts = [markdown_html(text, pictures) for text in folder.texts.values()]
+    below = {name: source for name, source in pictures.items() if not any(source in text for text in texts)}
+    return Part(folder.title, failures(folder.tables), texts, below, folder.tables, settings)
 
 
 def failures(tables: Sequence[Table]) -> Table:
@@ -124,17 +125,21 @@ def _flat(settings: Mapping, above: str = "") -> dict[str, str]:
 # ------------------------------------------------------------------------------------------------ texts
 
 
-def markdown_html(text: str) -> Markup:
-    """Markdown as HTML: tags in the text are text, tables can be sorted, pictures and links to files beside
-    the text are left as they are written, for a page that stands alone has no neighbours.
+def markdown_html(text: str, pictures: Mapping[str, str]) -> Markup:
+    """Markdown as HTML: tags in the text are text, tables can be sorted, and what would lead to other files
+    is text too, for a page that stands alone has no neighbours.
+
+    :param pictures: name -> data URI of those that may stand in the text
     """
-    parser = MarkdownIt("js-default").disable("image")
-    parser.validateLink = lambda url: url.startswith(("https://", "http://"))
+    parser = MarkdownIt("js-default")
+    parser.validateLink = lambda url: url.startswith(("https://", "http://")) or url in pictures
     tokens = parser.parse(text)
     if tokens and tokens[0].tag == "h1":
         tokens = tokens[3:]  # the title of the page says it
     for token, behind in zip(tokens, [*tokens[1:], None], strict=True):
         _fit_in(token, behind)
+        for part in token.children or []:
+            _place(part, pictures)
     return Markup(parser.renderer.render(_with_buttons(tokens), parser.options, {}))
 
 
@@ -150,6 +155,16 @@ def _fit_in(token: Token, behind: Token | None) -> None:
             token.attrSet("class", "right")
         elif len(behind.content) > LONG_CELL:
             token.attrSet("class", "long")
+
+
+def _place(part: Token, pictures: Mapping[str, str]) -> None:
+    """A picture of the folder where the text wants it; of any other one, its name.  A link to one is none."""
+    if part.type == "image" and part.attrs["src"] in pictures:
+        part.attrs["src"] = pictures[part.attrs["src"]]
+    elif part.type == "image":
+        part.type = "text"
+    elif part.type == "link_open" and part.attrs["href"] in pictures:
+        part.attrs = {}
 
 
 def _with_buttons(tokens: Sequence[Token]) -> list[Token]:

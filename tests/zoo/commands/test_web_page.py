@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import json
+import re
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
@@ -152,12 +153,24 @@ def test_hostile_names_are_text(tmp_path):
 
 
 def test_markdown_leads_nowhere():
-    html = str(markdown_html("# T\n\n[a](page.md) [b](javascript:alert) ![c](https://x.org/c.png)\n\n## H\n"))
+    text = "# T\n\n[a](page.md) [b](javascript:alert) ![c](https://x.org/c.png) [d](https://x.org)\n\n## H\n"
+    html = str(markdown_html(text, {}))
     assert "<img" not in html
-    assert "javascript:alert" in html
-    assert html.count("<a ") == 1  # the address of the picture, as a link
+    assert "[b](javascript:alert) c" in html
+    assert re.findall('href="(.*?)"', html) == ["https://x.org"]
     assert "<h3>H</h3>" in html
     assert "T" not in html
+
+
+def test_a_picture_stands_where_the_text_wants_it(tmp_path):
+    folder = make_folder(tmp_path / "a")
+    (folder / "scoreboard.md").write_text("![all](scoreboard.png) and [it](scoreboard.png)\n")
+    page = report(tmp_path, folder)
+    (picture,) = page.texts_of("img")
+    assert picture["alt"] == "all"
+    assert picture["src"].startswith("data:")
+    assert not page.texts_of("figure")
+    assert all("href" not in tag for tag in page.texts_of("a"))
 
 
 def test_a_long_table_is_cut_and_says_so(tmp_path):
