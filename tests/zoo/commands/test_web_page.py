@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import json
+import math
 import re
 import shutil
 from html.parser import HTMLParser
@@ -266,7 +267,7 @@ def browser_page():
 
 def test_in_a_browser(tmp_path, browser_page):
     """No error, no sideways scrolling on a phone, pictures shown, and a click sorts a table."""
-    hostile = Row(HOSTILE, HOSTILE, rmse=7.0, rmse_se=0.1, ref_w1=5.0)
+    hostile = Row(HOSTILE, HOSTILE, rmse=7.0, rmse_se=0.1, ref_w1=5.0, pareto_k=math.inf)
     report(tmp_path, make_folder(tmp_path / "a", [*ROWS, hostile]), make_folder(tmp_path / "b"))
     browser_page.goto((tmp_path / "page.html").as_uri())
     for details in browser_page.locator("details > summary").all():
@@ -287,6 +288,8 @@ def test_in_a_browser(tmp_path, browser_page):
     assert column("W1") == ["5", "0.3", "1e-09", "", ""]
     table.get_by_role("button", name="RMSE").click()
     assert [text.split()[0] for text in column("RMSE")[:-1]] == ["0.333", "2.00", "7.00", "12.5"]
+    table.get_by_role("button", name="Pareto k").click()
+    assert column("Pareto k")[:3] == ["0.3", "2", "inf"]
     table.get_by_role("button", name="method").click()
     assert column("method")[1:] == ["mean-field", "nuts", "pbp", "spike-slab"]
     assert browser_page.locator("th[aria-sort=ascending]").all_inner_texts()[0].startswith("method")
