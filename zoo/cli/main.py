@@ -550,9 +550,9 @@ def compare_command(
         raise typer.Exit(1)
 
 
-app.command("report", help=REPORT_HELP, short_help="Writes one page of HTML from folders of results.")(
-    friendly(report_command)
-)
 app.command("reproduce", help=REPRODUCE_HELP, short_help="Runs a published experiment beside its numbers.")(
     friendly(reproduce_command)
+)
+app.command("report", help=REPORT_HELP, short_help="Writes one page of HTML from folders of results.")(
+    friendly(report_command)
 )

@@ -27,7 +27,7 @@ from tests.zoo.cli_helpers import (
     write_csv,
 )
 from zoo.budgets import BUDGETS, Budget
-from zoo.commands import comparison_plots
+from zoo.commands import comparison_plots as plots
 from zoo.commands.compare import fit_guide, run
 from zoo.commands.comparison import plan
 from zoo.commands.grading import grade
@@ -100,15 +100,15 @@ def test_picture_of_inclusion_has_no_bars_for_what_does_not_select(selection, mo
     """A mean field has every coefficient in: that is no inclusion probability."""
     comparison, rows, out = selection
     drawn = []
-    monkeypatch.setattr(comparison_plots, "plot_scoreboard", lambda *args, **options: None)
-    monkeypatch.setattr(comparison_plots, "plot_scatter", lambda *args, **options: None)
-    monkeypatch.setattr(comparison_plots, "plot_inclusion", lambda *args, **options: drawn.append((args, options)))
+    monkeypatch.setattr(plots, "plot_scoreboard", lambda *args, **options: None)
+    monkeypatch.setattr(plots, "plot_scatter", lambda *args, **options: None)
+    monkeypatch.setattr(plots, "plot_inclusion", lambda *args, **options: drawn.append((args, options)))
     results = [
         reference_posterior(comparison, out),
         *(fit_guide(comparison, g, out) for g in comparison.guides),
     ]
     for shown in (results, results[1:2]):
-        report.write_plots(comparison, shown, rows, out)
+        plots.write_plots(comparison, shown, rows, out)
     (((methods, names, path), options),) = drawn  # the second time there is nothing to draw
     assert list(methods) == ["exact", "spike-slab"]
     assert names == list("abcdef")

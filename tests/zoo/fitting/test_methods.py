@@ -214,7 +214,8 @@ def test_row_of_a_closed_form_says_that_its_distances_are_of_drawn_networks(tabl
 def test_bands_are_those_of_the_closed_form(tmp_path, monkeypatch):
     table = write_csv(tmp_path / "line.csv", [[row[0], row[2]] for row in linear_rows(30)], "x,y")
     seen = {}
-    monkeypatch.setattr("zoo.commands.comparison_plots.plot_bands_1d", lambda *args, **kwargs: seen.update(args[3]))
+    plot = "zoo.commands.comparison_plots.plot_bands_1d"
+    monkeypatch.setattr(plot, lambda *args, **kwargs: seen.update(args[3]))
     method = ClosedForm()
     monkeypatch.setattr(ClosedForm, "_fitted", lambda self, model, guess: Fitted(
         model, lambda n, seed: prior_draws(model, torch.zeros(1, 1), n, seed), 1, 0.5, "", closed_form=guess
