@@ -11,6 +11,7 @@ import os
 import re
 from pathlib import Path
 
+import pyro
 import pytest
 from typer.main import get_command
 
@@ -55,6 +56,28 @@ def test_every_block_of_checks_asserts():
     codes = [code for _, code in CHECKS if code]
     assert len(codes) >= 8
     assert all("assert " in code for code in codes)
+
+
+@pytest.mark.slow
+def test_examples_run():
+    """As a reader would type them, one after the other; ``test_notebook.py`` has the first, a comparison."""
+    pyro.set_rng_seed(0)
+    names: dict = {}
+    comparison, own_model, faster, module = examples("quickstart") + examples("howto")
+    assert "zoo.compare(" in comparison
+    exec(own_model, names)  # noqa: S102
+    inclusion = names["guide"].inclusion_probabilities()["w"]
+    assert set(inclusion.gt(0.5).nonzero().flatten().tolist()) == {0, 3}
+    assert (names["draws"]["w"] == 0).any()
+    exec(faster, names)  # noqa: S102
+    assert names["svi"].step(names["x"], names["y"]) < 1000
+    exec(module, names)  # noqa: S102
+    names["guide"].setup(names["x"], names["y"])
+    assert names["guide"].inclusion_probabilities()["0.weight"].shape == (20, 10)
+
+
+def examples(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (DOCS / f"{page}.md").read_text(), re.DOTALL)
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
