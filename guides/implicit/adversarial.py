@@ -16,7 +16,7 @@ from guides.core.checks import check_counts
 from guides.core.svi import shuffled_epochs
 from guides.implicit.discriminator import DiscriminatorKL
 from guides.implicit.energy import check_alpha, power_mean
-from guides.implicit.fitted import Course, FittedGuide, json_safe
+from guides.implicit.fitted import Course, FittedGuide
 from guides.implicit.generator import Generator
 from guides.implicit.moments import Correlated, Diagonal, contrast_law
 from guides.implicit.weight_sites import WeightSites, scores
@@ -159,8 +159,7 @@ class AdversarialVariationalBayes(FittedGuide):
     def posterior(self, n: int = 1000, seed: int = 0) -> Posterior:
         """``n`` independent draws as a :class:`~guides.posterior.draws.Posterior`."""
         method = "adversarial variational Bayes" if self.settings.alpha == 0 else "AADM"
-        info = {"method": method, "draw_seed": seed, **json_safe(asdict(self.settings)), **self.facts}
-        return Posterior.from_draws(self.model, self.draws(n, seed), info)
+        return self._posterior(self.model, self.draws(n, seed), method, seed)
 
     # ---------------------------------------------------------------------------------------------- in a file
 

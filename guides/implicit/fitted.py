@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from guides.core.checks import check_counts, check_numbers
 from guides.core.svi import DivergenceError, half_cosine
+from guides.posterior.draws import Posterior
 from guides.posterior.files import read_guide, save_guide
 
 Answer = TypeVar("Answer")
@@ -103,6 +105,11 @@ class FittedGuide(nn.Module):
         last, before = self.losses[-tenth:], self.losses[-2 * tenth : -tenth] or self.losses[:tenth]
         return sum(last) / len(last) - sum(before) / len(before)
 
+    def _posterior(self, model: Callable, draws: dict[str, Tensor], method: str, seed: int) -> Posterior:
+        """Draws of a model's sites with the settings and the facts of the fit."""
+        about = {"method": method, "draw_seed": seed, **json_safe(asdict(self.settings)), **self.facts}
+        return Posterior.from_draws(model, draws, about)
+
     def _require_fit(self) -> None:
         if not self.losses:
             raise RuntimeError(f"not fitted yet: call fit or {type(self).__name__}.load")
@@ -146,6 +153,23 @@ class FittedGuide(nn.Module):
 
     def set_extra_state(self, state: dict) -> None:
         self.facts, self.losses = state["facts"], state["losses"]
+
+
+class RegressionGuide(FittedGuide):
+    """One of functions, with a Gaussian noise of its own; its settings have a ``noise_scale``."""
+
+    @property
+    def noise_variance(self) -> float:
+        """In units of ``y^2``."""
+        self._require_fit()
+        return self.log_noise.double().exp().item()
+
+    def _make_noise(self, start: float, dtype: torch.dtype, device: torch.device | str) -> None:
+        """``log_noise``, a log variance: learned from ``start``, or fixed by the setting ``noise_scale``."""
+        fixed = self.settings.noise_scale
+        log_noise = start if fixed is None else 2 * math.log(fixed)
+        full = torch.full((), log_noise, dtype=dtype, device=device)
+        self.log_noise = nn.Parameter(full, requires_grad=fixed is None)
 
 
 def json_safe(values: dict) -> dict:
