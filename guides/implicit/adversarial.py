@@ -13,14 +13,15 @@ import torch
 from torch import Tensor
 
 from guides.core.checks import check_counts
+from guides.core.course import Course
 from guides.core.svi import shuffled_epochs
+from guides.core.weight_sites import WeightSites, scores
 from guides.implicit.discriminator import DiscriminatorKL
 from guides.implicit.energy import check_alpha, power_mean
-from guides.implicit.fitted import Course, FittedGuide
 from guides.implicit.generator import Generator
 from guides.implicit.moments import Correlated, Diagonal, contrast_law
-from guides.implicit.weight_sites import WeightSites, scores
 from guides.posterior.draws import Posterior
+from guides.posterior.fitted_guide import FittedGuide
 
 
 @dataclass(frozen=True)

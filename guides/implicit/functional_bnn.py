@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Normal
 
 from guides.core.checks import check_counts, check_numbers
+from guides.core.course import Course
 from guides.core.svi import DivergenceError, shuffled_epochs
 from guides.implicit.energy import gaussian_log_power, power_mean
 from guides.implicit.evidence import fit_by_evidence
-from guides.implicit.fitted import Course, RegressionGuide, check_inputs, check_regression
+from guides.implicit.fitted import RegressionGuide, check_inputs, check_regression
 from guides.implicit.gaussian_process import GaussianProcess
 from guides.implicit.processes import FunctionSite, ImplicitProcess
 from guides.implicit.stein import stein_score

@@ -15,17 +15,12 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Normal
 
 from guides.core.checks import check_counts, check_numbers
+from guides.core.course import Course
 from guides.core.svi import shuffled_epochs
 from guides.implicit.conditional import Conditional, InducingMoments
 from guides.implicit.discriminator import DiscriminatorKL, SaturationWarning
 from guides.implicit.energy import check_alpha, gaussian_log_power, power_mean
-from guides.implicit.fitted import (
-    Course,
-    RegressionGuide,
-    check_inputs,
-    check_regression,
-    remembered,
-)
+from guides.implicit.fitted import RegressionGuide, check_inputs, check_regression, remembered
 from guides.implicit.generator import Generator
 from guides.implicit.processes import DrawnLaw, Functions, FunctionSite, ImplicitProcess
 from guides.posterior.draws import Posterior

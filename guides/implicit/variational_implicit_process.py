@@ -15,15 +15,10 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 
 from guides.core.checks import check_counts, check_numbers
+from guides.core.course import Course
 from guides.core.svi import shuffled_epochs
 from guides.implicit.energy import check_alpha, gaussian_log_power
-from guides.implicit.fitted import (
-    Course,
-    RegressionGuide,
-    check_inputs,
-    check_regression,
-    remembered,
-)
+from guides.implicit.fitted import RegressionGuide, check_inputs, check_regression, remembered
 from guides.implicit.processes import Functions, FunctionSite, ImplicitProcess
 from guides.posterior.draws import Posterior
 
