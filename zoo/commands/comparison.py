@@ -143,15 +143,19 @@ def ask(
     inclusion: float | None = None,
     weight_scale: float | Sequence[float] | None = None,
     bias_scale: float | Sequence[float] | None = None,
+    **columns: Any,
 ) -> Comparison:
     """The request of one call, its data loaded, and everything checked; :func:`zoo.compare` says what the
     arguments are.
 
+    :param columns: ``holdout`` and ``table`` of :func:`zoo.fitting.problem.load_problem`
     :raises UserError: for what cannot be done
     :raises DataError: for data that are not there, or cannot be read
     """
     check_seed(seed)
-    problem = load_problem(data, split=split, target=target, task=task, dtype=find_model(model).dtype)
+    problem = load_problem(
+        data, split=split, target=target, task=task, dtype=find_model(model).dtype, **columns
+    )
     names = baselines(find_model(model)) if guides is None else guides
     given = {"widths": widths, "activation": activation, "noise_scale": noise, "inclusion": inclusion}
     given |= {"weight_scale": weight_scale, "bias_scale": bias_scale}
