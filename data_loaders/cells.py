@@ -16,7 +16,7 @@ import numpy as np
 
 from data_loaders.errors import DataError, nearest, short_reason
 
-_MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "."})
+_MISSING = frozenset({"", "na", "n/a", "nan", "+nan", "-nan", "null", "none", "?", "."})
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def not_a_number(text: str) -> str:
 
 
 def is_missing(text: str) -> bool:
-    return text.lower() in _MISSING or (is_number(text) and math.isnan(float(text)))
+    return text.lower() in _MISSING
 
 
 def is_number(text: str) -> bool:

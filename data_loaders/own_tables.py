@@ -183,6 +183,8 @@ def _learn(
 def _column(cells: Cells, found: Survey, train: np.ndarray, options: TableOptions) -> Column:
     import pandas as pd
 
+    if found.kind in ("number", "date") and options.missing == "refuse":
+        return Column(found.name, found.kind)
     texts = cells.column(found.name)
     flags = flag_levels(texts) if found.kind == "flag" else ()
     values = pd.Series(read_column(texts, found.kind, flags)[0][train])

@@ -15,6 +15,7 @@ from guides.posterior.arviz_io import group_names, load_netcdf, save_netcdf, wit
 from guides.posterior.draws import Posterior
 from zoo.budgets import BUDGETS, Budget
 from zoo.commands.options import check_seed, model_options
+from zoo.commands.own_models import check_own
 from zoo.errors import UserError, unknown
 from zoo.fitting.problem import Problem, load_problem
 from zoo.models.entries import Options, to_json
@@ -35,6 +36,8 @@ from zoo.seeds import stable_seed
 LARGEST_GROUP, FEWEST_DRAWS = 5_000_000, 100
 #: Latent numbers of a model for which NUTS runs without being asked for.
 MOST_LATENT = 2000
+#: The same of a model without a NumPyro twin: a step of Pyro's sampler takes milliseconds.
+MOST_WITHOUT_TWIN = 100
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ class Comparison:
             "split": self.problem.dataset.split,
             "fingerprint": self.problem.fingerprint(),
             "model": self.entry.name,
+            **({"model_file": dict(self.entry.file)} if self.entry.file else {}),
             "options": to_json({**self.entry.options, **self.options}),
             "guides": list(self.guides),
             "reference": self.reference,
@@ -189,6 +193,7 @@ def plan(
     """
     entry = find_model(model)
     check_data(entry, problem.dataset, data)
+    check_own(entry, problem, guides)
     for name in guides:
         applicable(find_guide(name), entry, problem.task, options)
     twice = sorted({name for name in guides if list(guides).count(name) > 1})
@@ -214,9 +219,10 @@ def _nuts_or_none(entry: ModelEntry, problem: Problem, options: Options) -> tupl
         nodes = poutine.trace(model).get_trace(problem.x[:1]).nodes.values()
     latent = [node for node in nodes if node["type"] == "sample" and not node["is_observed"]]
     count = sum(node["value"].numel() for node in latent if node["name"] not in ("y", "data"))
-    if count <= MOST_LATENT:
+    most = MOST_WITHOUT_TWIN if getattr(model, "twin", None) is None else MOST_LATENT
+    if count <= most:
         return "nuts", ""
     return "none", (
-        f"no reference: NUTS over {count} numbers (more than {MOST_LATENT}) would take hours; "
+        f"no reference: NUTS over {count} numbers (more than {most}) would take hours; "
         "--reference nuts insists"
     )

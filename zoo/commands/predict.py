@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from data_loaders import DataError, Recipe, Standardizer, load_csv, load_rows
+from zoo.commands.own_models import check_own, kept_model
 from zoo.errors import UserError
 from zoo.evaluation.metrics import class_probabilities, predictive_figures
 from zoo.evaluation.mixtures import mixture_quantiles
@@ -62,6 +63,7 @@ def fit(
     :raises FailedError: with step, site and remedy
     """
     check_data(find_model(model), problem.dataset, data)
+    check_own(find_model(model), problem, [guide])
     entry, note = applicable(find_guide(guide), find_model(model), problem.task, options)
     dataset, method = problem.dataset, find_guide(guide).method
     fit_seed = stable_seed("fit", seed, guide)
@@ -85,6 +87,8 @@ def fit(
     }
     if dataset.recipe:
         config["table"] = dataset.recipe.to_dict()
+    if entry.file:
+        config["model_file"] = dict(entry.file)
     network = entry.build(problem.shape, options)
 
     def with_steps(steps: int) -> dict:
@@ -167,7 +171,7 @@ def load_fit(folder: str | Path) -> tuple[Fitted, dict]:
     if different:
         raise UserError(f"{altered}: it lacks {different[0]!r}, or differs there from {path}")
     shape = DataShape(about["task"], len(about["features"]), about["num_classes"])
-    model = find_model(about["model"]).build(shape, about["options"])
+    model = kept_model(about, folder).build(shape, about["options"])
     return method.load(path, model), about
 
 
@@ -198,7 +202,7 @@ def predict(
     rows = _read_rows(table, config, recipe, tell)
     if Path(out).exists() and Path(out).samefile(table):
         raise UserError(f"--out {out} is the --input itself: choose another file")
-    x = torch.as_tensor(scale.transform_x(rows), dtype=find_model(config["model"]).dtype)
+    x = torch.as_tensor(scale.transform_x(rows), dtype=kept_model(config, Path(folder)).dtype)
     _check_range(x, config["features"], table)
     predictor = fitted.predictor(draws, stable_seed("draws", seed))
     labels = recipe.labels if recipe else ()

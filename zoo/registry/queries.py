@@ -46,7 +46,13 @@ REFERENCES = ("nuts", "exact", "gibbs")
 #: Columns of data that are picks of ends of edges.
 PICKS = ("ends", "nodes", "appearances")
 #: Kinds of weights in words.
-KINDS = {"gaussian": "Gaussian", "spike-slab": "spike-and-slab", "hierarchical": "hierarchical", "none": "no"}
+KINDS = {
+    "gaussian": "Gaussian",
+    "spike-slab": "spike-and-slab",
+    "hierarchical": "hierarchical",
+    "none": "no",
+    "own": "own",
+}
 #: Options of models that have another name on the command line, where they are in other units.
 FLAGS = {"noise_scale": "--noise"}
 
@@ -73,7 +79,7 @@ def applicable(
 
 def _with_prior(guide: GuideEntry, model: ModelEntry) -> tuple[ModelEntry, str]:
     """``model``, or the one in its place that has the prior that the guide needs, and a remark then."""
-    if guide.needs in (None, model.traits().weights):
+    if guide.needs in (None, model.traits().weights) or model.file:
         return model, ""
     if guide.needs in model.substitutes:
         other = MODELS[model.substitutes[guide.needs]]
