@@ -90,6 +90,7 @@ Examples:
   zoo fit diabetes --guide mean-field --out out/fit
   zoo fit houses.csv --target price --model pbp-bnn --guide pbp --out out/houses
   zoo fit people.csv --target risk --drop id,name --missing impute --out out/risk
+  zoo fit houses.csv --model mine.py:model --guide mean-field --out out/mine
   zoo fit boston --guide spike-slab --inclusion 0.1 --split 3 --out out/sparse
   zoo fit table.csv --model maf --out out/density   a table without a target
   zoo fit edges.csv --model edge-graph --steps 60 --out out/edges
@@ -99,6 +100,18 @@ yes/no) or categories: any other text, with an input for each of at most 50 leve
 in the target are classes. A missing value (empty, NA, ?) is refused, or with --missing impute filled in by
 the median or the most frequent text of the training rows. The fit keeps what was done, and zoo predict does
 the same to new rows. zoo data show people.csv tells what each column is taken for.
+
+A model of your own is a function in a file, --model path/to/file.py:model, of standardised rows and targets:
+
+\b
+  def model(x, y=None):                      # x [rows, columns], y [rows]
+      w = pyro.sample("w", dist.Normal(torch.zeros(x.shape[1]), 1.0).to_event(1))
+      with pyro.plate("data", len(x)):
+          pyro.sample("y", dist.Normal(x @ w, 0.5), obs=y)
+
+For classes the law of y is Bernoulli or Categorical. A torch network becomes a model in one line of such a
+file: model = zoo.models.from_module(net, layers="last"). Any guide that can take a step on it will do. The
+fit keeps the checksum of the file, and zoo predict refuses a file that has changed.
 
 A density (maf, realnvp, spline-flow) models all columns, by the bootstrap with shared parameters; it takes
 --steps, --lr and --concentration, and zoo sample draws new rows from it.
@@ -149,7 +162,9 @@ guide predicts in closed form), config.json, bands.png
 when the same command is given again; a larger --budget starts again in the same folder.
 
 References: nuts; for variable selection exact (all models of up to 20 columns) and, for classes, gibbs. NUTS
-runs by itself for models of at most 2000 numbers.
+runs by itself for models of at most 2000 numbers. A model of your own (--model path/to/file.py:model, see
+zoo fit --help) is sampled by Pyro's NUTS, by itself up to 100 numbers; if the file has a NumPyro version of
+it, called model_twin, by NumPyro's, which is many times faster.
 
 \b
 Budgets:
@@ -163,6 +178,7 @@ Examples:
   zoo compare us_crime --model spike-slab-linear --guides spike-slab --out out/crime
   zoo compare breast_cancer --model spike-slab-logistic --guides spike-slab,varbvs --out out/cancer
   zoo compare houses.csv --target price --reference none --out out/houses
+  zoo compare houses.csv --model mine.py:model --guides mean-field,map --out out/mine
   zoo compare people.csv --target risk --drop id,name --missing impute --out out/risk
 
 Tables of your own may hold texts, dates and missing values: zoo fit --help.

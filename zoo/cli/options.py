@@ -20,7 +20,10 @@ DataName = Annotated[str, typer.Argument(help="Name of a data set (zoo data list
 OutOption = Annotated[
     Path, typer.Option("--out", help="Output folder; the same call again goes on with what is there.")
 ]
-ModelOption = Annotated[str, typer.Option("--model", help="Model to fit; zoo list names them.")]
+ModelOption = Annotated[
+    str,
+    typer.Option("--model", help="Model to fit; zoo list names them. Or your own: path/to/file.py:model."),
+]
 SplitOption = Annotated[int, typer.Option("--split", help="Which train/test split of the data set, from 0.")]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of every random number.")]
 TargetOption = Annotated[

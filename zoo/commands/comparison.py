@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from pyro import poutine
+from pyro.poutine.util import site_is_subsample
 
 from guides.posterior.arviz_io import group_names, load_netcdf, save_netcdf, with_groups
 from guides.posterior.draws import Posterior
@@ -218,7 +219,8 @@ def _nuts_or_none(entry: ModelEntry, problem: Problem, options: Options) -> tupl
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         nodes = poutine.trace(model).get_trace(problem.x[:1]).nodes.values()
     latent = [node for node in nodes if node["type"] == "sample" and not node["is_observed"]]
-    count = sum(node["value"].numel() for node in latent if node["name"] not in ("y", "data"))
+    latent = [node for node in latent if node["name"] != "y" and not site_is_subsample(node)]
+    count = sum(node["value"].numel() for node in latent)
     most = MOST_WITHOUT_TWIN if getattr(model, "twin", None) is None else MOST_LATENT
     if count <= most:
         return "nuts", ""

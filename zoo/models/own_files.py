@@ -10,12 +10,11 @@ import hashlib
 import importlib.util
 import inspect
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zoo.errors import UserError
+from zoo.errors import UserError, where
 from zoo.models.entries import LIKELIHOODS, Card, DataShape, ModelEntry
 
 if TYPE_CHECKING:  # slow to import
@@ -70,15 +69,6 @@ def file_checksum(file: Path) -> str:
         return hashlib.sha256(file.read_bytes()).hexdigest()
     except OSError as error:
         raise UserError(f"{file} cannot be read: {error.strerror}") from error
-
-
-def where(error: BaseException, file: Path) -> str:
-    """The last line of a traceback, and the line of the file where it went wrong."""
-    line = traceback.format_exception_only(error)[-1].strip()
-    numbers = [
-        frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)
-    ]
-    return f"{line} (line {numbers[-1]})" if numbers else line
 
 
 @functools.cache

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from guides.core.distributions import SpikeSlab, base_prior
 from guides.posterior.evaluate import elementwise
-from zoo.errors import UserError
-from zoo.models.own_files import where
+from zoo.errors import UserError, where
 
 #: Task -> law of its target; predictions are mixtures of these in closed form.
 LAWS = {"regression": dist.Normal, "binary": dist.Bernoulli, "multiclass": dist.Categorical}

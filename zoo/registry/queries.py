@@ -140,9 +140,13 @@ def with_companions(names: Sequence[str]) -> list[str]:
 
 
 def baselines(model: ModelEntry) -> list[str]:
-    """Names of the guides to grade when none are named: those of the baselines that apply."""
+    """Names of the guides to grade when none are named: those of the baselines that apply.  Of the priors of
+    somebody's own model nothing is known yet.
+    """
     names = []
     for name in BASELINES:
+        if model.file and find_guide(name).needs:
+            continue
         with suppress(UserError):
             applicable(find_guide(name), model)
             names.append(name)
