@@ -36,6 +36,7 @@ def compare(
     drop: Sequence[str] = (),
     categories: Sequence[str] = (),
     missing: str = "refuse",
+    device: str = "cpu",
 ) -> pd.DataFrame:
     """Fits guides, computes the ground truth, and returns the scoreboard: ``zoo compare`` for notebooks.
 
@@ -64,6 +65,7 @@ def compare(
     :param drop: columns of a CSV file to leave out
     :param categories: columns of a CSV file whose numbers are names
     :param missing: values of a CSV file: ``refuse``, or ``impute`` by median or most frequent text
+    :param device: ``cpu``, ``cuda`` or ``cuda:N``: where guides are fitted that take steps
     :return: a row a method, with the name of the method as index and the columns of ``scoreboard.csv``; then
         ``<figure>_se`` and ``<figure>_floor`` of those figures whose standard error or noise floor has no
         column there.  A figure that does not exist is missing.  ``attrs["notes"]`` holds what should be
@@ -97,6 +99,7 @@ def compare(
         bias_scale=bias_scale,
         holdout=holdout,
         table=TableOptions(tuple(drop), tuple(categories), missing),
+        device=device,
     )
     with tempfile.TemporaryDirectory() as folder:
         rows = run(comparison, folder if out is None else out)

@@ -20,6 +20,7 @@ from zoo.cli.options import (
     CategoriesOption,
     DataArgument,
     DataName,
+    DeviceOption,
     DropOption,
     HoldoutOption,
     InclusionOption,
@@ -112,6 +113,9 @@ A model of your own is a function in a file, --model path/to/file.py:model, of s
 For classes the law of y is Bernoulli or Categorical. A torch network becomes a model in one line of such a
 file: model = zoo.models.from_module(net, layers="last"). Any guide that can take a step on it will do. The
 fit keeps the checksum of the file, and zoo predict refuses a file that has changed.
+
+--device cuda takes the steps of stochastic variational inference on a GPU, with other random numbers than
+those of the CPU. What was fitted predicts on the CPU: zoo predict needs no GPU.
 
 A density (maf, realnvp, spline-flow) models all columns, by the bootstrap with shared parameters; it takes
 --steps, --lr and --concentration, and zoo sample draws new rows from it.
@@ -319,6 +323,7 @@ def fit_command(
     drop: DropOption = None,
     categories: CategoriesOption = None,
     missing: MissingOption = "refuse",
+    device: DeviceOption = "cpu",
     seed: SeedOption = 0,
     steps: Annotated[
         int | None, typer.Option("--steps", help=f"Optimiser steps; {STEPS} by default.")
@@ -362,6 +367,7 @@ def fit_command(
     """See ``FIT_HELP``."""
     columns = {"drop": drop, "categories": categories, "missing": None if missing == "refuse" else missing}
     columns["holdout"] = None if holdout is None else True
+    columns["device"] = None if device == "cpu" else device
     if model == "edge-graph":
         others = {"guide": guide != "mean-field", "target": target, "task": task, "split": split}
         others |= {"noise": noise, "widths": widths, "activation": activation, "inclusion": inclusion}
@@ -417,6 +423,7 @@ def fit_command(
             wishes=wishes,
             seed=seed,
             out=out,
+            device=device,
             progress=progress,
             tell=_complain,
         )
@@ -567,6 +574,7 @@ def compare_command(
     drop: DropOption = None,
     categories: CategoriesOption = None,
     missing: MissingOption = "refuse",
+    device: DeviceOption = "cpu",
     seed: SeedOption = 0,
     noise: NoiseOption = None,
     widths: WidthsOption = None,
@@ -599,6 +607,7 @@ def compare_command(
         bias_scale=split_scales("--bias-scale", bias_scale),
         holdout=holdout,
         table=table_options(drop, categories, missing),
+        device=device,
     )
     with progress_bar() as progress:
         rows = run(comparison, out, progress, tell=_complain)

@@ -55,6 +55,13 @@ MissingOption = Annotated[
         help="CSV only: missing values: refuse, or impute (median, most frequent text).",
     ),
 ]
+DeviceOption = Annotated[
+    str,
+    typer.Option(
+        "--device",
+        help="cpu, cuda or cuda:N: where the steps of stochastic variational inference are taken.",
+    ),
+]
 NoiseOption = Annotated[
     float | None,
     typer.Option("--noise", help="Fixes the noise sd, in units of the target; inferred if left out."),

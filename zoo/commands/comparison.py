@@ -18,6 +18,7 @@ from zoo.budgets import BUDGETS, Budget
 from zoo.commands.options import check_seed, model_options
 from zoo.commands.own_models import check_own
 from zoo.errors import UserError, unknown
+from zoo.fitting.devices import CPU, check_device
 from zoo.fitting.problem import Problem, load_problem
 from zoo.models.entries import Options, to_json
 from zoo.registry.queries import (
@@ -49,6 +50,7 @@ class Comparison:
     :ivar guides: those that were asked for, and those that stand beside them
     :ivar reference: ``nuts``, ``exact``, ``gibbs`` or ``none``
     :ivar remark: what the user should know about the request
+    :ivar device: where guides are fitted that take steps; all else is done on the CPU
     """
 
     data: str
@@ -60,6 +62,7 @@ class Comparison:
     budget: Budget
     seed: int
     remark: str = ""
+    device: str = CPU
 
     def config(self) -> dict:
         """What the output folder belongs to, JSON-safe."""
@@ -75,6 +78,7 @@ class Comparison:
             "reference": self.reference,
             "budget": asdict(self.budget),
             "seed": self.seed,
+            **({"device": self.device} if self.device != CPU else {}),
         }
 
     @property
@@ -148,6 +152,7 @@ def ask(
     inclusion: float | None = None,
     weight_scale: float | Sequence[float] | None = None,
     bias_scale: float | Sequence[float] | None = None,
+    device: str = CPU,
     **columns: Any,
 ) -> Comparison:
     """The request of one call, its data loaded, and everything checked; :func:`zoo.compare` says what the
@@ -173,6 +178,7 @@ def ask(
         budget=budget,
         seed=seed,
         options=model_options(problem, model, names, given),
+        device=device,
     )
 
 
@@ -186,6 +192,7 @@ def plan(
     budget: str,
     seed: int,
     options: Options,
+    device: str = CPU,
 ) -> Comparison:
     """Checks a request before anything is written.
 
@@ -194,6 +201,7 @@ def plan(
     """
     entry = find_model(model)
     check_data(entry, problem.dataset, data)
+    check_device(device)
     check_own(entry, problem, guides)
     for name in guides:
         applicable(find_guide(name), entry, problem.task, options)
@@ -208,7 +216,7 @@ def plan(
     if not guides and kind == "none":
         raise UserError("nothing to do: name a guide (--guides) or a reference (--reference)")
     rows = tuple(with_companions(guides))
-    comparison = Comparison(data, problem, entry, options, rows, kind, BUDGETS[budget], seed, remark)
+    comparison = Comparison(data, problem, entry, options, rows, kind, BUDGETS[budget], seed, remark, device)
     comparison.build(entry)  # refuses options that the model cannot have
     return comparison
 

@@ -24,7 +24,8 @@ from zoo.evaluation.plots import plot_loss
 from zoo.evaluation.scoreboard import LEGEND, format_figure
 from zoo.files.output import CONFIG, REMARKS, kept_config, outgrow, output_folder, read_config
 from zoo.files.tables import write_csv
-from zoo.fitting.methods import Fitted, Place, Watch, unfinished
+from zoo.fitting.devices import CPU, check_device, moved
+from zoo.fitting.methods import Fitted, Place, Variational, Watch, unfinished
 from zoo.fitting.problem import LARGEST, Problem
 from zoo.models.entries import DataShape, Options, to_json
 from zoo.registry.queries import GUIDES, applicable, check_data, find_guide, find_model
@@ -48,6 +49,7 @@ def fit(
     wishes: Mapping[str, Any],
     seed: int,
     out: str | Path,
+    device: str = CPU,
     progress: Progress | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Fitted:
@@ -58,12 +60,17 @@ def fit(
     is a loss of every step ``losses.csv`` and ``loss.png``.
 
     :param wishes: what the settings of the guide's method shall be, where not its own choice
+    :param device: where the steps are taken
     :param tell: is told, in a line, what the user should know before the work starts
     :raises UserError: for what cannot be fitted, or a folder that cannot be used
     :raises FailedError: with step, site and remedy
     """
     check_data(find_model(model), problem.dataset, data)
-    check_own(find_model(model), problem, [guide])
+    if device != CPU and not isinstance(find_guide(guide).method, Variational):
+        raise UserError(f"--device {device} does not apply to guide {guide!r}: it is fitted on the CPU")
+    check_device(device)
+    train = moved(problem.train, device)
+    check_own(find_model(model), problem, [guide], train)
     entry, note = applicable(find_guide(guide), find_model(model), problem.task, options)
     dataset, method = problem.dataset, find_guide(guide).method
     fit_seed = stable_seed("fit", seed, guide)
@@ -89,6 +96,8 @@ def fit(
         config["table"] = dataset.recipe.to_dict()
     if entry.file:
         config["model_file"] = dict(entry.file)
+    if device != CPU:
+        config["device"] = device
     network = entry.build(problem.shape, options)
 
     def with_steps(steps: int) -> dict:
@@ -102,7 +111,7 @@ def fit(
         about = {key: value for key, value in config.items() if key not in REMARKS}
         result = method.fit(
             network,
-            problem.train,
+            train,
             settings,
             place=Place(folder / FIT, about),
             watch=Watch(progress, guide),

@@ -196,14 +196,14 @@ def test_pyros_sampler_runs_by_itself_for_few_numbers_only(table, tmp_path, monk
 def test_the_truth_is_that_of_the_model(twin, table, tmp_path, monkeypatch):
     """Both samplers against the posterior in closed form; mean field is graded by it."""
     make_tiny(monkeypatch)
-    monkeypatch.setitem(BUDGETS, "quick", Budget(steps=200, draws=300, warmup=80, mcmc_draws=300))
-    mine = written(tmp_path, LINEAR + twin)
+    monkeypatch.setitem(BUDGETS, "quick", Budget(steps=200, draws=300, warmup=60, mcmc_draws=250))
+    mine = written(tmp_path, (LINEAR + twin).replace("x @ w, 0.1", "x @ w, 1.0"))
     board = zoo.compare(table, model=f"{mine}:model", guides="mean-field", out=tmp_path / "out")
     assert list(board.status) == ["ok", "ok"]
     problem = load_problem(str(table))
     x, y = problem.x.double(), problem.y.double()
-    precision = x.T @ x / 0.01 + torch.eye(2)
-    mean, covariance = torch.linalg.solve(precision, x.T @ y / 0.01), torch.linalg.inv(precision)
+    precision = x.T @ x + torch.eye(2)
+    mean, covariance = torch.linalg.solve(precision, x.T @ y), torch.linalg.inv(precision)
     w = torch.as_tensor(arrays_of(load_netcdf(tmp_path / "out" / "reference.nc"), "posterior")["w"]).double()
     sd = covariance.diagonal().sqrt()
     assert ((w.flatten(0, 1).mean(0) - mean).abs() < 0.25 * sd).all()
