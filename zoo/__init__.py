@@ -45,6 +45,7 @@ def compare(
     >>> board["ref_w1"].sort_values()
 
     :param data: name of a data set, or path of a CSV file with a header
+    :param model: name of a model, or ``path/to/file.py:model`` of one's own (``zoo fit --help`` shows one)
     :param guides: names, or one; None for the baselines that apply to the model
     :param reference: ``nuts``, ``exact``, ``gibbs``, ``none``, or None for the best that can be had
     :param budget: ``quick`` or ``full``

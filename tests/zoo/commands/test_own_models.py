@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,9 @@ import pytest
 import torch
 
 import zoo
-from guides.posterior.arviz_io import arrays_of, load_netcdf
 from guides.posterior.evaluate import log_joint
+from guides.truth.gates import MCMCResult
+from guides.truth.mcmc import nuts
 from tests.zoo.cli_helpers import linear_rows, make_tiny, run_zoo, write_csv
 from zoo.budgets import BUDGETS, Budget
 from zoo.errors import UserError
@@ -192,20 +194,25 @@ def test_pyros_sampler_runs_by_itself_for_few_numbers_only(table, tmp_path, monk
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("twin", ["", TWIN], ids=["pyro", "numpyro"])
-def test_the_truth_is_that_of_the_model(twin, table, tmp_path, monkeypatch):
-    """Both samplers against the posterior in closed form; mean field is graded by it."""
+@pytest.mark.parametrize(("twin", "draws", "sampler"), [("", 120, "pyro"), (TWIN, 500, "numpyro")])
+def test_the_truth_is_that_of_the_model(twin, draws, sampler, table, tmp_path, monkeypatch):
+    """Both samplers against the posterior in closed form.  So few draws of Pyro's, which are dear, need not
+    pass the gates; those of the twin do, and mean field is graded by them.
+    """
     make_tiny(monkeypatch)
-    monkeypatch.setitem(BUDGETS, "quick", Budget(steps=200, draws=300, warmup=60, mcmc_draws=250))
+    monkeypatch.setitem(BUDGETS, "quick", Budget(steps=200, draws=300, warmup=60, mcmc_draws=draws))
+    monkeypatch.setattr("zoo.commands.reference.nuts", partial(nuts, retries=0))
     mine = written(tmp_path, (LINEAR + twin).replace("x @ w, 0.1", "x @ w, 1.0"))
     board = zoo.compare(table, model=f"{mine}:model", guides="mean-field", out=tmp_path / "out")
-    assert list(board.status) == ["ok", "ok"]
+    found = MCMCResult.load(tmp_path / "out" / "reference.nc")
+    assert found.settings["sampler"] == sampler
     problem = load_problem(str(table))
     x, y = problem.x.double(), problem.y.double()
     precision = x.T @ x + torch.eye(2)
-    mean, covariance = torch.linalg.solve(precision, x.T @ y), torch.linalg.inv(precision)
-    w = torch.as_tensor(arrays_of(load_netcdf(tmp_path / "out" / "reference.nc"), "posterior")["w"]).double()
-    sd = covariance.diagonal().sqrt()
-    assert ((w.flatten(0, 1).mean(0) - mean).abs() < 0.25 * sd).all()
-    assert torch.allclose(w.flatten(0, 1).std(0), sd, rtol=0.2)
-    assert board.loc["mean-field", "ref_w1"] < 0.4
+    mean, sd = torch.linalg.solve(precision, x.T @ y), torch.linalg.inv(precision).diagonal().sqrt()
+    w = torch.as_tensor(found.flat()["w"]).double()
+    assert ((w.mean(0) - mean).abs() < 4 * sd / (len(w) / 4) ** 0.5).all()
+    assert torch.allclose(w.std(0), sd, rtol=0.3)
+    if twin:
+        assert list(board.status) == ["ok", "ok"]
+        assert board.loc["mean-field", "ref_w1"] < 0.4
