@@ -12,6 +12,7 @@ from guides.variational.correlated_inclusion import AutoSpikeSlabMVN
 from guides.variational.dropout import AutoConcreteDropout, AutoDropout
 from guides.variational.ensemble import FlatPriors, fit_ensemble
 from guides.variational.group_sparsity import AutoGroupNormalJeffreys, Horseshoe
+from guides.variational.joint_spike_slab import JointSpikeSlab
 from guides.variational.mean_field import AutoMeanField
 from guides.variational.multiplicative_flow import AutoMNF
 from guides.variational.spike_slab import AutoSpikeSlab
@@ -27,6 +28,7 @@ __all__ = [
     "AutoSpikeSlabMVN",
     "FlatPriors",
     "Horseshoe",
+    "JointSpikeSlab",
     "PathwiseGradientError",
     "PosteriorBootstrap",
     "ProbabilisticBackpropagation",

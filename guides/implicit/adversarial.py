@@ -13,14 +13,15 @@ import torch
 from torch import Tensor
 
 from guides.core.checks import check_counts
+from guides.core.course import Course
 from guides.core.svi import shuffled_epochs
+from guides.core.weight_sites import WeightSites, scores
 from guides.implicit.discriminator import DiscriminatorKL
 from guides.implicit.energy import check_alpha, power_mean
-from guides.implicit.fitted import Course, FittedGuide, json_safe
 from guides.implicit.generator import Generator
 from guides.implicit.moments import Correlated, Diagonal, contrast_law
-from guides.implicit.weight_sites import WeightSites, scores
 from guides.posterior.draws import Posterior
+from guides.posterior.fitted_guide import FittedGuide
 
 
 @dataclass(frozen=True)
@@ -159,8 +160,7 @@ class AdversarialVariationalBayes(FittedGuide):
     def posterior(self, n: int = 1000, seed: int = 0) -> Posterior:
         """``n`` independent draws as a :class:`~guides.posterior.draws.Posterior`."""
         method = "adversarial variational Bayes" if self.settings.alpha == 0 else "AADM"
-        info = {"method": method, "draw_seed": seed, **json_safe(asdict(self.settings)), **self.facts}
-        return Posterior.from_draws(self.model, self.draws(n, seed), info)
+        return self._posterior(self.model, self.draws(n, seed), method, seed)
 
     # ---------------------------------------------------------------------------------------------- in a file
 

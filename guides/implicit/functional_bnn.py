@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Normal
 
 from guides.core.checks import check_counts, check_numbers
+from guides.core.course import Course
 from guides.core.svi import DivergenceError, shuffled_epochs
 from guides.implicit.energy import gaussian_log_power, power_mean
 from guides.implicit.evidence import fit_by_evidence
-from guides.implicit.fitted import Course, FittedGuide, check_inputs, check_regression, json_safe
+from guides.implicit.fitted import RegressionGuide, check_inputs, check_regression
 from guides.implicit.gaussian_process import GaussianProcess
 from guides.implicit.processes import FunctionSite, ImplicitProcess
 from guides.implicit.stein import stein_score
@@ -49,7 +50,7 @@ class Settings:
             check_numbers(noise_scale=self.noise_scale)
 
 
-class FunctionalBNN(FittedGuide):
+class FunctionalBNN(RegressionGuide):
     """Regression by a network with random weights, whose *functions* are kept near those of a prior (Sun,
     Zhang, Shi and Grosse 2019, "Functional Variational Bayesian Neural Networks", ICLR: fBNN).
 
@@ -162,10 +163,8 @@ class FunctionalBNN(FittedGuide):
             raise DivergenceError(f"the prior's own fit: {error}; lower prior_lr") from error
 
     def _make_parameters(self, columns: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
-        self._columns, fixed = columns, self.settings.noise_scale
-        log_noise = START_LOG_NOISE if fixed is None else 2 * math.log(fixed)
-        full = torch.full((), log_noise, dtype=dtype, device=device)
-        self.log_noise = nn.Parameter(full, requires_grad=fixed is None)
+        self._columns = columns
+        self._make_noise(START_LOG_NOISE, dtype, device)
 
     def _loss(self, box: tuple[Tensor, Tensor], x: Tensor, y: Tensor, rows: int, weight: float) -> Tensor:
         """Minus the expected log likelihood, with the divergence in its gradient alone."""
@@ -215,12 +214,6 @@ class FunctionalBNN(FittedGuide):
         added = self.noise_variance if noise else torch.finfo(torch.float64).tiny
         return mixture(Normal(f, torch.full_like(f, added**0.5)))
 
-    @property
-    def noise_variance(self) -> float:
-        """In units of ``y^2``."""
-        self._require_fit()
-        return self.log_noise.double().exp().item()
-
     # ----------------------------------------------------------------------------------------------- as draws
 
     def draws(self, n: int, seed: int = 0) -> dict[str, Tensor]:
@@ -243,9 +236,7 @@ class FunctionalBNN(FittedGuide):
                 pyro.sample("y", dist.Normal(f, scale), obs=y)
             return f
 
-        about = json_safe(asdict(self.settings)) | self.facts
-        info = {"method": "functional BNN", "draw_seed": seed, **about}
-        return Posterior.from_draws(model, self.draws(n, seed), info)
+        return self._posterior(model, self.draws(n, seed), "functional BNN", seed)
 
     # ---------------------------------------------------------------------------------------------- in a file
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -16,18 +15,12 @@ from torch import Tensor, nn
 from torch.distributions import Distribution, Normal
 
 from guides.core.checks import check_counts, check_numbers
+from guides.core.course import Course
 from guides.core.svi import shuffled_epochs
 from guides.implicit.conditional import Conditional, InducingMoments
 from guides.implicit.discriminator import DiscriminatorKL, SaturationWarning
 from guides.implicit.energy import check_alpha, gaussian_log_power, power_mean
-from guides.implicit.fitted import (
-    Course,
-    FittedGuide,
-    check_inputs,
-    check_regression,
-    json_safe,
-    remembered,
-)
+from guides.implicit.fitted import RegressionGuide, check_inputs, check_regression, remembered
 from guides.implicit.generator import Generator
 from guides.implicit.processes import DrawnLaw, Functions, FunctionSite, ImplicitProcess
 from guides.posterior.draws import Posterior
@@ -78,7 +71,7 @@ class Settings:
             )
 
 
-class SparseImplicitProcess(FittedGuide):
+class SparseImplicitProcess(RegressionGuide):
     """Regression with an implicit prior of functions and an implicit posterior at inducing inputs.
 
     ``q(f, u) = p(f | u) q(u)``: the values ``u`` of the function at ``M`` inducing inputs, which move, come
@@ -230,11 +223,8 @@ class SparseImplicitProcess(FittedGuide):
         self.losses, self.facts = [], {}
 
     def _make_parameters(self, inducing: Tensor) -> None:
-        kind = {"dtype": inducing.dtype, "device": inducing.device}
         self.inducing = nn.Parameter(inducing)
-        fixed = self.settings.noise_scale
-        log_noise = START_LOG_NOISE if fixed is None else 2 * math.log(fixed)
-        self.log_noise = nn.Parameter(torch.full((), log_noise, **kind), requires_grad=fixed is None)
+        self._make_noise(START_LOG_NOISE, inducing.dtype, inducing.device)
         generator = Generator(
             len(inducing), self.settings.noise_features, self.settings.hidden, dtype=inducing.dtype
         )
@@ -332,12 +322,6 @@ class SparseImplicitProcess(FittedGuide):
             raise course.lost() from error
         return moments.conditional(functions(x)).retained.item()
 
-    @property
-    def noise_variance(self) -> float:
-        """In units of ``y^2``."""
-        self._require_fit()
-        return self.log_noise.double().exp().item()
-
     # ----------------------------------------------------------------------------------------------- as draws
 
     def draws(self, n: int, seed: int = 0) -> dict[str, Tensor]:
@@ -366,9 +350,8 @@ class SparseImplicitProcess(FittedGuide):
                 pyro.sample("y", dist.Normal(mean, (conditional.variance + noise).sqrt()), obs=y)
             return mean
 
-        about = json_safe(asdict(self.settings)) | self.facts
-        info = {"method": "sparse implicit process", "draw_seed": seed, **about}
-        return Posterior.from_draws(model, {"u": self.draws(n, seed)["u"].double()}, info)
+        draws = {"u": self.draws(n, seed)["u"].double()}
+        return self._posterior(model, draws, "sparse implicit process", seed)
 
     # ---------------------------------------------------------------------------------------------- in a file
 

@@ -15,16 +15,10 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 
 from guides.core.checks import check_counts, check_numbers
+from guides.core.course import Course
 from guides.core.svi import shuffled_epochs
 from guides.implicit.energy import check_alpha, gaussian_log_power
-from guides.implicit.fitted import (
-    Course,
-    FittedGuide,
-    check_inputs,
-    check_regression,
-    json_safe,
-    remembered,
-)
+from guides.implicit.fitted import RegressionGuide, check_inputs, check_regression, remembered
 from guides.implicit.processes import Functions, FunctionSite, ImplicitProcess
 from guides.posterior.draws import Posterior
 
@@ -52,7 +46,7 @@ class Settings:
             check_numbers(noise_scale=self.noise_scale)
 
 
-class VariationalImplicitProcess(FittedGuide):
+class VariationalImplicitProcess(RegressionGuide):
     """Regression on ``S`` functions drawn from an implicit prior, once and for all (Ma, Li and Hernandez-
     Lobato 2019, "Variational Implicit Processes", ICML: VIP).
 
@@ -130,12 +124,10 @@ class VariationalImplicitProcess(FittedGuide):
         return self
 
     def _make_parameters(self, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
-        size, fixed = self.settings.num_functions, self.settings.noise_scale
-        kind = {"dtype": dtype, "device": device}
+        size, kind = self.settings.num_functions, {"dtype": dtype, "device": device}
         self.loc = nn.Parameter(torch.zeros(size, **kind))
         self.raw_root = nn.Parameter(torch.zeros(size, size, **kind))
-        log_noise = START_LOG_NOISE if fixed is None else 2 * math.log(fixed)
-        self.log_noise = nn.Parameter(torch.full((), log_noise, **kind), requires_grad=fixed is None)
+        self._make_noise(START_LOG_NOISE, dtype, device)
 
     def energy(self, x: Tensor, y: Tensor) -> Tensor:
         """Alpha energy of rows ``x: [N, d]``, ``y: [N]``: their sum, ``[]``, nats."""
@@ -196,12 +188,6 @@ class VariationalImplicitProcess(FittedGuide):
         added = self.noise_variance if noise else torch.finfo(torch.float64).tiny
         return Normal(mean, (variance + added).sqrt())
 
-    @property
-    def noise_variance(self) -> float:
-        """In units of ``y^2``."""
-        self._require_fit()
-        return self.log_noise.double().exp().item()
-
     # ----------------------------------------------------------------------------------------------- as draws
 
     def draws(self, n: int, seed: int = 0) -> dict[str, Tensor]:
@@ -228,9 +214,7 @@ class VariationalImplicitProcess(FittedGuide):
                 pyro.sample("y", dist.Normal(output, scale), obs=y)
             return output
 
-        about = json_safe(asdict(self.settings)) | self.facts
-        info = {"method": "variational implicit process", "draw_seed": seed, **about}
-        return Posterior.from_draws(model, self.draws(n, seed), info)
+        return self._posterior(model, self.draws(n, seed), "variational implicit process", seed)
 
     # ---------------------------------------------------------------------------------------------- in a file
 

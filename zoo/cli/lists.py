@@ -82,11 +82,11 @@ def list_models_and_guides(key: str | None = None) -> None:
             if m.paper in keys
         ],
     )
-    densities = [(m.name, m.paper, m.summary) for m in DENSITY_MODELS.values() if m.paper in keys]
-    if densities:
-        print_lines("Densities of tables without a target (zoo fit TABLE --model NAME)", densities)
-    growths = [(m.name, m.paper, m.summary) for m in GROWTH_MODELS.values() if m.paper in keys]
-    print_lines("Models of graphs (zoo fit EDGES.csv --model NAME)", growths)
+    unsupervised = [*DENSITY_MODELS.values(), *GROWTH_MODELS.values()]
+    print_lines(
+        "Densities of tables without a target, models of graphs (zoo fit FILE --model NAME)",
+        [(m.name, m.paper, m.summary) for m in unsupervised if m.paper in keys],
+    )
     print_lines(
         "Guides: weights that it is for, what it is",
         [(g.name, g.paper, kinds_of_weights(g), g.summary) for g in GUIDES.values() if g.paper in keys],

@@ -17,7 +17,7 @@ from guides.implicit import (
     SparseImplicitProcess,
     VariationalImplicitProcess,
 )
-from guides.implicit.fitted import FittedGuide
+from guides.posterior.fitted_guide import FittedGuide
 from zoo.budgets import STEPS
 from zoo.errors import FailedError
 from zoo.fitting.methods import Fitted, Watch

@@ -1,20 +1,26 @@
-"""VARBVS (Carbonetto and Stephens 2012) as a method of the zoo, for its two models of variable selection."""
+"""Variable selection as methods of the zoo: VARBVS (Carbonetto and Stephens 2012), and the joint law of
+inclusion and weights.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.distributions import Normal
 
-from guides import SpikeSlab
+from guides import JointSpikeSlab, SpikeSlab
+from guides.core.svi import half_cosine
 from guides.variational.varbvs import VARBVS
+from zoo.budgets import STEPS
 from zoo.errors import FailedError
 from zoo.fitting.methods import Fitted, Watch
 from zoo.fitting.stored import Numbers, Stored, Tensors
+from zoo.fitting.svi import fitting, last_change
 from zoo.models.latent_binary import VariableSelection
 
 
@@ -79,6 +85,64 @@ class VariationalSelection(Stored):
             draws_with_log_prob=law.logistic_with_log_prob if logistic else None,
             elbo=(lambda: (facts["elbo"], 0.0)) if logistic else None,
             inclusion={"w": found.tensors["alpha"].float()},
+        )
+
+
+@dataclass(frozen=True)
+class JointSettings:
+    """:ivar lr: first learning rate; :ivar batch_size: rows of a step, None for all"""
+
+    steps: int
+    lr: float
+    batch_size: int | None
+    seed: int
+
+
+@dataclass(frozen=True)
+class JointSelection(Stored):
+    """:class:`guides.JointSpikeSlab`."""
+
+    takes: Sequence[str] = ("steps", "lr", "batch-size")
+
+    def settings(
+        self,
+        rows: int,
+        seed: int,
+        *,
+        steps: int = STEPS,
+        lr: float = 0.06,
+        batch_size: int | None = None,
+    ) -> JointSettings:
+        batch_size = min(batch_size, rows) if batch_size else None
+        return JointSettings(steps, lr, batch_size, seed)
+
+    def run(self, model: Callable, data: tuple, settings: JointSettings, watch: Watch) -> JointSpikeSlab:
+        advance = watch.start(settings.steps)
+        with fitting():
+            return JointSpikeSlab(model).fit(*data, **asdict(settings), on_step=lambda step, guide: advance())
+
+    def read(self, path: Path, model: Callable) -> JointSpikeSlab:
+        return JointSpikeSlab.load(path, model)
+
+    def fitted(self, model: Callable, found: JointSpikeSlab) -> Fitted:
+        facts = found.facts
+        rates = [half_cosine(facts["lr"], step, facts["steps"]) for step in range(facts["steps"])]
+
+        def draws_with_log_prob(n: int, seed: int) -> tuple[dict[str, Tensor], Tensor]:
+            drawn, log_q = found.draws_with_log_prob(n, seed)
+            return {name: value.float() for name, value in drawn.items()}, log_q
+
+        return Fitted(
+            model,
+            draws=lambda n, seed: draws_with_log_prob(n, seed)[0],
+            num_parameters=sum(p.numel() for p in found.parameters()),
+            seconds=facts["seconds"],
+            summary=f"{facts['steps']} steps in {facts['seconds']:.1f} s, bound {facts['elbo'][0]:.1f} nats",
+            losses=found.losses,
+            bound_change=last_change(found.losses, rates),
+            draws_with_log_prob=draws_with_log_prob,
+            elbo=lambda: tuple(facts["elbo"]),
+            inclusion={name: p.float() for name, p in found.inclusion_probabilities().items()},
         )
 
 

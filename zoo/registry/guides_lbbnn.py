@@ -52,6 +52,12 @@ def _selection() -> Method:
     return VariationalSelection()
 
 
+def _joint_selection() -> Method:
+    from zoo.fitting.variable_selection import JointSelection
+
+    return JointSelection()
+
+
 def _points(members: int) -> Callable[[], Method]:
     """Networks at modes."""
 
@@ -154,6 +160,27 @@ SPARSE_GUIDES = (
             cost="O(n r^2) a unit of n inputs and rank r; r is 4",
             fails="without r correlation can only lower the bound; where exactly one of two columns is in, "
             "the Gaussian r loses 0.19 of the log 2 nats to be won",
+        ),
+    ),
+    GuideEntry(
+        "joint-spike-slab",
+        "spikes and slabs with a joint law",
+        _joint_selection,
+        paper="lbbnn",
+        model="spike-slab-logistic",
+        code="guides.JointSpikeSlab",
+        citation="this package; the indicators' law is that of Frey, Hinton and Dayan 1996 (NeurIPS), their "
+        "gradient that of Salimans and Knowles 2014 (arXiv:1401.1022)",
+        needs="spike-slab",
+        refuses=refuses_networks,
+        card=Card(
+            law="gamma_j | gamma_<j ~ Bernoulli(sigmoid(a_j + sum_i B_ji (gamma_i - 1/2)))\n"
+            "w_G | gamma ~ N(P_GG^-1 h_G, P_GG^-1),  G: the weights that are in\n"
+            "gradient of the indicators by draws that measure each other; slabs reparameterised",
+            assumes="linear or logistic regression, any likelihood; at most 300 latent numbers",
+            cost="O(S (N p + p^3)) a step of S = 32 draws, float64: two to five fits of spike-slab",
+            fails="one P for all models: where the likelihood's curvature differs much from model to model "
+            "the slabs are approximate, and the bound stops short of the evidence",
         ),
     ),
     GuideEntry(

@@ -13,10 +13,10 @@ from pyro import distributions as dist
 
 from guides import UnsupportedSiteError
 from guides.core.svi import DivergenceError
+from guides.core.weight_sites import WeightSites, scores
 from guides.implicit import AADM, AdversarialVariationalBayes, DiscriminatorKL
 from guides.implicit.adversarial import Contrast
 from guides.implicit.moments import contrast_law
-from guides.implicit.weight_sites import WeightSites, scores
 from guides.posterior import log_joint
 from guides.truth import conjugate_linear_regression
 from zoo.models import BNN

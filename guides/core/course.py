@@ -1,0 +1,74 @@
+"""The course of a fit that is not left to Pyro's ``SVI``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from guides.core.checks import check_counts, check_numbers
+from guides.core.svi import DivergenceError, half_cosine
+
+
+@dataclass(frozen=True)
+class Course:
+    """How a fit goes: Adam whose learning rate falls from ``lr`` to zero as half a cosine, and a KL
+    divergence whose weight grows from 0 to 1 in the first ``warm_up`` of the steps.
+
+    :raises ValueError: for arguments out of range
+    """
+
+    steps: int
+    lr: float
+    warm_up: float
+    seed: int
+    batch_size: int | None
+
+    def __post_init__(self) -> None:
+        check_counts(steps=self.steps)
+        check_numbers(lr=self.lr)
+        if self.batch_size is not None:
+            check_counts(batch_size=self.batch_size)
+        if not 0 <= self.warm_up <= 1:
+            raise ValueError(f"warm_up must lie in [0, 1], got {self.warm_up}")
+
+    def weight(self, step: int) -> float:
+        """Of the KL divergence at step 0, 1, ..."""
+        return min(1.0, (step + 1) / max(1.0, self.warm_up * self.steps))
+
+    def run(
+        self, parameters: Iterable[Tensor], batches: Iterator[tuple], loss: Callable[[tuple, float], Tensor]
+    ) -> Iterator[float]:
+        """The loss of every step, before it is taken.
+
+        :param loss: of a batch and a weight of the KL divergence
+        :raises DivergenceError: at the first loss or draw that is not finite, or when the last step breaks a
+            parameter
+        """
+        trained = [p for p in parameters if p.requires_grad]
+        adam = torch.optim.Adam(trained, fused=True)
+        for step in range(self.steps):
+            adam.param_groups[0]["lr"] = half_cosine(self.lr, step, self.steps)
+            try:
+                value = loss(next(batches), self.weight(step))
+            except ValueError as error:
+                if step == 0:  # of the arguments, not of the fit
+                    raise
+                raise DivergenceError(f"step {step}: {error}; lower the learning rate") from error
+            if not value.isfinite():
+                raise DivergenceError(f"step {step}: the loss is {value.item()}; lower the learning rate")
+            value.backward()
+            adam.step()
+            adam.zero_grad()
+            # the last step is followed by no loss that could show what it did
+            if step == self.steps - 1 and not all(p.isfinite().all() for p in trained):
+                raise self.lost()
+            yield value.item()
+
+    def lost(self) -> DivergenceError:
+        """What to raise when the last step has broken the fit."""
+        return DivergenceError(
+            f"step {self.steps - 1}: it leaves numbers that are not finite; lower the learning rate"
+        )

@@ -1,0 +1,293 @@
+"""The joint law of inclusion and weights, against enumeration."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pyro
+import pytest
+import torch
+from pyro import distributions as dist
+from torch.distributions import MultivariateNormal
+
+from guides import JointSpikeSlab, SpikeSlab
+from guides.core.sites import UnsupportedSiteError
+from guides.truth.spike_slab_logistic import enumerate_spike_slab_logistic
+from guides.variational.joint_spike_slab import JointLaw
+from tests.guides import battery
+
+NOISE, SLAB, INCLUSION = 0.7, 1.5, 0.3
+
+
+def regression(x, y=None, size=None):
+    """Linear regression of two columns with known noise."""
+    prior = SpikeSlab(x.new_tensor(INCLUSION), x.new_tensor(0.0), x.new_tensor(SLAB))
+    w = pyro.sample("w", prior.expand([x.shape[1]]).to_event(1))
+    batch = None if size is None else torch.arange(len(x))
+    with pyro.plate("data", size or len(x), subsample=batch):
+        pyro.sample("y", dist.Normal(x @ w, NOISE), obs=y)
+
+
+@pytest.fixture(scope="module")
+def data():
+    """Two columns with a correlation of 0.95, either of which explains the target."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(30, 2, generator=generator, dtype=torch.float64)
+    x[:, 1] = 0.95 * x[:, 0] + math.sqrt(1 - 0.95**2) * x[:, 1]
+    y = 0.5 * x.sum(1) + NOISE * torch.randn(30, generator=generator, dtype=torch.float64)
+    return x, y
+
+
+def models(count):
+    return torch.tensor(list(itertools.product([0.0, 1.0], repeat=count)), dtype=torch.float64)
+
+
+def given(x, y, gamma):
+    """``log p(gamma, y)``, mean and covariance of the weights that are in."""
+    keep = gamma > 0
+    z, size = x[:, keep], int(keep.sum())
+    covariance = NOISE**2 * torch.eye(len(x), dtype=x.dtype) + SLAB**2 * z @ z.T
+    evidence = MultivariateNormal(torch.zeros_like(y), covariance).log_prob(y)
+    prior = size * math.log(INCLUSION) + (len(gamma) - size) * math.log(1 - INCLUSION)
+    precision = z.T @ z / NOISE**2 + torch.eye(size, dtype=x.dtype) / SLAB**2
+    inverse = torch.linalg.inv(precision)
+    return evidence + prior, inverse @ z.T @ y / NOISE**2, inverse
+
+
+@pytest.fixture(scope="module")
+def exact(data):
+    """Log evidence and model probabilities."""
+    logs = torch.stack([given(*data, gamma)[0] for gamma in models(2)])
+    return logs.logsumexp(0).item(), logs.softmax(0)
+
+
+@pytest.fixture(scope="module")
+def fitted(data):
+    return JointSpikeSlab(regression, num_samples=16).fit(*data, steps=900, seed=3)
+
+
+# ------------------------------------------------------------------------------------------ what it must find
+
+
+def test_it_is_the_exact_posterior_of_correlated_columns(data, exact, fitted):
+    """Its family holds the posterior: bound, model probabilities, means, sds and the correlation."""
+    (x, y), (log_evidence, probs) = data, exact
+    bound, error = fitted.elbo(*data)
+    assert bound <= log_evidence + 4 * error
+    gap = log_evidence - bound
+    assert gap < 0.01 + 4 * error
+    found = fitted.law.log_prob_of_indicators(models(2)).exp()
+    # Pinsker: half the sum of differences is at most the root of half the divergence, which the gap bounds
+    assert (found - probs).abs().sum() / 2 < math.sqrt((gap + 4 * error) / 2)
+    for gamma, prob in zip(models(2), found, strict=True):
+        if gamma.any():  # the gap is the divergence of the models and, on average, that within each
+            assert prob * _divergence(fitted.law, gamma, *given(x, y, gamma)[1:]) <= gap + 4 * error
+    w = fitted.draws(20_000, seed=1)["w"]
+    assert np.corrcoef(w.T)[0, 1] < -0.5  # one or the other: what independent weights cannot say
+
+
+def test_inclusion_probabilities_are_those_of_the_draws(fitted):
+    n = 40_000
+    share = (fitted.draws(n, seed=2)["w"] != 0).double().mean(0)
+    probs = fitted.inclusion_probabilities()["w"]
+    error = (probs * (1 - probs)).sqrt() * (n**-0.5 + 4000**-0.5)
+    assert ((share - probs).abs() < battery.z_bound(2) * error).all()
+
+
+def test_the_gradient_is_that_of_the_bound(data):
+    """Mean of many estimates against the exact gradient: all models summed, slabs in closed form."""
+    x, y = data
+    guide = JointSpikeSlab(regression, num_samples=32).fit(x, y, steps=3, seed=0)
+    torch.manual_seed(5)
+    with torch.no_grad():
+        for parameter in guide.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    parameters = dict(guide.named_parameters())
+
+    def gradients(loss):
+        found = torch.autograd.grad(loss, parameters.values(), allow_unused=True)
+        return torch.cat([
+            (torch.zeros_like(p) if g is None else g).flatten()
+            for g, p in zip(found, parameters.values(), strict=True)
+        ])  # fmt: skip
+
+    wanted = gradients(-_exact_bound(guide.law, x, y))
+    with pyro.validation_enabled(False):
+        estimates = torch.stack([gradients(guide._loss((x, y))) for _ in range(700)])
+    battery.assert_mean(estimates, wanted)
+    error = estimates.std(0) / math.sqrt(len(estimates))
+    assert (wanted.abs() > 10 * error).sum() > len(wanted) // 2  # it could have been told from zero
+
+
+def _exact_bound(law, x, y):
+    """``E_q[log p(y, w) - log q]``, model by model."""
+    total = 0.0
+    for gamma in models(2):
+        log_q = law.log_prob_of_indicators(gamma[None])[0]
+        log_p, mean, inverse = given(x, y, gamma)
+        divergence = _divergence(law, gamma, mean, inverse) if gamma.any() else 0.0
+        total = total + log_q.exp() * (log_p - log_q - divergence)
+    return total
+
+
+def _divergence(law, gamma, mean, covariance):
+    """KL of the law's weights given their indicators to a Gaussian."""
+    keep = gamma > 0
+    own = (law.root @ law.root.T)[keep][:, keep]
+    q = MultivariateNormal(torch.linalg.solve(own, law.linear[keep]), precision_matrix=own)
+    return torch.distributions.kl_divergence(q, MultivariateNormal(mean, covariance))
+
+
+def test_minibatches_have_the_loss_of_all_rows(data):
+    x, y = data
+    guide = JointSpikeSlab(regression, num_samples=4).fit(x, y, steps=1, seed=0)
+
+    def loss(*args):
+        torch.manual_seed(7)  # the same draws
+        return guide._loss(args).item()
+
+    parts = [loss(x[i : i + 10], y[i : i + 10], 30) for i in (0, 10, 20)]
+    assert np.mean(parts) == pytest.approx(loss(x, y), rel=1e-10)
+
+
+@pytest.mark.slow
+def test_fits_by_minibatches_too(data, exact):
+    guide = JointSpikeSlab(regression, num_samples=16).fit(*data, steps=1000, batch_size=15, seed=0)
+    bound, error = guide.elbo(*data)
+    assert exact[0] - 0.2 - 4 * error < bound < exact[0] + 4 * error
+
+
+# ------------------------------------------------------------------------------------------------- the law
+
+
+@pytest.fixture
+def law():
+    generator = torch.Generator().manual_seed(2)
+    spikes = torch.tensor([True, False, True, True])
+    random = torch.randn(4, 4, generator=generator, dtype=torch.float64)
+    root = torch.linalg.cholesky(random @ random.T + torch.eye(4))
+    pulls = 1.5 * torch.randn(3, 3, generator=generator, dtype=torch.float64).tril(-1)
+    logits, linear = (torch.randn(n, generator=generator, dtype=torch.float64) for n in (3, 4))
+    return JointLaw(spikes, logits, pulls, root, linear)
+
+
+def test_probabilities_of_all_models_sum_to_one_and_are_those_of_the_draws(law):
+    gammas = models(3)
+    probs = law.log_prob_of_indicators(gammas).exp()
+    assert probs.sum().item() == pytest.approx(1, rel=1e-12)
+    torch.manual_seed(0)
+    n = 20_000
+    drawn = law.indicators(n) @ torch.tensor([4.0, 2.0, 1.0], dtype=torch.float64)
+    counts = torch.bincount(drawn.long(), minlength=8)
+    assert ((counts - n * probs).square() / (n * probs)).sum() < 26.1  # chi-square, 7 degrees, 0.0005
+
+
+def test_weights_given_indicators_are_gaussian_in_what_is_in(law):
+    gamma = torch.tensor([[1.0, 0.0, 1.0]], dtype=torch.float64)
+    inside = [0, 1, 3]  # the site without a spike always is
+    precision = (law.root @ law.root.T)[inside][:, inside]
+    normal = MultivariateNormal(torch.linalg.solve(precision, law.linear[inside]), precision_matrix=precision)
+    torch.manual_seed(1)
+    w, log_q = law.weights(gamma.expand(30_000, 3))
+    assert (w[:, 2] == 0).all()
+    assert torch.allclose(log_q, normal.log_prob(w[:, inside]))
+    assert torch.allclose(law.log_prob(w[:9]), log_q[:9] + law.log_prob_of_indicators(gamma))
+    w = w[:, inside]
+    battery.assert_mean(w, normal.mean)
+    products = (w - normal.mean)[:, :, None] * (w - normal.mean)[:, None, :]
+    battery.assert_mean(products, normal.covariance_matrix)
+
+
+def test_densities_are_on_the_supports(data):
+    """A site without a spike: its density is that of the mapped Gaussian, by a histogram-free identity: the
+    mean of ``p / q`` over draws is the integral of any normalised ``p``.
+    """
+
+    def model(x, y=None):
+        tau = pyro.sample("tau", dist.Gamma(x.new_tensor(3.0), x.new_tensor(2.0)))
+        prior = SpikeSlab(x.new_tensor(0.5), x.new_tensor(0.0), x.new_tensor(1.0))
+        w = pyro.sample("w", prior.expand([2]).to_event(1))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(x @ w, tau.rsqrt()), obs=y)
+
+    guide = JointSpikeSlab(model, num_samples=8).fit(*data, steps=200, seed=0)
+    draws, log_q = guide.draws_with_log_prob(20_000, seed=4)
+    assert (draws["tau"] > 0).all()
+    # a target narrower than the guide: its two marginals, shrunk
+    w = draws["w"]
+    log_tau = draws["tau"].log()
+    target = dist.Normal(log_tau.mean(), 0.5 * log_tau.std()).log_prob(log_tau) - log_tau
+    both = (w != 0).all(1)
+    centre, spread = w[both].mean(0), 0.4 * w[both].std(0)
+    target = target + dist.Normal(centre, spread).log_prob(w).sum(1)
+    ratio = torch.where(both, (target - log_q).exp(), 0.0)
+    assert ratio.mean().item() == pytest.approx(1, abs=4 * (ratio.std() / len(ratio) ** 0.5).item())
+
+
+# ------------------------------------------------------------------------------------------- the contract
+
+
+def test_same_seed_same_result_and_other_generators_stay(data):
+    torch.manual_seed(11)
+    state = torch.get_rng_state()
+    a, b = (JointSpikeSlab(regression, num_samples=4).fit(*data, steps=5, seed=2) for _ in range(2))
+    assert a.losses == b.losses
+    assert torch.equal(a.draws(5, seed=1)["w"], b.draws(5, seed=1)["w"])
+    assert not torch.equal(a.draws(5, seed=1)["w"], a.draws(5, seed=2)["w"])
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_round_trip_through_a_file(data, fitted, tmp_path):
+    fitted.save(tmp_path / "joint.safetensors")
+    loaded = JointSpikeSlab.load(tmp_path / "joint.safetensors", regression)
+    assert torch.equal(loaded.draws(7, seed=1)["w"], fitted.draws(7, seed=1)["w"])
+    assert loaded.elbo(*data) == fitted.elbo(*data)
+    assert loaded.facts["seed"] == 3
+    assert loaded.posterior(9, seed=1).draws()["w"].shape == (9, 2)
+
+
+def test_refusals(data):
+    x, y = data
+
+    def plain(x, y=None):
+        w = pyro.sample("w", dist.Normal(torch.zeros(2, dtype=x.dtype), 1.0).to_event(1))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+    with pytest.raises(ValueError, match="num_samples must be 2"):
+        JointSpikeSlab(regression, num_samples=1)
+    with pytest.raises(UnsupportedSiteError, match="AutoMeanField"):
+        JointSpikeSlab(plain).fit(x, y, steps=1)
+    with pytest.raises(UnsupportedSiteError, match="301 latent numbers.*AutoSpikeSlab"):
+        JointSpikeSlab(regression).fit(torch.randn(4, 301), torch.randn(4), steps=1)
+    with pytest.raises(RuntimeError, match="not fitted"):
+        JointSpikeSlab(regression).draws(1)
+
+
+# ----------------------------------------------------------------------------------- a likelihood of classes
+
+
+@pytest.mark.slow
+def test_inclusion_of_correlated_columns_in_a_logistic_regression():
+    """Eight columns, two of them nearly a third: against all 256 models, to a root mean square of 0.05."""
+    rng = np.random.default_rng(4)
+    x = rng.standard_normal((300, 8))
+    x[:, 1:3] = 0.9 * x[:, :1] + 0.44 * x[:, 1:3]
+    x = (x - x.mean(0)) / x.std(0)
+    y = (rng.random(300) < 1 / (1 + np.exp(-(1.2 * x[:, 0] - 0.7 * x[:, 4])))).astype(float)
+    exact = enumerate_spike_slab_logistic(x, y, inclusion_prob=0.25)
+
+    def model(x, y=None):
+        prior = SpikeSlab(x.new_tensor(0.25), x.new_tensor(0.0), x.new_tensor(1.0))
+        w = pyro.sample("w", prior.expand([8]).to_event(1))
+        b = pyro.sample("b", dist.Normal(x.new_tensor(0.0), 1.0))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Bernoulli(logits=x @ w + b), obs=y)
+
+    guide = JointSpikeSlab(model).fit(*map(torch.as_tensor, (x, y)), steps=2500, seed=0)
+    found = guide.inclusion_probabilities()["w"].numpy()
+    assert np.sqrt(np.mean((found - exact.inclusion) ** 2)) < 0.05
+    bound, error = guide.facts["elbo"]
+    assert exact.log_evidence - 0.3 < bound < exact.log_evidence + 0.05 + 4 * error  # Laplace's own error
