@@ -15,6 +15,8 @@ error raised on purpose is a `DataError` with a message of one line.
 from data_loaders.densities import DensityData, load_density
 from data_loaders.errors import DataError
 from data_loaders.loading import describe, fetch, list_datasets, load
+from data_loaders.own_tables import TableOptions, load_rows, load_table, survey
+from data_loaders.recipe import Recipe
 from data_loaders.records import Dataset, Description
 from data_loaders.standardise import Standardizer
 from data_loaders.tables import load_csv
@@ -26,7 +28,9 @@ __all__ = [
     "Dataset",
     "DensityData",
     "Description",
+    "Recipe",
     "Standardizer",
+    "TableOptions",
     "ToyLaw",
     "describe",
     "fetch",
@@ -37,4 +41,7 @@ __all__ = [
     "load",
     "load_csv",
     "load_density",
+    "load_rows",
+    "load_table",
+    "survey",
 ]

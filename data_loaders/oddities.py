@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
+
+#: Names of columns that number the rows.
+_COUNTER = re.compile(r"(^|.*[_ .-])(id|index)$|unnamed: 0$", re.IGNORECASE)
 
 
 def copied_rows(x: np.ndarray, y: np.ndarray, train: np.ndarray, test: np.ndarray) -> tuple[str, ...]:
@@ -22,3 +27,16 @@ def constant_columns(x: np.ndarray, names: tuple[str, ...]) -> tuple[str, ...]:
     """A sentence that names the constant columns of x [n, d]."""
     constant = [name for name, spread in zip(names, np.ptp(x, axis=0), strict=True) if spread == 0]
     return (f"constant columns: {', '.join(constant)}",) if constant else ()
+
+
+def row_numbers(x: np.ndarray, names: tuple[str, ...]) -> tuple[str, ...]:
+    """A sentence for every column of x [n, d] that seems to number the rows: by its name, and whole numbers
+    that all differ.
+    """
+    return tuple(
+        f"column {name!r} seems to number the rows: --drop {name} leaves it out"
+        for name, values in zip(names, x.T, strict=True)
+        if _COUNTER.match(name)
+        and (values == np.round(values)).all()
+        and len(np.unique(values)) == len(values)
+    )

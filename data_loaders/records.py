@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from data_loaders.recipe import Recipe
 
 Task = Literal["regression", "binary", "multiclass"]
 
@@ -25,6 +28,9 @@ class Dataset:
     `x.reshape(-1, *image_shape)` are the images. `prescaled` says that the inputs shall be used as they
     are (`Standardizer.of` then changes nothing): images, float32 in [0, 1], are usually not centred, and
     counts are counts.
+
+    `recipe` says how a table of categories, dates and missing values became numbers; None where it was one
+    of numbers.
     """
 
     name: str
@@ -41,6 +47,7 @@ class Dataset:
     extras: dict[str, Any] = field(default_factory=dict)
     image_shape: tuple[int, int] | None = None
     prescaled: bool = False
+    recipe: Recipe | None = None
 
     @property
     def num_features(self) -> int:

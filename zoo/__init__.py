@@ -32,6 +32,11 @@ def compare(
     inclusion: float | None = None,
     weight_scale: float | Sequence[float] | None = None,
     bias_scale: float | Sequence[float] | None = None,
+    holdout: float | None = None,
+    drop: Sequence[str] = (),
+    categories: Sequence[str] = (),
+    missing: str = "refuse",
+    device: str = "cpu",
 ) -> pd.DataFrame:
     """Fits guides, computes the ground truth, and returns the scoreboard: ``zoo compare`` for notebooks.
 
@@ -40,6 +45,7 @@ def compare(
     >>> board["ref_w1"].sort_values()
 
     :param data: name of a data set, or path of a CSV file with a header
+    :param model: name of a model, or ``path/to/file.py:model`` of one's own (``zoo fit --help`` shows one)
     :param guides: names, or one; None for the baselines that apply to the model
     :param reference: ``nuts``, ``exact``, ``gibbs``, ``none``, or None for the best that can be had
     :param budget: ``quick`` or ``full``
@@ -47,7 +53,8 @@ def compare(
     :param out: folder as ``--out`` of the command, with which a call goes on where one like it has stopped;
         None keeps nothing
     :param target: of a CSV file, the target column; the last by default
-    :param task: of a CSV file, ``regression`` (by default), ``binary`` or ``multiclass``
+    :param task: of a CSV file, ``regression``, ``binary`` or ``multiclass``; left out, numbers are regression
+        and texts are classes
     :param noise: fixes the noise sd, in units of the target
     :param widths: hidden units of each layer, or of the only one
     :param activation: ``relu``, ``leaky-relu`` or ``tanh``
@@ -55,6 +62,11 @@ def compare(
     :param weight_scale: prior sd of weights (of their slab) in units of ``1/sqrt(inputs)``, 1 by default; one
         number for all layers, or one a layer
     :param bias_scale: the same of biases; None: sd 1 in every layer
+    :param holdout: share of the rows that is held out: 0, 0.1 (by default) or 0.2
+    :param drop: columns of a CSV file to leave out
+    :param categories: columns of a CSV file whose numbers are names
+    :param missing: values of a CSV file: ``refuse``, or ``impute`` by median or most frequent text
+    :param device: ``cpu``, ``cuda`` or ``cuda:N``: where guides are fitted that take steps
     :return: a row a method, with the name of the method as index and the columns of ``scoreboard.csv``; then
         ``<figure>_se`` and ``<figure>_floor`` of those figures whose standard error or noise floor has no
         column there.  A figure that does not exist is missing.  ``attrs["notes"]`` holds what should be
@@ -64,6 +76,7 @@ def compare(
     """
     import tempfile
 
+    from data_loaders import TableOptions
     from zoo.commands.compare import run
     from zoo.commands.comparison import ask
     from zoo.evaluation.scoreboard import wide_frame
@@ -85,6 +98,9 @@ def compare(
         inclusion=inclusion,
         weight_scale=weight_scale,
         bias_scale=bias_scale,
+        holdout=holdout,
+        table=TableOptions(tuple(drop), tuple(categories), missing),
+        device=device,
     )
     with tempfile.TemporaryDirectory() as folder:
         rows = run(comparison, folder if out is None else out)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class UserError(ValueError):
@@ -29,3 +31,12 @@ def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> User
     close = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
     hint = f"nearest: {', '.join(close)}" if close else where or f"known: {', '.join(known)}"
     return UserError(f"unknown {kind} {name!r}; {hint}")
+
+
+def where(error: BaseException, file: Path) -> str:
+    """What the last line of a traceback says, and the line of the file where it went wrong."""
+    line = traceback.format_exception_only(error)[-1].strip().splitlines()[0]
+    numbers = [
+        frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)
+    ]
+    return f"{line} (line {numbers[-1]})" if numbers else line

@@ -6,8 +6,12 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from zoo.papers import PAPERS, Paper, find_paper
+
+if TYPE_CHECKING:  # slow to import
+    from data_loaders import TableOptions
 
 #: Columns of a line where the output is no terminal.
 WIDTH = 100
@@ -39,6 +43,22 @@ def shortened(text: str, size: int) -> str:
     if len(text) <= size:
         return text
     return text[: size - len(" ...") + 1].rsplit(" ", 1)[0].rstrip(",;:(") + " ..."
+
+
+def list_columns(path: str, options: TableOptions) -> None:
+    """What every column of a CSV file is taken for.
+
+    :raises DataError: for a file that cannot be read
+    """
+    from data_loaders import survey
+
+    rows = []
+    for found in survey(path, options):
+        what = f"{found.kind} of {found.levels} levels" if found.levels else found.kind
+        lacking = f"{found.missing} missing" if found.missing else ""
+        problem = f"unusable: {found.problem}" if found.problem else ""
+        rows.append((found.name, what, "; ".join(filter(None, (lacking, problem)))))
+    print_lines("Columns of the table: what they are taken for, what is wrong with them", rows)
 
 
 def list_models_and_guides(key: str | None = None) -> None:

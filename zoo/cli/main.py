@@ -17,9 +17,14 @@ from zoo.budgets import BASELINES, BUDGETS, STEPS
 from zoo.cli.options import (
     ActivationOption,
     BiasScaleOption,
+    CategoriesOption,
     DataArgument,
     DataName,
+    DeviceOption,
+    DropOption,
+    HoldoutOption,
     InclusionOption,
+    MissingOption,
     ModelOption,
     NoiseOption,
     OutOption,
@@ -35,6 +40,7 @@ from zoo.cli.options import (
     split_names,
     split_scales,
     split_widths,
+    table_options,
 )
 from zoo.cli.progress import progress_bar, progress_bar_or_lines
 from zoo.cli.report import REPORT_HELP, report_command
@@ -85,9 +91,32 @@ for guides that are fitted by an optimiser losses.csv and loss.png (minus the EL
 Examples:
   zoo fit diabetes --guide mean-field --out out/fit
   zoo fit houses.csv --target price --model pbp-bnn --guide pbp --out out/houses
+  zoo fit people.csv --target risk --drop id,name --missing impute --out out/risk
+  zoo fit houses.csv --model mine.py:model --guide mean-field --out out/mine
   zoo fit boston --guide spike-slab --inclusion 0.1 --split 3 --out out/sparse
   zoo fit table.csv --model maf --out out/density   a table without a target
   zoo fit edges.csv --model edge-graph --steps 60 --out out/edges
+
+A CSV file has a header, and columns of numbers, dates (2020-12-31, taken as days), flags (true/false,
+yes/no) or categories: any other text, with an input for each of at most 50 levels of the training rows. Texts
+in the target are classes. A missing value (empty, NA, ?) is refused, or with --missing impute filled in by
+the median or the most frequent text of the training rows. The fit keeps what was done, and zoo predict does
+the same to new rows. zoo data show people.csv tells what each column is taken for.
+
+A model of your own is a function in a file, --model path/to/file.py:model, of standardised rows and targets:
+
+\b
+  def model(x, y=None):                      # x [rows, columns], y [rows]
+      w = pyro.sample("w", dist.Normal(torch.zeros(x.shape[1]), 1.0).to_event(1))
+      with pyro.plate("data", len(x)):
+          pyro.sample("y", dist.Normal(x @ w, 0.5), obs=y)
+
+For classes the law of y is Bernoulli or Categorical. A torch network becomes a model in one line of such a
+file: model = zoo.models.from_module(net, layers="last"). Any guide that can take a step on it will do. The
+fit keeps the checksum of the file, and zoo predict refuses a file that has changed.
+
+--device cuda takes the steps of stochastic variational inference on a GPU, with other random numbers than
+those of the CPU. What was fitted predicts on the CPU: zoo predict needs no GPU.
 
 A density (maf, realnvp, spline-flow) models all columns, by the bootstrap with shared parameters; it takes
 --steps, --lr and --concentration, and zoo sample draws new rows from it.
@@ -111,8 +140,12 @@ Examples:
 PREDICT_HELP = """Predicts new rows with a saved fit, in original units.
 
 Regression: columns mean, sd, q5, q50 and q95 of the predictive distribution, noise included. Classes: columns
-label, prob_0, prob_1, ... Densities: columns log_density (of the mixture of all draws, in nats) and q5, q50,
-q95 of the draws' log densities. Where there is no terminal, a line every ten seconds tells how far it is.
+label, prob_0, prob_1, ..., or with the names of the classes. The file has the columns of the fit in any
+order, as they were given to zoo fit; dropped ones and the target may be missing. A category that no training
+row has is 0 in all inputs of its column, and a line says so.
+
+Densities: columns log_density (of the mixture of all draws, in nats) and q5, q50, q95 of the draws' log
+densities. Where there is no terminal, a line every ten seconds tells how far it is.
 
 \b
 Example:
@@ -134,7 +167,9 @@ guide predicts in closed form), config.json, bands.png
 when the same command is given again; a larger --budget starts again in the same folder.
 
 References: nuts; for variable selection exact (all models of up to 20 columns) and, for classes, gibbs. NUTS
-runs by itself for models of at most 2000 numbers.
+runs by itself for models of at most 2000 numbers. A model of your own (--model path/to/file.py:model, see
+zoo fit --help) is sampled by Pyro's NUTS, by itself up to 100 numbers; if the file has a NumPyro version of
+it, called model_twin, by NumPyro's, which is many times faster.
 
 \b
 Budgets:
@@ -148,6 +183,10 @@ Examples:
   zoo compare us_crime --model spike-slab-linear --guides spike-slab --out out/crime
   zoo compare breast_cancer --model spike-slab-logistic --guides spike-slab,varbvs --out out/cancer
   zoo compare houses.csv --target price --reference none --out out/houses
+  zoo compare houses.csv --model mine.py:model --guides mean-field,map --out out/mine
+  zoo compare people.csv --target risk --drop id,name --missing impute --out out/risk
+
+Tables of your own may hold texts, dates and missing values: zoo fit --help.
 """
 
 
@@ -237,11 +276,22 @@ def data_list() -> None:
 
 @data_app.command("show")
 @friendly
-def data_show(name: DataName) -> None:
-    """Size, source, licence, oddities and published tables of one data set."""
+def data_show(
+    name: Annotated[str, typer.Argument(help="Name of a data set (zoo data list), or a CSV file.")],
+    drop: DropOption = None,
+    categories: CategoriesOption = None,
+) -> None:
+    """Size, source, licence, oddities and published tables of one data set; of a CSV file, what zoo fit
+    takes every column for, and what keeps it from using one.
+    """
     from data_loaders import describe
     from zoo.cli.show import print_card, tell_data_set
 
+    if name.endswith(".csv"):
+        from zoo.cli.lists import list_columns
+
+        list_columns(name, table_options(drop, categories, "refuse"))
+        return
     print_card(tell_data_set(describe(name).name))
 
 
@@ -270,6 +320,11 @@ def fit_command(
     target: TargetOption = None,
     task: TaskOption = None,
     split: SplitOption = 0,
+    holdout: HoldoutOption = None,
+    drop: DropOption = None,
+    categories: CategoriesOption = None,
+    missing: MissingOption = "refuse",
+    device: DeviceOption = "cpu",
     seed: SeedOption = 0,
     steps: Annotated[
         int | None, typer.Option("--steps", help=f"Optimiser steps; {STEPS} by default.")
@@ -311,10 +366,14 @@ def fit_command(
     ] = None,
 ) -> None:
     """See ``FIT_HELP``."""
+    columns = {"drop": drop, "categories": categories, "missing": None if missing == "refuse" else missing}
+    columns["holdout"] = None if holdout is None else True
+    columns["device"] = None if device == "cpu" else device
     if model == "edge-graph":
         others = {"guide": guide != "mean-field", "target": target, "task": task, "split": split}
         others |= {"noise": noise, "widths": widths, "activation": activation, "inclusion": inclusion}
         others |= {"weight-scale": weight_scale, "bias-scale": bias_scale, "concentration": concentration}
+        others |= columns
         kind = {"timed": timed, "window": window, "aggregation": messages or "log"}
         _fit_edges(data, out, seed, {"epochs": steps, "lr": lr, "batch": batch_size}, kind, others)
         return
@@ -325,7 +384,7 @@ def fit_command(
         others = {
             "guide": None if guide == "mean-field" else guide, "target": target, "task": task,
             "batch-size": batch_size, "noise": noise, "widths": widths, "activation": activation,
-            "inclusion": inclusion, "weight-scale": weight_scale, "bias-scale": bias_scale,
+            "inclusion": inclusion, "weight-scale": weight_scale, "bias-scale": bias_scale, **columns,
         }  # fmt: skip
         _fit_density(data, model, concentration, {"steps": steps, "lr": lr}, split, seed, out, others)
         return
@@ -337,7 +396,15 @@ def fit_command(
 
     check_seed(seed)
     wishes = fit_options(guide, {"steps": steps, "lr": lr, "batch-size": batch_size})
-    problem = load_problem(data, split=split, target=target, task=task, dtype=find_model(model).dtype)
+    problem = load_problem(
+        data,
+        split=split,
+        target=target,
+        task=task,
+        holdout=holdout,
+        table=table_options(drop, categories, missing),
+        dtype=find_model(model).dtype,
+    )
     given = {
         "widths": split_widths(widths),
         "activation": activation,
@@ -357,6 +424,7 @@ def fit_command(
             wishes=wishes,
             seed=seed,
             out=out,
+            device=device,
             progress=progress,
             tell=_complain,
         )
@@ -455,7 +523,7 @@ def predict_command(
             rows = density.predict(folder, table, out, progress=progress)
             print(f"{rows} rows scored; written to {out}")
             return
-        rows = predict(folder, table, out, draws=draws, seed=seed, progress=progress)
+        rows = predict(folder, table, out, draws=draws, seed=seed, progress=progress, tell=_complain)
     print(f"{rows} rows predicted; written to {out}")
 
 
@@ -503,6 +571,11 @@ def compare_command(
     target: TargetOption = None,
     task: TaskOption = None,
     split: SplitOption = 0,
+    holdout: HoldoutOption = None,
+    drop: DropOption = None,
+    categories: CategoriesOption = None,
+    missing: MissingOption = "refuse",
+    device: DeviceOption = "cpu",
     seed: SeedOption = 0,
     noise: NoiseOption = None,
     widths: WidthsOption = None,
@@ -533,6 +606,9 @@ def compare_command(
         inclusion=inclusion,
         weight_scale=split_scales("--weight-scale", weight_scale),
         bias_scale=split_scales("--bias-scale", bias_scale),
+        holdout=holdout,
+        table=table_options(drop, categories, missing),
+        device=device,
     )
     with progress_bar() as progress:
         rows = run(comparison, out, progress, tell=_complain)

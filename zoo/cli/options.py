@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from zoo.errors import UserError
+
+if TYPE_CHECKING:  # slow to import
+    from data_loaders import TableOptions
 
 DataArgument = Annotated[
     str, typer.Argument(help="Name of a data set (zoo data list), or a CSV file with a header.")
@@ -17,7 +20,10 @@ DataName = Annotated[str, typer.Argument(help="Name of a data set (zoo data list
 OutOption = Annotated[
     Path, typer.Option("--out", help="Output folder; the same call again goes on with what is there.")
 ]
-ModelOption = Annotated[str, typer.Option("--model", help="Model to fit; zoo list names them.")]
+ModelOption = Annotated[
+    str,
+    typer.Option("--model", help="Model to fit; zoo list names them. Or your own: path/to/file.py:model."),
+]
 SplitOption = Annotated[int, typer.Option("--split", help="Which train/test split of the data set, from 0.")]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of every random number.")]
 TargetOption = Annotated[
@@ -26,7 +32,34 @@ TargetOption = Annotated[
 TaskOption = Annotated[
     str | None,
     typer.Option(
-        "--task", help="CSV only: regression (by default), binary (labels 0, 1) or multiclass (0..K-1)."
+        "--task",
+        help="CSV only: regression (by default), binary (labels 0, 1) or multiclass (0..K-1); a target of "
+        "texts is classes.",
+    ),
+]
+HoldoutOption = Annotated[
+    float | None,
+    typer.Option("--holdout", help="Share of the rows held out: 0 (all are fitted), 0.1 (default) or 0.2."),
+]
+DropOption = Annotated[
+    str | None, typer.Option("--drop", help="CSV only: columns to leave out, as in id,name.")
+]
+CategoriesOption = Annotated[
+    str | None,
+    typer.Option("--categories", help="CSV only: columns whose numbers are names, as in zip,type."),
+]
+MissingOption = Annotated[
+    str,
+    typer.Option(
+        "--missing",
+        help="CSV only: missing values: refuse, or impute (median, most frequent text).",
+    ),
+]
+DeviceOption = Annotated[
+    str,
+    typer.Option(
+        "--device",
+        help="cpu, cuda or cuda:N: where the steps of stochastic variational inference are taken.",
     ),
 ]
 NoiseOption = Annotated[
@@ -109,6 +142,13 @@ def split_scales(flag: str, text: str | None) -> float | tuple[float, ...] | Non
     except ValueError:
         raise UserError(f"{flag} takes numbers as in 1.4 or 2,1, not {text!r}") from None
     return numbers if len(numbers) > 1 else numbers[0]
+
+
+def table_options(drop: str | None, categories: str | None, missing: str) -> TableOptions:
+    """What is to be done with the columns of a CSV file."""
+    from data_loaders import TableOptions
+
+    return TableOptions(tuple(split_names(drop or "")), tuple(split_names(categories or "")), missing)
 
 
 def split_names(text: str) -> list[str]:

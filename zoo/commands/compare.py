@@ -25,7 +25,8 @@ from zoo.evaluation.verdict import verdict
 from zoo.files.kept import load_kept, seal_posterior
 from zoo.files.output import kept_config, outgrow, output_folder
 from zoo.files.sealed import file_checksum
-from zoo.fitting.methods import ClosedForm, Fitted, Watch
+from zoo.fitting.devices import CPU, moved
+from zoo.fitting.methods import ClosedForm, Fitted, Variational, Watch
 from zoo.fitting.problem import Problem
 from zoo.fitting.threads import one_torch_thread
 from zoo.registry.queries import GuideEntry, ModelEntry, find_guide
@@ -119,7 +120,9 @@ def fit_guide(comparison: Comparison, name: str, folder: Path, progress: Progres
     seed = stable_seed("fit", comparison.seed, name)
     settings = guide.method.settings(problem.size, seed, steps=budget.steps)
     try:
-        fitted = guide.method.fit(model, problem.train, settings, watch=Watch(progress, name))
+        device = comparison.device if isinstance(guide.method, Variational) else CPU
+        train = moved(problem.train, device)
+        fitted = guide.method.fit(model, train, settings, watch=Watch(progress, name))
     except FailedError as error:
         return Graded(name, entry.name, Posterior(model, {}), {}, note, f"failed: {error}")
     posterior = _posterior(fitted, problem, budget.draws, stable_seed("draws", comparison.seed, name))

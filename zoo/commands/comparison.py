@@ -10,12 +10,15 @@ from typing import Any
 import numpy as np
 import torch
 from pyro import poutine
+from pyro.poutine.util import site_is_subsample
 
 from guides.posterior.arviz_io import group_names, load_netcdf, save_netcdf, with_groups
 from guides.posterior.draws import Posterior
 from zoo.budgets import BUDGETS, Budget
 from zoo.commands.options import check_seed, model_options
+from zoo.commands.own_models import check_own
 from zoo.errors import UserError, unknown
+from zoo.fitting.devices import CPU, check_device
 from zoo.fitting.problem import Problem, load_problem
 from zoo.models.entries import Options, to_json
 from zoo.registry.queries import (
@@ -35,6 +38,8 @@ from zoo.seeds import stable_seed
 LARGEST_GROUP, FEWEST_DRAWS = 5_000_000, 100
 #: Latent numbers of a model for which NUTS runs without being asked for.
 MOST_LATENT = 2000
+#: The same of a model without a NumPyro twin: a step of Pyro's sampler takes milliseconds.
+MOST_WITHOUT_TWIN = 100
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,7 @@ class Comparison:
     :ivar guides: those that were asked for, and those that stand beside them
     :ivar reference: ``nuts``, ``exact``, ``gibbs`` or ``none``
     :ivar remark: what the user should know about the request
+    :ivar device: where guides are fitted that take steps; all else is done on the CPU
     """
 
     data: str
@@ -56,6 +62,7 @@ class Comparison:
     budget: Budget
     seed: int
     remark: str = ""
+    device: str = CPU
 
     def config(self) -> dict:
         """What the output folder belongs to, JSON-safe."""
@@ -65,11 +72,13 @@ class Comparison:
             "split": self.problem.dataset.split,
             "fingerprint": self.problem.fingerprint(),
             "model": self.entry.name,
+            **({"model_file": dict(self.entry.file)} if self.entry.file else {}),
             "options": to_json({**self.entry.options, **self.options}),
             "guides": list(self.guides),
             "reference": self.reference,
             "budget": asdict(self.budget),
             "seed": self.seed,
+            **({"device": self.device} if self.device != CPU else {}),
         }
 
     @property
@@ -143,15 +152,20 @@ def ask(
     inclusion: float | None = None,
     weight_scale: float | Sequence[float] | None = None,
     bias_scale: float | Sequence[float] | None = None,
+    device: str = CPU,
+    **columns: Any,
 ) -> Comparison:
     """The request of one call, its data loaded, and everything checked; :func:`zoo.compare` says what the
     arguments are.
 
+    :param columns: ``holdout`` and ``table`` of :func:`zoo.fitting.problem.load_problem`
     :raises UserError: for what cannot be done
     :raises DataError: for data that are not there, or cannot be read
     """
     check_seed(seed)
-    problem = load_problem(data, split=split, target=target, task=task, dtype=find_model(model).dtype)
+    problem = load_problem(
+        data, split=split, target=target, task=task, dtype=find_model(model).dtype, **columns
+    )
     names = baselines(find_model(model)) if guides is None else guides
     given = {"widths": widths, "activation": activation, "noise_scale": noise, "inclusion": inclusion}
     given |= {"weight_scale": weight_scale, "bias_scale": bias_scale}
@@ -164,6 +178,7 @@ def ask(
         budget=budget,
         seed=seed,
         options=model_options(problem, model, names, given),
+        device=device,
     )
 
 
@@ -177,6 +192,7 @@ def plan(
     budget: str,
     seed: int,
     options: Options,
+    device: str = CPU,
 ) -> Comparison:
     """Checks a request before anything is written.
 
@@ -185,6 +201,8 @@ def plan(
     """
     entry = find_model(model)
     check_data(entry, problem.dataset, data)
+    check_device(device)
+    check_own(entry, problem, guides)
     for name in guides:
         applicable(find_guide(name), entry, problem.task, options)
     twice = sorted({name for name in guides if list(guides).count(name) > 1})
@@ -198,7 +216,7 @@ def plan(
     if not guides and kind == "none":
         raise UserError("nothing to do: name a guide (--guides) or a reference (--reference)")
     rows = tuple(with_companions(guides))
-    comparison = Comparison(data, problem, entry, options, rows, kind, BUDGETS[budget], seed, remark)
+    comparison = Comparison(data, problem, entry, options, rows, kind, BUDGETS[budget], seed, remark, device)
     comparison.build(entry)  # refuses options that the model cannot have
     return comparison
 
@@ -209,10 +227,12 @@ def _nuts_or_none(entry: ModelEntry, problem: Problem, options: Options) -> tupl
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         nodes = poutine.trace(model).get_trace(problem.x[:1]).nodes.values()
     latent = [node for node in nodes if node["type"] == "sample" and not node["is_observed"]]
-    count = sum(node["value"].numel() for node in latent if node["name"] not in ("y", "data"))
-    if count <= MOST_LATENT:
+    latent = [node for node in latent if node["name"] != "y" and not site_is_subsample(node)]
+    count = sum(node["value"].numel() for node in latent)
+    most = MOST_WITHOUT_TWIN if getattr(model, "twin", None) is None else MOST_LATENT
+    if count <= most:
         return "nuts", ""
     return "none", (
-        f"no reference: NUTS over {count} numbers (more than {MOST_LATENT}) would take hours; "
+        f"no reference: NUTS over {count} numbers (more than {most}) would take hours; "
         "--reference nuts insists"
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from rich.progress import Progress
 from torch import Tensor
 from torch.distributions import Distribution
 
-from data_loaders import DataError, Standardizer, load_csv
+from data_loaders import DataError, Recipe, Standardizer, load_csv, load_rows
+from zoo.commands.own_models import check_own, kept_model
 from zoo.errors import UserError
 from zoo.evaluation.metrics import class_probabilities, predictive_figures
 from zoo.evaluation.mixtures import mixture_quantiles
@@ -22,7 +24,8 @@ from zoo.evaluation.plots import plot_loss
 from zoo.evaluation.scoreboard import LEGEND, format_figure
 from zoo.files.output import CONFIG, REMARKS, kept_config, outgrow, output_folder, read_config
 from zoo.files.tables import write_csv
-from zoo.fitting.methods import Fitted, Place, Watch, unfinished
+from zoo.fitting.devices import CPU, check_device, moved
+from zoo.fitting.methods import Fitted, Place, Variational, Watch, unfinished
 from zoo.fitting.problem import LARGEST, Problem
 from zoo.models.entries import DataShape, Options, to_json
 from zoo.registry.queries import GUIDES, applicable, check_data, find_guide, find_model
@@ -46,6 +49,7 @@ def fit(
     wishes: Mapping[str, Any],
     seed: int,
     out: str | Path,
+    device: str = CPU,
     progress: Progress | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Fitted:
@@ -56,11 +60,17 @@ def fit(
     is a loss of every step ``losses.csv`` and ``loss.png``.
 
     :param wishes: what the settings of the guide's method shall be, where not its own choice
+    :param device: where the steps are taken
     :param tell: is told, in a line, what the user should know before the work starts
     :raises UserError: for what cannot be fitted, or a folder that cannot be used
     :raises FailedError: with step, site and remedy
     """
     check_data(find_model(model), problem.dataset, data)
+    if device != CPU and not isinstance(find_guide(guide).method, Variational):
+        raise UserError(f"--device {device} does not apply to guide {guide!r}: it is fitted on the CPU")
+    check_device(device)
+    train = moved(problem.train, device)
+    check_own(find_model(model), problem, [guide], train)
     entry, note = applicable(find_guide(guide), find_model(model), problem.task, options)
     dataset, method = problem.dataset, find_guide(guide).method
     fit_seed = stable_seed("fit", seed, guide)
@@ -82,6 +92,12 @@ def fit(
         "settings": asdict(settings),
         "seed": seed,
     }
+    if dataset.recipe:
+        config["table"] = dataset.recipe.to_dict()
+    if entry.file:
+        config["model_file"] = dict(entry.file)
+    if device != CPU:
+        config["device"] = device
     network = entry.build(problem.shape, options)
 
     def with_steps(steps: int) -> dict:
@@ -95,7 +111,7 @@ def fit(
         about = {key: value for key, value in config.items() if key not in REMARKS}
         result = method.fit(
             network,
-            problem.train,
+            train,
             settings,
             place=Place(folder / FIT, about),
             watch=Watch(progress, guide),
@@ -164,7 +180,7 @@ def load_fit(folder: str | Path) -> tuple[Fitted, dict]:
     if different:
         raise UserError(f"{altered}: it lacks {different[0]!r}, or differs there from {path}")
     shape = DataShape(about["task"], len(about["features"]), about["num_classes"])
-    model = find_model(about["model"]).build(shape, about["options"])
+    model = kept_model(about, folder).build(shape, about["options"])
     return method.load(path, model), about
 
 
@@ -176,25 +192,30 @@ def predict(
     draws: int = 1000,
     seed: int = 0,
     progress: Progress | None = None,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> int:
     """Predicts the rows of a CSV file; writes one line a row and returns their number.
 
     Regression: ``mean,sd,q5,q50,q95`` of the predictive distribution in original units.  Classes:
-    ``label,prob_0,prob_1,...`` with probabilities averaged over networks drawn from the guide.
+    ``label,prob_0,prob_1,...`` with probabilities averaged over networks drawn from the guide; classes have
+    the names that the table of the fit had for them.
 
     :param draws: networks drawn from a guide that has no predictive distribution in closed form
+    :param tell: is told, in a line, which categories the fit has not seen
     :raises UserError: when the folder holds no finished fit, or ``out`` cannot be written
     :raises DataError: when the table does not have the columns of the fit, or holds what is no number
     """
     fitted, config = load_fit(folder)
     scale = Standardizer.from_dict(config["standardisation"])
-    rows = load_csv(table, target=config["target"], require_target=False, columns=config["features"])
+    recipe = Recipe.from_dict(config["table"]) if "table" in config else None
+    rows = _read_rows(table, config, recipe, tell)
     if Path(out).exists() and Path(out).samefile(table):
         raise UserError(f"--out {out} is the --input itself: choose another file")
-    x = torch.as_tensor(scale.transform_x(rows.x_test), dtype=find_model(config["model"]).dtype)
+    x = torch.as_tensor(scale.transform_x(rows), dtype=kept_model(config, Path(folder)).dtype)
     _check_range(x, config["features"], table)
     predictor = fitted.predictor(draws, stable_seed("draws", seed))
-    columns_of = _regression_columns if config["task"] == "regression" else _class_columns
+    labels = recipe.labels if recipe else ()
+    columns_of = _regression_columns if config["task"] == "regression" else partial(_class_columns, labels)
     advance, parts = Watch(progress, "rows predicted").start(len(x)), []
     for part in x.split(ROWS):
         parts.append(columns_of(predictor(part), scale))
@@ -216,10 +237,26 @@ def _regression_columns(predictive: Distribution, scale: Standardizer) -> pd.Dat
     return pd.DataFrame(columns | dict(zip(QUANTILES, quantiles, strict=True)))
 
 
-def _class_columns(predictive: Distribution, scale: Standardizer) -> pd.DataFrame:
+def _class_columns(labels: Sequence[str], predictive: Distribution, scale: Standardizer) -> pd.DataFrame:
+    """:param labels: names of the classes; empty where they are numbers"""
     probabilities = class_probabilities(predictive).numpy()
-    columns = {f"prob_{k}": probabilities[:, k] for k in range(probabilities.shape[1])}
-    return pd.DataFrame({"label": probabilities.argmax(-1), **columns})
+    names = labels or range(probabilities.shape[1])
+    columns = {f"prob_{name}": probabilities[:, k] for k, name in enumerate(names)}
+    return pd.DataFrame({"label": np.array(names)[probabilities.argmax(-1)], **columns})
+
+
+def _read_rows(
+    table: str | Path, config: dict, recipe: Recipe | None, tell: Callable[[str], None]
+) -> np.ndarray:
+    """The inputs ``[N, in]`` of new rows in original units, as the fit has taken its own."""
+    if recipe is None:
+        return load_csv(
+            table, target=config["target"], require_target=False, columns=config["features"]
+        ).x_test
+    rows, notes = load_rows(table, config["target"], recipe)
+    for note in notes:
+        tell(f"note: {note}")
+    return rows
 
 
 def _check_range(x: Tensor, names: list[str], table: str | Path) -> None:

@@ -72,9 +72,11 @@ def _run_nuts(comparison: Comparison, model, cache: Path) -> MCMCResult:
         scalars = [value[:, None] for value in tensors.values() if value.dim() == 1]
         return torch.cat([values, *scalars], 1).numpy()
 
+    twin = getattr(model, "twin", None)
     return nuts(
-        model.twin,
-        tuple(value.numpy() for value in problem.train),
+        model if twin is None else twin,
+        problem.train if twin is None else tuple(value.numpy() for value in problem.train),
+        backend="pyro" if twin is None else "numpyro",
         function=function,
         warmup=budget.warmup,
         draws=budget.mcmc_draws,

@@ -22,6 +22,7 @@ from guides.posterior.draws import Posterior
 from zoo.budgets import STEPS
 from zoo.errors import UserError
 from zoo.evaluation.estimates import Estimate
+from zoo.fitting.devices import CPU, moved
 from zoo.fitting.svi import (
     Fit,
     FitSettings,
@@ -211,7 +212,17 @@ class Variational:
         run.run(checkpoint=path, about=about, progress=watch.progress, label=watch.label)
         change = settings.last_change(run.losses)
         elbo = run.elbo if self.bounds else None
-        return self._fitted(run.guide, model, run.losses, change, run.seconds, elbo)
+        guide = run.guide if run.device.type == CPU else self.on_cpu(run.guide, model, data)
+        return self._fitted(guide, model, run.losses, change, run.seconds, elbo)
+
+    def on_cpu(self, guide: FlatGuide, model: Callable, data: tuple) -> FlatGuide:
+        """A fitted guide again, where its questions are answered."""
+        copy = self.build(self.replace(model))
+        state = guide.state_dict().items()
+        copy.load_state_dict({k: v.cpu() if isinstance(v, Tensor) else v for k, v in state})
+        with torch.random.fork_rng(devices=[]):  # it sees the supports of its sites, not the numbers
+            copy.setup(*(part[:2] for part in moved(data, CPU)))
+        return copy
 
     def about(self, path: Path) -> dict:
         header, tensors = read_checkpoint(path)

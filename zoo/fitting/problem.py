@@ -13,7 +13,7 @@ What can be done with a :class:`Problem` depends on the arguments that its model
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,12 +21,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_loaders import DataError, Dataset, Standardizer, list_datasets, load, load_csv
+from data_loaders import DataError, Dataset, Standardizer, TableOptions, list_datasets, load, load_table
 from zoo.errors import UserError, unknown
 from zoo.models.entries import DataShape
 
 #: Largest standardised number: its square is far from the limit of float32, 3e38.
 LARGEST = 1e15
+#: Share of the rows that is held out -> protocol of the split.
+HOLDOUTS: Mapping[float, str] = {0.0: "whole", 0.1: "standard", 0.2: "80/20"}
 
 
 @dataclass(frozen=True)
@@ -117,26 +119,42 @@ def load_problem(
     split: int = 0,
     target: str | None = None,
     task: str | None = None,
+    holdout: float | None = None,
+    table: TableOptions | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Problem:
     """From the name of a data set, or a CSV file.
 
     :param target: target column of a CSV file, the last by default
-    :param task: of a CSV file, ``regression`` by default
+    :param task: of a CSV file; by default ``regression`` of numbers, ``binary`` or ``multiclass`` of texts
+    :param holdout: share of the rows that is held out, one of :data:`HOLDOUTS`; as ever by default
+    :param table: of a CSV file, what is to be done with its columns
     :param dtype: of rows and target: the model's
     :raises UserError: for a name that is neither
     :raises DataError: for data that cannot be used, saying where and why
     """
+    protocol = _protocol(holdout)
     if data in list_datasets():
         for option, value in (("target", target), ("task", task)):
             if value is not None:
                 raise UserError(f"--{option} is for CSV files; the {option} of {data} is fixed")
-        dataset = load(data, split=split)
+        if table not in (None, TableOptions()):
+            raise UserError(
+                f"--drop, --categories and --missing are for CSV files; {data} is complete numbers"
+            )
+        dataset = load(data, split=split, protocol=protocol)
     elif data.endswith(".csv") or Path(data).exists():
-        dataset = load_csv(data, target=target, split=split, task=task or "regression")
+        options = table or TableOptions()
+        dataset = load_table(data, target, task=task, split=split, protocol=protocol, options=options)
     else:
         raise unknown("data set", data, list_datasets())
     return prepare(dataset, dtype)
+
+
+def _protocol(holdout: float | None) -> str:
+    if holdout is not None and holdout not in HOLDOUTS:
+        raise UserError(f"--holdout takes {', '.join(f'{share:g}' for share in HOLDOUTS)}, not {holdout:g}")
+    return HOLDOUTS[0.1 if holdout is None else holdout]
 
 
 def prepare(dataset: Dataset, dtype: torch.dtype = torch.float32) -> Problem:

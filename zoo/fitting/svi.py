@@ -24,6 +24,7 @@ from guides.core.svi import Schedule, half_cosine, random_rows, svi_steps, unwat
 from guides.posterior.files import write_atomically
 from zoo.errors import FailedError, UserError
 from zoo.evaluation.estimates import Estimate
+from zoo.fitting.devices import device_of
 from zoo.fitting.reach import last_change, own_rates
 from zoo.seeds import stable_seed
 
@@ -98,6 +99,7 @@ class Fit:
         self.optimizer = guide.optimizer(settings.lr, factors=own_rates(settings.lr, settings.steps))
         self.svi = SVI(model, guide, self.optimizer, guide.elbo())
         self.batches = random_rows(self.data, settings.batch_size)
+        self.device = device_of(self.data)
         self.losses: list[float] = []
         self.seconds = 0.0
 
@@ -116,7 +118,7 @@ class Fit:
         :raises UserError: when the checkpoint is damaged, or of another fit
         """
         about = json.loads(json.dumps(about or {}))
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
             torch.manual_seed(stable_seed("steps", self.settings.seed))
             if checkpoint is not None and checkpoint.exists():
                 self._restore(checkpoint, about)
@@ -168,7 +170,9 @@ class Fit:
             tensors |= {f"adam.{i}.{name}": torch.as_tensor(value) for name, value in moments.items()}
         tensors["losses"] = torch.tensor(self.losses, dtype=torch.float64)
         tensors["random_state"] = torch.get_rng_state()
-        tensors = {name: value.contiguous() for name, value in tensors.items()}
+        if self.device.type == "cuda":
+            tensors["random_state_gpu"] = torch.cuda.get_rng_state(self.device)
+        tensors = {name: value.cpu().contiguous() for name, value in tensors.items()}
         header = {
             "layout": layout,
             "settings": asdict(self.settings),
@@ -185,11 +189,14 @@ class Fit:
         if header["settings"] != asdict(self.settings) or header["about"] != about:
             raise UserError(f"{path} belongs to another fit: choose another --out, or delete it")
         self.guide.load_state_dict(guide_state(header, tensors))
+        self.guide.to(self.device)
         self._set_up()
         self._restore_adam(tensors)
         self.losses = tensors["losses"].tolist()
         self.seconds = header["seconds"]
         torch.set_rng_state(tensors["random_state"])  # last: setting up draws numbers
+        if self.device.type == "cuda":
+            torch.cuda.set_rng_state(tensors["random_state_gpu"], self.device)
 
     def _restore_adam(self, tensors: Mapping[str, Tensor]) -> None:
         moments: dict[int, dict[str, Tensor]] = {}

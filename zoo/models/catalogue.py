@@ -10,6 +10,7 @@ from zoo.models import entries_graphs, entries_lbbnn, entries_sspbp
 from zoo.models.densities import DENSITY_MODELS
 from zoo.models.entries import DataShape, ModelEntry
 from zoo.models.options import check_values
+from zoo.models.own_files import is_own, own_entry
 from zoo.papers import find_paper
 
 MODELS: dict[str, ModelEntry] = {
@@ -18,11 +19,13 @@ MODELS: dict[str, ModelEntry] = {
 
 
 def find_model(name: str) -> ModelEntry:
-    """:raises UserError: naming the nearest models"""
+    """One of the catalogue, or ``path/to/file.py:name``; :raises UserError: naming the nearest models"""
     if name in DENSITY_MODELS:
         raise UserError(
             f"model {name!r} is a density of tables without a target: zoo fit TABLE --model {name}"
         )
+    if is_own(name):
+        return own_entry(name)
     if name not in MODELS:
         raise unknown("model", name, MODELS)
     return MODELS[name]

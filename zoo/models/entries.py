@@ -72,6 +72,7 @@ class ModelEntry:
         place
     :ivar experiments: names of those that show it
     :ivar precision: of its data
+    :ivar file: ``path`` and ``sha256`` of a model of one's own, else nothing
     """
 
     name: str
@@ -89,6 +90,7 @@ class ModelEntry:
     substitutes: Mapping[Weights, str] = field(default_factory=dict)
     experiments: tuple[str, ...] = ()
     precision: Literal["float32", "float64"] = "float32"
+    file: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def options(self) -> Options:

@@ -46,7 +46,13 @@ REFERENCES = ("nuts", "exact", "gibbs")
 #: Columns of data that are picks of ends of edges.
 PICKS = ("ends", "nodes", "appearances")
 #: Kinds of weights in words.
-KINDS = {"gaussian": "Gaussian", "spike-slab": "spike-and-slab", "hierarchical": "hierarchical", "none": "no"}
+KINDS = {
+    "gaussian": "Gaussian",
+    "spike-slab": "spike-and-slab",
+    "hierarchical": "hierarchical",
+    "none": "no",
+    "own": "own",
+}
 #: Options of models that have another name on the command line, where they are in other units.
 FLAGS = {"noise_scale": "--noise"}
 
@@ -73,7 +79,7 @@ def applicable(
 
 def _with_prior(guide: GuideEntry, model: ModelEntry) -> tuple[ModelEntry, str]:
     """``model``, or the one in its place that has the prior that the guide needs, and a remark then."""
-    if guide.needs in (None, model.traits().weights):
+    if guide.needs in (None, model.traits().weights) or model.file:
         return model, ""
     if guide.needs in model.substitutes:
         other = MODELS[model.substitutes[guide.needs]]
@@ -134,9 +140,13 @@ def with_companions(names: Sequence[str]) -> list[str]:
 
 
 def baselines(model: ModelEntry) -> list[str]:
-    """Names of the guides to grade when none are named: those of the baselines that apply."""
+    """Names of the guides to grade when none are named: those of the baselines that apply.  Of the priors of
+    somebody's own model nothing is known yet.
+    """
     names = []
     for name in BASELINES:
+        if model.file and find_guide(name).needs:
+            continue
         with suppress(UserError):
             applicable(find_guide(name), model)
             names.append(name)

@@ -1,4 +1,7 @@
-"""Why a guide cannot fit a model, from the model's traits; empty when it can."""
+"""Why a guide cannot fit a model, from the model's traits; empty when it can.
+
+Of somebody's own model no weights are known: a guide for Gaussian ones is tried on it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,9 @@ def refuses_unknown_scales(traits: Traits) -> str:
     """Of a guide that takes the place of Gaussian weights of known sd."""
     if traits.weights == "hierarchical":
         return "it is for weights whose prior sd is known, and here it is inferred"
-    return refuses_spikes(traits) or ("" if traits.weights == "gaussian" else "it is for Gaussian weights")
+    return refuses_spikes(traits) or (
+        "" if traits.weights in ("gaussian", "own") else "it is for Gaussian weights"
+    )
 
 
 def refuses_networks(traits: Traits) -> str:

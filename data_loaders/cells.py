@@ -1,0 +1,145 @@
+"""The cells of a CSV file as text, their columns by name, and what is a number and what is missing.
+
+The standard `csv` module reads the file rather than pandas, because a refusal has to name the row and column
+as they stand in the file, and nothing may be guessed: a number is a number, everything else is an error.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from data_loaders.errors import DataError, nearest, short_reason
+
+_MISSING = frozenset({"", "na", "n/a", "nan", "+nan", "-nan", "null", "none", "?", "."})
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The text of a file: column names, and rows of as many cells."""
+
+    path: Path
+    header: tuple[str, ...]
+    rows: list[list[str]]
+
+    def column(self, name: str) -> list[str]:
+        """The cells below a name."""
+        place = self.header.index(name)
+        return [row[place] for row in self.rows]
+
+    def fail(self, problem: str) -> DataError:
+        return DataError(f"{self.path}: {problem}")
+
+
+def read_cells(path: Path) -> Cells:
+    """All cells of the file, stripped; blank lines are left out and not counted."""
+    if not path.exists():
+        raise DataError(f"{path}: not found")
+    if path.is_dir():
+        raise DataError(f"{path}: is a directory, not a CSV file")
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            lines = [[cell.strip() for cell in line] for line in csv.reader(stream, strict=True) if line]
+    except UnicodeDecodeError:
+        raise DataError(f"{path}: is not UTF-8 text; save it as CSV in UTF-8") from None
+    except csv.Error as error:
+        raise DataError(f"{path}: is not a well-formed CSV file ({error})") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({short_reason(error)})") from None
+    lines = [line for line in lines if line != [""]]
+    if not lines:
+        raise DataError(f"{path}: is empty")
+    cells = Cells(path, tuple(lines[0]), lines[1:])
+    _check_header(cells)
+    if not cells.rows:
+        raise cells.fail("is empty below its header: it has no data rows")
+    for number, row in enumerate(cells.rows, start=1):
+        if len(row) != len(cells.header):
+            raise cells.fail(
+                f"row {number} has {len(row)} values, but the header names {len(cells.header)} columns"
+            )
+    return cells
+
+
+def _check_header(cells: Cells) -> None:
+    for position, name in enumerate(cells.header, start=1):
+        if not name:
+            raise cells.fail(f"column {position} has no name in the header")
+    # A header 0,1,2,... is what pandas writes for columns without names.
+    unnamed = cells.header == tuple(str(position) for position in range(len(cells.header)))
+    if all(is_number(name) for name in cells.header) and not unnamed:
+        raise cells.fail("has numbers in its first line, which must be a header of column names")
+    repeated = sorted({name for name in cells.header if cells.header.count(name) > 1})
+    if repeated:
+        raise cells.fail(f"has duplicated columns in its header: {', '.join(repeated)}")
+
+
+def target_column(cells: Cells, target: str | None, require_target: bool) -> str | None:
+    if target is None:
+        return cells.header[-1] if require_target else None
+    if require_target and target not in cells.header:
+        clue = nearest(target, cells.header)
+        raise cells.fail(
+            f"has no column {target!r} to be the target{clue}; its columns: {', '.join(cells.header)}"
+        )
+    return target
+
+
+def feature_columns(cells: Cells, target: str | None, columns: Sequence[str] | None) -> tuple[str, ...]:
+    found = tuple(name for name in cells.header if name != target)
+    if columns is None:
+        if not found:
+            clue = "; are its values separated by commas?" if len(cells.header) == 1 else ""
+            raise cells.fail(f"has no feature column beside the target {target!r}{clue}")
+        return found
+    missing = [name for name in columns if name not in found]
+    if missing:
+        raise cells.fail(f"has missing columns: {', '.join(missing)}; needed are {', '.join(columns)}")
+    extra = [name for name in found if name not in columns]
+    if extra:
+        raise cells.fail(f"has extra columns: {', '.join(extra)}; expected are only {', '.join(columns)}")
+    return tuple(columns)
+
+
+def numbers(cells: Cells, names: Sequence[str]) -> np.ndarray:
+    """The named columns as float64 [rows, len(names)]; the first bad cell, row by row, is an error."""
+    positions = [cells.header.index(name) for name in names]
+    table = np.empty((len(cells.rows), len(names)))
+    for i, row in enumerate(cells.rows):
+        for j, position in enumerate(positions):
+            table[i, j] = number(cells, i + 1, names[j], row[position])
+    return table
+
+
+def number(cells: Cells, row: int, column: str, text: str) -> float:
+    problem = not_a_number(text)
+    if problem:
+        raise cells.fail(f"column {column!r}, row {row}: {problem}")
+    return float(text)
+
+
+def not_a_number(text: str) -> str:
+    """Why a cell is no finite number; empty where it is one."""
+    if is_missing(text):
+        return f"missing value ({text!r})"
+    if not is_number(text):
+        return f"{text[:40]!r} is not a number"
+    return f"{text[:40]!r} is infinity or too large" if math.isinf(float(text)) else ""
+
+
+def is_missing(text: str) -> bool:
+    return text.lower() in _MISSING
+
+
+def is_number(text: str) -> bool:
+    # Python alone reads 1_000 as a number; in a data file it is a slip.
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return "_" not in text

@@ -1,0 +1,258 @@
+"""Tables as people have them: what each column becomes, what is kept of it, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from data_loaders import DataError, Recipe, TableOptions, load_csv, load_rows, load_table, survey
+from data_loaders.splits import standard_split
+
+IMPUTED = TableOptions(missing="impute")
+
+
+def messy(rows: int = 40) -> pd.DataFrame:
+    """Every kind of column, complete; 'risk' are classes."""
+    count = np.arange(rows)
+    return pd.DataFrame(
+        {
+            "id": count,
+            "name": [f"P. {i}" for i in count],
+            "age": 20 + (count * 37) % 50 / 2,
+            "colour": np.array(["red", "green", "blue, light"])[count % 3],
+            "smoker": np.array(["Yes", "no"])[count // 2 % 2],
+            "seen": [f"2020-{1 + i % 12:02d}-15" for i in count],
+            "zip": np.array([1000, 2000])[count // 3 % 2],
+            "risk": np.array(["mid", "high", "low"])[count // 4 % 3],
+        }
+    )
+
+
+@pytest.fixture
+def write(tmp_path):
+    def to_file(table: pd.DataFrame, name: str = "people.csv"):
+        table.to_csv(tmp_path / name, index=False)
+        return tmp_path / name
+
+    return to_file
+
+
+def refusal(path, **options) -> str:
+    with pytest.raises(DataError) as caught:
+        load_table(path, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value).removeprefix(f"{path}: ")
+
+
+def both(data) -> np.ndarray:
+    """All rows in the order of the file."""
+    x = np.empty((len(data.y_train) + len(data.y_test), data.num_features))
+    x[data.extras["rows_train"]], x[data.extras["rows_test"]] = data.x_train, data.x_test
+    return x
+
+
+def test_every_kind_of_column_becomes_numbers(write):
+    table = messy()
+    data = load_table(write(table), options=TableOptions(drop=("id", "name"), categories=("zip",)))
+    colours = ["blue, light", "green", "red"]
+    names = [*(f"colour={name}" for name in colours), "smoker", "seen", "zip=1000", "zip=2000"]
+    assert data.feature_names == ("age", *names)
+    days = (pd.to_datetime(table.seen) - pd.Timestamp("1970-01-01")).dt.days
+    expected = np.column_stack(
+        [
+            table.age,
+            *(table.colour == name for name in colours),
+            table.smoker == "Yes",
+            days,
+            table.zip == 1000,
+            table.zip == 2000,
+        ]
+    )
+    np.testing.assert_array_equal(both(data), expected)
+    assert (data.task, data.num_classes, data.recipe.labels) == ("multiclass", 3, ("high", "low", "mid"))
+    labels = np.array(data.recipe.labels)
+    assert (labels[data.y_train] == table.risk[data.extras["rows_train"]]).all()
+    assert "classes: high = 0, low = 1, mid = 2" in data.oddities
+
+
+def test_numbers_are_read_as_ever(write):
+    table = messy()[["id", "age", "zip"]]
+    data, plain = load_table(write(table), split=2), load_csv(write(table), split=2)
+    assert data.recipe is None
+    for name in ("x_train", "x_test", "y_train", "y_test"):
+        assert getattr(data, name).tobytes() == getattr(plain, name).tobytes()
+    assert data.oddities == plain.oddities
+    assert plain.oddities == ("column 'id' seems to number the rows: --drop id leaves it out",)
+    dropped = load_table(write(table), options=TableOptions(drop=("id",)))
+    by_hand = load_csv(write(table[["age", "zip"]], "less.csv"))
+    assert dropped.x_train.tobytes() == by_hand.x_train.tobytes()
+    assert dropped.x_train.flags.c_contiguous
+
+
+def with_gaps() -> tuple[pd.DataFrame, np.ndarray]:
+    """Gaps in the columns of every kind, some in held-out rows, and the training rows."""
+    table, (train, test) = messy().drop(columns=["id", "name", "zip"]), standard_split(40, 0)
+    table = table.astype({"smoker": object, "seen": object, "colour": object})
+    for place, name in enumerate(("age", "colour", "smoker", "seen")):
+        table.loc[[train[place], train[9 + 2 * place], test[0]], name] = np.nan
+    return table, train
+
+
+def test_missing_values_are_imputed_from_the_training_rows(write):
+    table, train = with_gaps()
+    data = load_table(write(table), options=IMPUTED)
+    seen = table.iloc[train]
+    columns = {column.name: column for column in data.recipe.columns}
+    assert columns["age"].fill == seen.age.median() != table.age.median()
+    assert columns["colour"].fill == seen.colour.mode()[0]
+    assert columns["smoker"].fill == seen.smoker.str.lower().mode()[0]
+    assert columns["seen"].fill == (pd.to_datetime(seen.seen) - pd.Timestamp(0)).dt.days.median()
+    x = both(data)
+    gaps = table.age.isna().to_numpy()
+    np.testing.assert_array_equal(x[gaps, 0], np.full(3, columns["age"].fill))
+    np.testing.assert_array_equal(x[~gaps, 0], table.age[~gaps])
+    assert x[table.colour.isna(), 1 + columns["colour"].levels.index(columns["colour"].fill)].all()
+    assert f"column 'age': 3 missing, taken for {columns['age'].fill}" in data.oddities
+
+
+def test_missing_values_are_refused_with_all_columns_in_one_line(write):
+    table, _ = with_gaps()
+    message = refusal(write(table))
+    for name in ("age", "colour", "smoker", "seen"):
+        row = int(np.flatnonzero(table[name].isna())[0]) + 1
+        assert f"column '{name}', row {row}: missing value ('') (3 rows)" in message
+    assert "--missing impute" in message
+    assert "--drop age,colour,smoker,seen" in message
+
+
+def test_what_was_done_survives_json_and_encodes_new_rows_alike(write):
+    table, train = with_gaps()
+    data = load_table(write(table), options=IMPUTED)
+    recipe = Recipe.from_dict(json.loads(json.dumps(data.recipe.to_dict())))
+    assert recipe == data.recipe
+    shuffled = table[["seen", "risk", "smoker", "age", "colour"]]
+    x, notes = load_rows(write(shuffled, "new.csv"), "risk", recipe)
+    assert x.tobytes() == both(data).tobytes()
+    assert notes == ()
+    x, _ = load_rows(write(table.drop(columns="risk").iloc[:1], "one.csv"), "risk", recipe)
+    np.testing.assert_array_equal(x, both(data)[:1])
+
+
+def test_new_categories_are_zeros_and_told(write):
+    table = messy()
+    options = TableOptions(drop=("id", "name"))
+    recipe = load_table(write(table), options=options).recipe
+    new = table.iloc[:4].assign(colour=["red", "purple", "purple", "beige"])
+    x, notes = load_rows(write(new, "new.csv"), "risk", recipe)
+    assert x[:, 1:4].tolist() == [[0, 0, 1], [0, 0, 0], [0, 0, 0], [0, 0, 0]]
+    told = "column 'colour': no training row has beige, purple; 3 rows with 0 for all its categories"
+    assert notes == (told,)
+
+
+def test_a_category_of_held_out_rows_alone_is_no_input(write):
+    table, (_, test) = messy(), standard_split(40, 0)
+    table.loc[test[0], "colour"] = "purple"
+    data = load_table(write(table), options=TableOptions(drop=("id", "name")))
+    assert "colour=purple" not in data.feature_names
+    assert data.x_test[0, 1:4].tolist() == [0, 0, 0]
+    assert any("no training row has purple; 1 row with 0" in note for note in data.oddities)
+
+
+def test_columns_that_new_rows_lack_or_have_too_many_are_named(write):
+    table = messy()
+    recipe = load_table(write(table), options=TableOptions(drop=("id", "name"))).recipe
+    with pytest.raises(DataError, match="has missing columns: age, zip; needed are age, colour"):
+        load_rows(write(table.drop(columns=["age", "zip"]), "new.csv"), "risk", recipe)
+    with pytest.raises(DataError, match="has extra columns: size"):
+        load_rows(write(table.assign(size=1), "new.csv"), "risk", recipe)
+
+
+def test_new_rows_with_cells_that_do_not_fit_name_all_columns(write):
+    table = messy()
+    recipe = load_table(write(table), options=TableOptions(drop=("id", "name"))).recipe
+    new = table.astype({"age": object}).head(4)
+    new.loc[1, "age"], new.loc[2, "smoker"], new.loc[3, "seen"] = "old", "perhaps", "2020-02-31"
+    new.loc[0, "colour"] = ""
+    with pytest.raises(DataError) as caught:
+        load_rows(write(new, "new.csv"), "risk", recipe)
+    for words in (
+        "column 'age', row 2: 'old' is not a number",
+        "column 'colour', row 1: missing value ('')",
+        "column 'smoker', row 3: 'perhaps' is neither no nor yes",
+        "column 'seen', row 4: '2020-02-31' is not a date as 2020-12-31",
+    ):
+        assert words in str(caught.value)
+
+
+CHANGES = {
+    "an id": ({}, {}, ["column 'name', a category of its own in every row, as an id has (--drop name"]),
+    "many levels": (
+        {"name": [f"street {i % 60}" for i in range(130)]},
+        {},
+        ["column 'name', 60 categories, more than 50", "--drop name leaves it out"],
+    ),
+    "a date that is none": (
+        {"seen": ["2020-01-31"] * 129 + ["2020-13-01"]},
+        {},
+        ["column 'seen', row 130: '2020-13-01' is not a date", "--drop name,seen leaves them out"],
+    ),
+    "day or month": ({"seen": ["03/04/2020", "05/06/2020"] * 65}, {}, ["'03/04/2020' may be day/month"]),
+    "numbers and texts": (
+        {"zip": ["1000", "10X0"] * 65},
+        {},
+        ["column 'zip', row 2: '10X0' is not a number", "--categories zip"],
+    ),
+    "a column without values": ({"age": [None] * 130}, {}, ["column 'age', no value in any row"]),
+    "one class": ({"risk": ["low"] * 130}, {}, ["target column 'risk' is constant ('low' in every row)"]),
+    "a target of ids": ({}, {"target": "name"}, ["target column 'name' has 130 different texts"]),
+    "three classes": ({}, {"task": "binary"}, ["'risk' has 3 classes: --task multiclass"]),
+    "texts for numbers": ({}, {"task": "regression"}, ["column 'risk', row 1: 'mid' is not a number"]),
+    "a gap in the target": (
+        {"risk": ["low", None, "high", None] + ["low"] * 126},
+        {},
+        ["column 'risk', row 2: missing value ('') (2 rows); a target is not filled in"],
+    ),
+    "nothing of the kind": ({}, {"options": TableOptions(drop=("nam",))}, ["'nam' for --drop", "name?"]),
+    "no target left": ({}, {"options": TableOptions(drop=("risk",))}, ["cannot drop 'risk'"]),
+    "a third way": ({}, {"options": TableOptions(missing="guess")}, ["refuse or impute, not 'guess'"]),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_refusals(name, write):
+    changes, request, words = CHANGES[name]
+    if not any("name" in word for word in words):
+        request = {"options": TableOptions(drop=("name",)), **request}
+    message = refusal(write(messy(130).assign(**changes)), **request)
+    assert all(word in message for word in words), message
+
+
+def test_two_texts_are_binary_and_flags_too(write):
+    table = messy().assign(risk=["benign", "malign"] * 20).drop(columns="name")
+    data = load_table(write(table))
+    assert (data.task, data.recipe.labels) == ("binary", ("benign", "malign"))
+    assert load_table(write(table.assign(risk=[True, False] * 20))).recipe.labels == ("False", "True")
+
+
+def test_a_constant_category_is_noted(write):
+    table = messy().assign(colour="red").drop(columns="name")
+    assert "constant columns: colour=red" in load_table(write(table)).oddities
+
+
+def test_survey_tells_all_columns_without_refusing(write):
+    table, _ = with_gaps()
+    found = {one.name: one for one in survey(write(table.assign(name=[f"P{i}" for i in range(40)])))}
+    assert [one.kind for one in found.values()] == [
+        "number", "category", "flag", "date", "category", "category",
+    ]  # fmt: skip
+    assert (found["colour"].levels, found["colour"].missing, found["colour"].problem) == (3, 3, "")
+    assert "as an id has" in found["name"].problem
+
+
+@pytest.mark.parametrize("saved", [{}, {"columns": [{}], "dropped": [], "labels": []}, {"columns": 1}])
+def test_a_damaged_recipe(saved):
+    with pytest.raises(DataError, match="damaged"):
+        Recipe.from_dict(saved)

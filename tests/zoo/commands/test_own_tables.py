@@ -1,0 +1,151 @@
+"""A table as people have it, from ``zoo data show`` to the predictions of new rows."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import zoo
+from tests.zoo.cli_helpers import linear_rows, make_tiny, run_zoo, write_csv
+from zoo.commands.predict import load_fit
+from zoo.fitting.problem import load_problem
+
+OPTIONS = ("--target", "risk", "--drop", "id,name", "--missing", "impute")
+
+
+def people() -> pd.DataFrame:
+    """Who smokes, or is old and from the north, is at risk."""
+    rng, rows = np.random.default_rng(1), 80
+    age = rng.integers(20, 80, rows).astype(float)
+    smoker = np.where(rng.random(rows) < 0.4, "yes", "no")
+    region = rng.choice(["north", "south", "east"], rows)
+    risk = np.where((smoker == "yes") | ((age > 60) & (region == "north")), "high", "low")
+    age[3] = np.nan
+    return pd.DataFrame(
+        {
+            "id": np.arange(rows), "name": [f"Ms {i}" for i in range(rows)], "risk": risk, "age": age,
+            "smoker": smoker, "region": region, "seen": pd.date_range("2020-01-01", periods=rows).astype(str),
+        }
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The table and a fit of it."""
+    folder = tmp_path_factory.mktemp("own")
+    people().to_csv(folder / "people.csv", index=False)
+    told = run_zoo(
+        "fit", folder / "people.csv", *OPTIONS, "--steps", 300, "--widths", 5, "--out", folder / "fit"
+    )
+    assert told.exit_code == 0, told.output
+    assert "column 'age': 1 missing, taken for" in told.stdout
+    assert "classes: high = 0, low = 1" in told.stdout
+    return folder
+
+
+def predicted(folder, table: pd.DataFrame, path):
+    table.to_csv(path / "new.csv", index=False)
+    told = run_zoo("predict", folder / "fit", "--input", path / "new.csv", "--out", path / "out.csv")
+    return told, pd.read_csv(path / "out.csv") if told.exit_code == 0 else None
+
+
+def test_predictions_have_the_names_of_the_classes(folder, tmp_path):
+    told, found = predicted(folder, people(), tmp_path)
+    assert told.stderr == ""
+    assert list(found) == ["label", "prob_high", "prob_low"]
+    assert (found.label == people().risk).mean() > 0.9
+    assert (found.label == np.where(found.prob_high > 0.5, "high", "low")).all()
+
+
+def test_columns_in_another_order_and_without_those_that_are_not_used(folder, tmp_path):
+    _, whole = predicted(folder, people(), tmp_path)
+    _, less = predicted(folder, people()[["seen", "region", "smoker", "age"]], tmp_path)
+    pd.testing.assert_frame_equal(less, whole)
+
+
+def test_a_new_category_is_told_in_a_line(folder, tmp_path):
+    told, found = predicted(folder, people().head(3).assign(region=["west", "north", "west"]), tmp_path)
+    assert len(found) == 3
+    assert told.stderr == (
+        "zoo: note: column 'region': no training row has west; 2 rows with 0 for all its categories\n"
+    )
+
+
+def test_columns_that_do_not_fit_are_refused(folder, tmp_path):
+    for table, words in (
+        (people().head(3).drop(columns=["age", "seen"]), "missing columns: age, seen"),
+        (people().head(3).assign(height=1), "extra columns: height"),
+        (people().head(3).assign(age="old"), "column 'age', row 1: 'old' is not a number"),
+    ):
+        told, _ = predicted(folder, table, tmp_path)
+        assert (told.exit_code, words in told.stderr, told.stderr.count("\n")) == (2, True, 1)
+
+
+def test_what_was_done_to_the_columns_is_in_the_fit(folder, tmp_path):
+    kept = json.loads((folder / "fit" / "config.json").read_text())["table"]
+    assert [column["name"] for column in kept["columns"]] == ["age", "smoker", "region", "seen"]
+    assert kept["dropped"] == ["id", "name"]
+    again = run_zoo(
+        "fit", folder / "people.csv", "--target", "risk", "--drop", "id,name,seen", "--missing", "impute",
+        "--steps", 300, "--widths", 5, "--out", folder / "fit",
+    )  # fmt: skip
+    assert (again.exit_code, "belongs to another run" in again.stderr) == (2, True)
+
+
+def test_a_fit_of_numbers_keeps_nothing_more_than_it_did(tmp_path):
+    table = write_csv(tmp_path / "table.csv", linear_rows(30))
+    assert run_zoo("fit", table, "--steps", 5, "--widths", 2, "--out", tmp_path / "fit").exit_code == 0
+    assert "table" not in json.loads((tmp_path / "fit" / "config.json").read_text())
+
+
+def test_holdout_says_how_many_rows_are_fitted(tmp_path):
+    table = write_csv(tmp_path / "table.csv", linear_rows(30))
+    for share, fitted in ((0, 30), (0.1, 27), (0.2, 24)):
+        assert load_problem(str(table), holdout=share).size == fitted
+    assert load_problem("diabetes", holdout=0).size == 442
+    told = run_zoo("fit", table, "--holdout", 0, "--steps", 5, "--widths", 2, "--out", tmp_path / "all")
+    assert "30 rows fitted, 0 held out" in told.stdout
+    assert load_fit(tmp_path / "all")[1]["split"] == 0
+    told = run_zoo("fit", table, "--holdout", 0.5, "--out", tmp_path / "half")
+    assert told.stderr == "zoo: --holdout takes 0, 0.1, 0.2, not 0.5\n"
+
+
+def test_all_columns_are_refused_in_one_line(folder, tmp_path):
+    told = run_zoo("fit", folder / "people.csv", "--target", "risk", "--out", tmp_path / "fit")
+    assert (told.exit_code, told.stderr.count("\n"), (tmp_path / "fit").exists()) == (2, 1, False)
+    assert "column 'name', a category of its own in every row, as an id has" in told.stderr
+    assert "column 'age', row 4: missing value ('')" in told.stderr
+    assert "(--drop name leaves it out, --missing impute fills in what is missing" in told.stderr
+
+
+@pytest.mark.parametrize("option", [["--drop", "a"], ["--categories", "a"], ["--missing", "impute"]])
+def test_options_of_tables_are_for_tables(option, tmp_path):
+    for command in ("fit", "compare"):
+        told = run_zoo(command, "diabetes", *option, "--out", tmp_path / "out")
+        assert (told.exit_code, "are for CSV files" in told.stderr) == (2, True)
+    write_csv(tmp_path / "table.csv", linear_rows(30))
+    told = run_zoo("fit", tmp_path / "table.csv", "--model", "maf", *option, "--out", tmp_path / "out")
+    assert (told.exit_code, f"{option[0]} does not apply" in told.stderr) == (2, True)
+
+
+def test_data_show_tells_what_columns_are_taken_for(folder):
+    told = run_zoo("data", "show", folder / "people.csv")
+    assert told.exit_code == 0
+    lines = {line.split()[0]: line for line in told.stdout.splitlines()[1:]}
+    assert "category of 80 levels  unusable: a category of its own in every row" in lines["name"]
+    assert "1 missing" in lines["age"]
+    assert "flag of 2 levels" in lines["smoker"]
+    assert "date" in lines["seen"]
+
+
+def test_a_comparison_takes_the_same_tables(folder, monkeypatch):
+    make_tiny(monkeypatch)
+    board = zoo.compare(
+        folder / "people.csv", target="risk", drop=["id", "name"], missing="impute", holdout=0.2,
+        guides="mean-field", reference="none", widths=3,
+    )  # fmt: skip
+    assert board.loc["mean-field", "status"] == "ok"
+    assert "classes: high = 0, low = 1" in board.attrs["notes"]

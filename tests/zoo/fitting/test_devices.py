@@ -1,0 +1,109 @@
+"""Fits on a GPU: what can be seen without one, and with one that they answer on the CPU."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+import torch
+
+from guides import AutoMeanField, AutoSpikeSlab
+from tests.zoo.cli_helpers import linear_rows, run_zoo, write_csv
+from zoo.errors import UserError
+from zoo.fitting.devices import check_device, device_of, moved
+from zoo.fitting.methods import Place, Variational, Watch
+from zoo.fitting.svi import FitSettings
+from zoo.models import create
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and torch finds none")
+without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+
+
+def rows() -> tuple[torch.Tensor, torch.Tensor]:
+    table = torch.tensor(linear_rows(40))
+    return table[:, :2], table[:, 2] / table[:, 2].std()
+
+
+@without_gpu
+@pytest.mark.parametrize("command", ["fit", "compare"])
+def test_a_gpu_that_is_not_there_is_refused_in_a_line(command, tmp_path):
+    told = run_zoo(command, "diabetes", "--device", "cuda", "--out", tmp_path / "out")
+    assert told.exit_code == 2
+    assert told.stderr == (
+        "zoo: --device cuda: this machine has no such device (torch finds no GPU); leave it out for the CPU\n"
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def test_devices_and_guides_that_make_no_sense(tmp_path):
+    for name in ("tpu", "cuda:", "cuda:-1"):
+        with pytest.raises(UserError, match="takes cpu, cuda or cuda:N"):
+            check_device(name)
+    check_device("cpu")
+    with pytest.raises(UserError, match="cuda:99: this machine has no such device"):
+        check_device("cuda:99")
+    told = run_zoo("fit", "diabetes", "--guide", "pbp", "--device", "cuda", "--out", tmp_path / "out")
+    assert "--device cuda does not apply to guide 'pbp': it is fitted on the CPU" in told.stderr
+    table = write_csv(tmp_path / "table.csv", linear_rows(12))
+    told = run_zoo("fit", table, "--model", "maf", "--device", "cuda", "--out", tmp_path / "out")
+    assert (told.exit_code, "--device does not apply to model 'maf'" in told.stderr) == (2, True)
+
+
+def test_lists_stay_where_they_are():
+    x, graphs = torch.zeros(2), ["a graph"]
+    assert moved((graphs, x), "cpu") == (graphs, x)
+    assert device_of((graphs,)) == device_of((graphs, x)) == torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("build", "name"), [(AutoMeanField, "pbp-bnn"), (AutoSpikeSlab, "spike-slab-bnn")], ids=["mean", "slab"]
+)
+def test_a_guide_that_comes_back_gives_the_same_draws(build, name):
+    model, method = create(name, in_features=2, widths=(3,)), Variational(build)
+    guide = build(model)
+    guide.setup(*rows())
+    torch.nn.init.normal_(guide.loc)
+    copy = method.on_cpu(guide, model, rows())
+    ours, theirs = copy.draws(5, seed=1), guide.draws(5, seed=1)
+    assert all(torch.equal(ours[site], theirs[site]) for site in theirs)
+    assert not set(map(id, copy.parameters())) & set(map(id, guide.parameters()))
+
+
+@needs_gpu
+def test_a_fit_on_a_gpu_goes_on_where_it_was_and_answers_on_the_cpu(tmp_path, monkeypatch):
+    model, method, data = create("bnn", 2, widths=(3,)), Variational(AutoMeanField), moved(rows(), "cuda")
+    settings = FitSettings(steps=60, lr=0.05)
+    whole = method.fit(model, data, settings)
+    monkeypatch.setattr("zoo.fitting.svi.SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+
+    seen = []
+
+    def interrupt(task):
+        seen.append(task)
+        if len(seen) == 30:
+            raise KeyboardInterrupt
+
+    bar = SimpleNamespace(add_task=lambda label, total, completed: 0, advance=interrupt)
+    place = Place(tmp_path / "fit.safetensors")
+    with pytest.raises(KeyboardInterrupt):
+        method.fit(model, data, settings, place=place, watch=Watch(bar))
+    resumed = method.fit(model, data, settings, place=place)
+    assert list(resumed.losses) == pytest.approx(list(whole.losses), rel=1e-4)
+    draws = resumed.draws(5, 1)
+    assert {value.device.type for value in draws.values()} == {"cpu"}
+    assert resumed.predictor(20, 0)(rows()[0]).mean.isfinite().all()
+    read = method.load(place.path, model)
+    assert all(torch.equal(read.draws(5, 1)[site], draws[site]) for site in draws)
+
+
+@needs_gpu
+def test_a_fit_of_the_command_line_on_a_gpu_is_read_on_the_cpu(tmp_path):
+    table = write_csv(tmp_path / "table.csv", linear_rows(60))
+    options = ("--steps", 500, "--widths", 5, "--device", "cuda", "--out", tmp_path / "fit")
+    told = run_zoo("fit", table, *options)
+    assert told.exit_code == 0, told.output
+    assert json.loads((tmp_path / "fit" / "config.json").read_text())["device"] == "cuda"
+    assert run_zoo("predict", tmp_path / "fit", "--input", table, "--out", tmp_path / "p.csv").exit_code == 0
+    assert pd.read_csv(tmp_path / "p.csv")["mean"].corr(pd.Series([row[2] for row in linear_rows(60)])) > 0.9
