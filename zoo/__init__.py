@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zoo.version import __version__
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["__version__", "compare"]
+__all__ = ["__version__", "calibrate", "compare"]
 
 
 def compare(
@@ -92,3 +92,39 @@ def compare(
     board.attrs["notes"] = list(comparison.notes)
     board.attrs["verdict"] = verdict(rows)
     return board
+
+
+def calibrate(
+    model: str = "bnn",
+    guides: Sequence[str] | str = "mean-field",
+    *,
+    out: str | Path | None = None,
+    jobs: int = 1,
+    **options: Any,
+) -> pd.DataFrame:
+    """Simulation-based calibration of guides and samplers: ``zoo calibrate`` for notebooks.
+
+    >>> table = zoo.calibrate("bnn", ["exact", "mean-field"], widths=0, noise=1.0, correlation=0.9)
+    >>> table[table["verdict"] != "uniform"][["method", "quantity", "verdict", "spread"]]
+
+    :param guides: names of guides and of the samplers ``exact``, ``nuts`` and ``gibbs``, or one; ``"all"``
+    :param out: folder as ``--out`` of the command, with which a call goes on where one like it has stopped;
+        None keeps nothing
+    :param jobs: processes side by side; -1 is one a core
+    :param options: those of the command: ``simulations``, ``draws``, ``rows``, ``columns``, ``correlation``,
+        ``points``, ``steps``, ``seed``, ``task``, ``noise``, ``widths``, ``activation``, ``inclusion``,
+        ``weight_scale`` and ``bias_scale``, see :func:`zoo.commands.calibration.ask`
+    :return: a row a method and quantity, the columns of ``calibration.csv``
+        (:func:`zoo.commands.calibrate.summary`)
+    :raises ValueError: for bad input, in one line (:class:`zoo.errors.UserError`)
+    """
+    import tempfile
+
+    from zoo.commands.calibrate import run
+    from zoo.commands.calibration import ask
+
+    if isinstance(options.get("widths"), int):
+        options["widths"] = (options["widths"],)
+    calibration = ask(model, [guides] if isinstance(guides, str) else guides, **options)
+    with tempfile.TemporaryDirectory() as folder:
+        return run(calibration, folder if out is None else out, jobs=jobs)

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from zoo.budgets import BASELINES, BUDGETS, STEPS
+from zoo.cli.calibrate import CALIBRATE_HELP, calibrate_command
 from zoo.cli.options import (
     ActivationOption,
     BiasScaleOption,
@@ -549,6 +550,9 @@ def compare_command(
         raise typer.Exit(1)
 
 
+app.command("calibrate", help=CALIBRATE_HELP, short_help="Grades posteriors on data from the model itself.")(
+    friendly(calibrate_command)
+)
 app.command("reproduce", help=REPRODUCE_HELP, short_help="Runs a published experiment beside its numbers.")(
     friendly(reproduce_command)
 )
