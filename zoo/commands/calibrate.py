@@ -12,14 +12,14 @@ import pandas as pd
 
 from zoo.commands.calibration import Calibration
 from zoo.commands.simulation import BOUND_CHANGE, CONVERGED, simulate
-from zoo.errors import Interrupted
+from zoo.errors import Interrupted, UserError
 from zoo.evaluation.calibration import LEVEL, judge
 from zoo.evaluation.calibration_plot import plot_ranks
 from zoo.experiments.engine.declaration import Record
 from zoo.experiments.engine.progress import OnProgress
 from zoo.experiments.engine.records import CELLS, read_record, sweep
 from zoo.experiments.engine.request import number_of_jobs
-from zoo.experiments.engine.workers import one_thread, results_of
+from zoo.experiments.engine.workers import CallEndedError, one_thread, results_of
 from zoo.files.output import output_folder
 from zoo.files.tables import markdown_table, write_csv, write_text
 from zoo.registry.guides import GUIDES
@@ -47,14 +47,23 @@ def run(
         try:
             _compute(calibration, folder, jobs, on_progress)
         except KeyboardInterrupt:
-            kept = sum(read_record(folder, cell) is not None for cell in calibration.cells())
             raise Interrupted(
-                f"interrupted; {out} keeps {kept} of {len(calibration.cells())} simulations, and the same "
-                "command goes on from there"
+                f"interrupted; {out} keeps {_kept(calibration, folder)} of {len(calibration.cells())} "
+                "simulations, and the same command goes on from there"
             ) from None
+        except (UserError, CallEndedError) as error:
+            if not _kept(calibration, folder):
+                raise
+            ended = error  # raised below, where it takes no folder away
+        else:
+            return write(calibration, folder)
         finally:
             sweep(folder)
-        return write(calibration, folder)
+    raise ended
+
+
+def _kept(calibration: Calibration, folder: Path) -> int:
+    return sum(read_record(folder, cell) is not None for cell in calibration.cells())
 
 
 def _compute(calibration: Calibration, folder: Path, jobs: int, on_progress: OnProgress | None) -> None:

@@ -59,16 +59,14 @@ def truth_and_target(model: Callable, x: Tensor, seed: int) -> tuple[Draws, Tens
     return {name: value[None] for name, value in values.items()}, y
 
 
-def quantities(model: Callable, draws: Draws, x: Tensor, y: Tensor, points: Tensor) -> dict[str, np.ndarray]:
+def quantities(model: Callable, draws: Draws, x: Tensor, y: Tensor, points: Tensor) -> Draws:
     """What is ranked, ``{name: [S]}``, of draws ``{site: [S, *site]}``.
 
     The function at the test points, every site that is one number (a precision), and the log likelihood of
     the data, which sees a posterior that does not look at the data (Modrak et al. 2023, Bayesian Analysis
     20).  Weights themselves only where no hidden layer makes them exchangeable.
     """
-    draws = {name: value.to(x.dtype) for name, value in draws.items()}
-    posterior = Posterior.from_draws(model, draws)
-    found = {f"f[{k}]": column for k, column in enumerate(posterior.function(points).unbind(1))}
+    found = function_values(model, draws, points)
     for name, value in draws.items():
         if value.dim() == 1:
             found[name] = value
@@ -77,8 +75,17 @@ def quantities(model: Callable, draws: Draws, x: Tensor, y: Tensor, points: Tens
             found |= {
                 f"{name}[{','.join(map(str, place))}]": value[(slice(None), *place)] for place in places
             }
-    found["log_likelihood"] = posterior.log_likelihood(x, observed_data={"y": y})["y"].sum(1)
-    return {name: values.double().numpy() for name, values in found.items()}
+    data = {"y": y}
+    found["log_likelihood"] = (
+        Posterior.from_draws(model, draws).log_likelihood(x, observed_data=data)["y"].sum(1)
+    )
+    return found
+
+
+def function_values(model: Callable, draws: Draws, points: Tensor) -> Draws:
+    """The noiseless function at test points ``[K, in]``: ``f[0]``, ..., each ``[S]``."""
+    values = Posterior.from_draws(model, draws).function(points)
+    return {f"f[{k}]": column for k, column in enumerate(values.unbind(1))}
 
 
 def quantity_names(model: Callable, options: Mapping, seed: int) -> list[str]:
@@ -98,15 +105,17 @@ def simulate(cell: Cell) -> dict[str, float]:
     x, points = inputs(options, cell.base_seed)
     truth, y = truth_and_target(model, x, cell.split_seed)
     fitted_model, draws, facts = _fit(cell, model, x, y)
-    true, drawn = (quantities(m, d, x, y, points) for m, d in ((model, truth), (fitted_model, draws)))
+    true = quantities(model, truth, x, y, points)
+    if fitted_model is model:
+        drawn = quantities(model, draws, x, y, points)
+    else:  # a law of functions with sites of its own
+        drawn = function_values(fitted_model, draws, points)
     ranks = {}
     for name, values in drawn.items():
-        if name not in true:
-            continue
-        if not np.isfinite(values).all():
+        if not values.isfinite().all():
             raise FailedError(f"draws of {name} are not finite")
         rng = np.random.default_rng(stable_seed("ties", cell.seed, name))
-        ranks[name] = rank(true[name][0], values, rng)
+        ranks[name] = rank(true[name].item(), values.double().numpy(), rng)
     return {**ranks, **facts}
 
 
@@ -117,7 +126,8 @@ def _fit(cell: Cell, model: Callable, x: Tensor, y: Tensor) -> tuple[Callable, D
     known = samplers(model)
     if cell.method in known:
         sampled = known[cell.method](model, x, y, options["draws"], draw_seed)
-        return model, sampled.draws, {CONVERGED: float(sampled.converged)}
+        draws = {name: value.to(x.dtype) for name, value in sampled.draws.items()}
+        return model, draws, {CONVERGED: float(sampled.converged)}
     method = find_guide(cell.method).method
     fitted = method.fit(model, (x, y), method.settings(len(x), fit_seed, steps=options["steps"]))
     with torch.no_grad():

@@ -63,7 +63,8 @@ def _histogram(axis: Axes, values: np.ndarray | None, draws: int, colour: str) -
     if values is None:
         axis.set_visible(False)
         return
-    bars = max(k for k in range(1, MOST_BARS + 1) if (draws + 1) % k == 0)
+    most = min(MOST_BARS, max(4, len(values) // 5))
+    bars = max(k for k in range(1, most + 1) if (draws + 1) % k == 0)
     counts = np.bincount(values * bars // (draws + 1), minlength=bars)
     low, high = stats.binom.interval(0.95, len(values), 1 / bars)
     axis.axhspan(low, high, color="0.9", zorder=0)
