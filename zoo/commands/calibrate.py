@@ -172,8 +172,8 @@ at the k-th test point, `log_likelihood` that of the simulated target.
   {right:.0f} is found guilty. Else what is wrong with the draws: *too narrow* or *too wide* beside the truth,
   *shifted right* (draws above the truth) or *left*, or *of another shape*.
 - **p**: of a worst place of the distribution function as bad as this one, before Bonferroni
-- **spread**: sd of the draws over that of the truth about their mean, from normal scores of the ranks; 1 is
-  right, and its error says what so many simulations can see
+- **spread**: sd of the draws over that of the truth about their mean, from a Gaussian fitted to the ranks; 1
+  is right, its error says what so many simulations can see, and it has none where all ranks are at the ends
 - **shift**: of the draws against the truth, in sds of the draws
 """
 
@@ -232,7 +232,8 @@ def _in_words(method: str, rows: pd.DataFrame, simulations: int) -> str:
 def _markdown(table: pd.DataFrame) -> str:
     def pair(row: pd.Series, name: str) -> str:
         value, se = row[name], row[f"{name}_se"]
-        return "" if pd.isna(value) else f"{value:.2f} ± {se:.2f}"
+        error = "" if pd.isna(se) else f" ± {se:.2f}"
+        return "" if pd.isna(value) else f"{value:.2f}{error}"
 
     lines = pd.DataFrame(
         {

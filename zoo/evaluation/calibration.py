@@ -4,24 +4,29 @@ Parameters drawn from the prior, data drawn from them, a posterior fitted to the
 if all of it is right, every rank 0, ..., L of the truth among the draws is as likely as any other (Talts,
 Betancourt, Simpson, Vehtari and Gelman 2018, arXiv 1804.06788).  Whether they are is judged by the empirical
 distribution function of all ranks at once (Saeilynoja, Buerkner and Vehtari 2022, Statistics and Computing
-32); how they are not, by the normal scores of the ranks.
+32); how they are not, by a Gaussian fitted to the normal scores of the ranks.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 from scipy import stats
+from scipy.optimize import minimize, minimize_scalar
+from scipy.special import ndtr
 
 #: Family-wise error of the verdict on one method, over all its quantities.
 LEVEL = 0.05
 #: Sets of uniform ranks that a p value is counted in.
 NULL_SETS = 20_000
-#: Standard errors beyond which a deviation is named.
-NAMED = 2.6
+#: Twice a log likelihood ratio beyond which a deviation is named: 1 in 100 by accident.
+NAMED = 6.63
+#: How far shifts, and logarithms of spreads, are told apart: beyond, all ranks are at the ends.
+FARTHEST = (8.0, 3.0)
 
 
 @dataclass(frozen=True)
@@ -31,10 +36,9 @@ class Verdict:
     :ivar simulations: ranks there are
     :ivar p: of ranks as far from uniform as these, by the place where their distribution function is worst
     :ivar words: ``uniform``, or what is wrong with the posterior
-    :ivar shift: how far the draws lie above the truth, in sds of the draws; ``shift_se`` its standard error
-    :ivar spread: sd of the draws over that of the truth about their mean, 1 is right; ``spread_se`` its
-        standard error.  A rank knows no distance: what is several times too narrow looks no narrower than
-        ``L`` draws can tell
+    :ivar shift: how far the draws lie above the truth, in sds of the draws
+    :ivar spread: sd of the draws over that of the truth about their mean, 1 is right
+    :ivar shift_se, spread_se: standard errors; NaN where ranks at the ends leave them open
     """
 
     simulations: int
@@ -65,12 +69,10 @@ def judge(ranks: np.ndarray, draws: int, quantities: int = 1) -> Verdict:
         raise ValueError(f"there must be ranks, between 0 and {draws}")
     n = len(ranks)
     p = _p_value(_depth(_counts_up_to(ranks[None], draws), n, draws)[0], n, draws)
-    scores = stats.norm.ppf((ranks + 0.5) / (draws + 1))
-    wide = math.sqrt((scores**2).mean() - scores.mean() ** 2) / _score_sd(draws)
-    shift, spread = -float(scores.mean()), math.inf if wide == 0 else 1 / wide
-    shift_se, spread_se = wide / math.sqrt(n), spread / math.sqrt(2 * n)
-    words = "uniform" if p >= LEVEL / quantities else _words(shift, shift_se, wide, n)
-    return Verdict(n, p, words, shift, shift_se, spread, spread_se)
+    law, words = _ScoreLaw.fitted(ranks, draws), "uniform"
+    if p < LEVEL / quantities:
+        words = law.words()
+    return Verdict(n, p, words, -law.mean, law.mean_se, 1 / law.sd, law.log_sd_se / law.sd)
 
 
 def ecdf_band(n: int, draws: int, quantities: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -89,20 +91,75 @@ def ecdf(ranks: np.ndarray, draws: int) -> np.ndarray:
     return _counts_up_to(np.asarray(ranks)[None], draws)[0] / len(ranks)
 
 
-def _words(shift: float, shift_se: float, wide: float, n: int) -> str:
-    """What is wrong with a posterior whose ranks are not uniform."""
-    found = []
-    if abs(math.log(max(wide, 1e-9))) * math.sqrt(2 * n) > NAMED:
-        found.append("too narrow" if wide > 1 else "too wide")
-    if abs(shift) > NAMED * shift_se:
-        found.append("shifted right" if shift > 0 else "shifted left")
-    return ", ".join(found) or "of another shape"
+# ------------------------------------------------------------------------- what is wrong with a posterior
 
 
-@cache
-def _score_sd(draws: int) -> float:
-    """Of normal scores of uniform ranks; below 1, for there are but so many ranks."""
-    return float(stats.norm.ppf((np.arange(draws + 1) + 0.5) / (draws + 1)).std())
+@dataclass(frozen=True)
+class _ScoreLaw:
+    """The truth in sds of the draws from their mean, as a Gaussian: of N draws' quantiles between which the
+    truth lies, those at the ends open.  Right is mean 0, sd 1.
+
+    :ivar minus: ``(mean, log sd) ->`` minus the log likelihood
+    """
+
+    mean: float
+    sd: float
+    mean_se: float
+    log_sd_se: float
+    minus: Callable[[np.ndarray], float]
+
+    @classmethod
+    def fitted(cls, ranks: np.ndarray, draws: int) -> _ScoreLaw:
+        counts = np.bincount(ranks, minlength=draws + 1)
+        edges = stats.norm.ppf(np.arange(draws + 2) / (draws + 1))
+
+        def minus(at: np.ndarray) -> float:
+            low, high = (edges[:-1] - at[0]) / np.exp(at[1]), (edges[1:] - at[0]) / np.exp(at[1])
+            upper = low > 0  # mirrored, where differences of probabilities near 1 would be lost
+            low, high = np.where(upper, -high, low), np.where(upper, -low, high)
+            return float(-counts @ np.log(np.maximum(ndtr(high) - ndtr(low), 1e-300)))
+
+        best = minimize(minus, [0.0, 0.0], method="L-BFGS-B", bounds=[(-far, far) for far in FARTHEST]).x
+        mean_se, log_sd_se = _standard_errors(minus, best)
+        return cls(float(best[0]), math.exp(best[1]), mean_se, log_sd_se, minus)
+
+    def words(self) -> str:
+        best, found = self.minus(np.array([self.mean, math.log(self.sd)])), []
+
+        def matters(kept: int) -> bool:
+            """Whether the likelihood falls where only one of the two is free."""
+            place, far = (lambda v: np.array([v, 0.0]) if kept == 0 else np.array([0.0, v])), FARTHEST[kept]
+            least = minimize_scalar(lambda v: self.minus(place(v)), bounds=(-far, far), method="bounded").fun
+            return 2 * (least - best) > NAMED
+
+        if matters(kept=0):
+            found.append("too narrow" if self.sd > 1 else "too wide")
+        if matters(kept=1):
+            found.append("shifted left" if self.mean > 0 else "shifted right")
+        return ", ".join(found) or "of another shape"
+
+
+def _standard_errors(minus: Callable[[np.ndarray], float], best: np.ndarray) -> tuple[float, float]:
+    """From the curvature at the best place; NaN at a bound, or where it is flat."""
+    if (np.abs(best) > 0.999 * np.array(FARTHEST)).any():
+        return math.nan, math.nan
+    step = 1e-2 * np.eye(2)
+    curvature = np.array(
+        [
+            [
+                minus(best + a + b) - minus(best + a - b) - minus(best - a + b) + minus(best - a - b)
+                for b in step
+            ]
+            for a in step
+        ]
+    ) / (4 * 1e-2**2)
+    if not np.linalg.det(curvature) > 1e-6:
+        return math.nan, math.nan
+    variances = np.linalg.inv(curvature).diagonal()
+    return tuple(float(np.sqrt(v)) if v > 0 else math.nan for v in variances)
+
+
+# ------------------------------------------------------------------------------------------ how unlikely
 
 
 def _counts_up_to(ranks: np.ndarray, draws: int) -> np.ndarray:
