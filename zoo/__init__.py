@@ -23,6 +23,9 @@ def compare(
     budget: str = "quick",
     seed: int = 0,
     split: int = 0,
+    splits: int = 1,
+    seeds: int = 1,
+    jobs: int = 1,
     out: str | Path | None = None,
     target: str | None = None,
     task: str | None = None,
@@ -44,6 +47,10 @@ def compare(
     :param reference: ``nuts``, ``exact``, ``gibbs``, ``none``, or None for the best that can be had
     :param budget: ``quick`` or ``full``
     :param split: which train/test split of the data set, from 0
+    :param splits: how many, from ``split`` on; so are ``seeds``.  With more than one of either, figures are
+        means over all, their errors those over splits (over seeds with one split), and
+        ``attrs["differences"]`` lists every pair of methods, paired (:mod:`zoo.evaluation.repeats`)
+    :param jobs: processes side by side, for several splits or seeds; -1 is one a core
     :param out: folder as ``--out`` of the command, with which a call goes on where one like it has stopped;
         None keeps nothing
     :param target: of a CSV file, the target column; the last by default
@@ -66,28 +73,32 @@ def compare(
 
     from zoo.commands.compare import run
     from zoo.commands.comparison import ask
+    from zoo.commands.repeated import compare_often, frame
     from zoo.evaluation.scoreboard import wide_frame
     from zoo.evaluation.verdict import verdict
 
-    comparison = ask(
-        str(data),
-        model=model,
-        guides=[guides] if isinstance(guides, str) else guides,
-        reference=reference,
-        budget=budget,
-        seed=seed,
-        split=split,
-        target=target,
-        task=task,
-        noise=noise,
-        widths=(widths,) if isinstance(widths, int) else widths,
-        activation=activation,
-        inclusion=inclusion,
-        weight_scale=weight_scale,
-        bias_scale=bias_scale,
-    )
+    wishes = {
+        "model": model,
+        "guides": [guides] if isinstance(guides, str) else guides,
+        "reference": reference,
+        "budget": budget,
+        "seed": seed,
+        "split": split,
+        "target": target,
+        "task": task,
+        "noise": noise,
+        "widths": (widths,) if isinstance(widths, int) else widths,
+        "activation": activation,
+        "inclusion": inclusion,
+        "weight_scale": weight_scale,
+        "bias_scale": bias_scale,
+    }
     with tempfile.TemporaryDirectory() as folder:
-        rows = run(comparison, folder if out is None else out)
+        place = folder if out is None else out
+        if (splits, seeds) != (1, 1):
+            return frame(compare_often(str(data), place, splits=splits, seeds=seeds, jobs=jobs, **wishes))
+        comparison = ask(str(data), **wishes)
+        rows = run(comparison, place)
     board = wide_frame(rows)
     board.attrs["notes"] = list(comparison.notes)
     board.attrs["verdict"] = verdict(rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from rich.console import Console
 
@@ -32,6 +32,20 @@ def progress_bar_or_lines() -> Iterator:
     """A progress bar on a terminal, :class:`LogLines` elsewhere."""
     with progress_bar() as progress:
         yield LogLines() if progress is None else progress
+
+
+@contextlib.contextmanager
+def piece_counter(label: str) -> Iterator[Callable[[int, int], None]]:
+    """What is told, after every piece of work, how many are finished and how many there are."""
+    with progress_bar_or_lines() as progress:
+        tasks: list[int] = []
+
+        def on_piece(done: int, total: int) -> None:
+            if not tasks:
+                tasks.append(progress.add_task(label, total=total))
+            progress.advance(tasks[0])
+
+        yield on_piece
 
 
 class LogLines:

@@ -12,11 +12,18 @@ from zoo.commands.comparison import Comparison, ask
 from zoo.commands.grid import OnPiece, Place, check_count, compute, label
 from zoo.evaluation.plots import compared, plain, plot_scoreboard
 from zoo.evaluation.repeats import Difference, Run, average, difference_frame, differences, mean_over, student
-from zoo.evaluation.scoreboard import Row, write_scoreboard
+from zoo.evaluation.scoreboard import Row, wide_frame, write_scoreboard
 from zoo.evaluation.verdict import CLEAR, verdict
 from zoo.files.output import output_folder, sole_folder
 from zoo.files.tables import write_csv
 from zoo.fitting.side_by_side import number_of_jobs
+
+#: What the standard errors are.
+ERRORS = (
+    "Means over splits and seeds. The error is that over splits, the seeds of a split averaged first; with "
+    "one split that over seeds. Splits share training rows, so that it is a little too small. "
+    "`differences.csv` pairs the methods; a difference is real beyond what Student's t allows at 5 %."
+)
 
 
 @dataclass(frozen=True)
@@ -100,20 +107,10 @@ def _write(repeated: Repeated, folder: Path, title: str) -> None:
     write_scoreboard(repeated.rows, folder, repeated.words, ERRORS)
 
 
-#: What the standard errors are.
-ERRORS = (
-    "Means over splits and seeds. The error is that over splits, the seeds of a split averaged first; with one "
-    "split that over seeds. Splits share training rows, so that it is a little too small. "
-    "`differences.csv` pairs the methods; a difference is real beyond what Student's t allows at 5 %."
-)
-
-
 def frame(repeated: Repeated) -> pd.DataFrame:
     """For notebooks: that of :func:`zoo.compare`, with the differences in ``attrs["differences"]``."""
-    from zoo.evaluation.scoreboard import wide_frame
-
     table = wide_frame(repeated.rows)
     table.attrs["notes"] = list(repeated.notes)
     table.attrs["verdict"] = repeated.words
-    table.attrs["differences"] = difference_frame(repeated.differences)
+    table.attrs["differences"] = difference_frame(repeated.differences).to_dict("records")
     return table

@@ -90,8 +90,8 @@ def compare_functions(reference: Tensor, draws: Tensor, method: str = "draws") -
 
 
 def pointwise_w1(reference: Tensor, draws: Tensor, method: str = "draws") -> Tensor:
-    """The terms whose mean ``ref_w1`` is, [N]: Wasserstein-1 distances in reference sds, classes averaged; NaN
-    at a point where the reference does not vary.  Arguments and errors are those of
+    """The terms whose mean ``ref_w1`` is, [N]: Wasserstein-1 distances in reference sds, classes averaged;
+    NaN at a point where the reference does not vary.  Arguments and errors are those of
     :func:`compare_functions`.
     """
     shape = draws.shape[1:]
