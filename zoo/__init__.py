@@ -11,7 +11,7 @@ from zoo.version import __version__
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["__version__", "compare"]
+__all__ = ["__version__", "compare", "leaderboard"]
 
 
 def compare(
@@ -103,3 +103,48 @@ def compare(
     board.attrs["notes"] = list(comparison.notes)
     board.attrs["verdict"] = verdict(rows)
     return board
+
+
+def leaderboard(
+    datasets: Sequence[str | Path] | str,
+    *,
+    guides: Sequence[str] | str = "all",
+    model: str = "bnn",
+    splits: int = 1,
+    seeds: int = 1,
+    seed: int = 0,
+    jobs: int = 1,
+    budget: str = "quick",
+    out: str | Path | None = None,
+) -> pd.DataFrame:
+    """Ranks guides on several data sets by distance to trusted posteriors: ``zoo leaderboard`` for notebooks.
+
+    >>> board = zoo.leaderboard(["diabetes", "yacht"], guides=["mean-field", "bootstrap"])
+    >>> board[["rank", "rank_se", "ref_w1", "cpu_seconds"]]
+
+    :param datasets: names or paths of CSV files, or one
+    :param guides: names, or one, or ``all``: those that refuse a data set are listed with their reason
+    :param splits: how many splits of each, from 0 on
+    :param seeds: how many seeds, from ``seed`` on
+    :param jobs: processes side by side; -1 is one a core.  They change no result
+    :param budget: ``quick`` or ``full``
+    :param out: folder as ``--out`` of the command; None keeps nothing
+    :return: a row a guide, best rank first, with the name of the guide as index and the columns of
+        ``leaderboard.csv``.  ``attrs["verdict"]`` holds sentences, ``attrs["when"]`` pairs of question and
+        answer
+    :raises ValueError: for bad input, in one line (:class:`zoo.errors.UserError`, ``data_loaders.DataError``)
+    """
+    import tempfile
+
+    from zoo.commands.leaderboard import ALL, plan, run
+
+    names = [datasets] if isinstance(datasets, str | Path) else datasets
+    chosen = [guides] if isinstance(guides, str) and guides != ALL else guides
+    asked = plan(
+        list(map(str, names)), chosen, model=model, splits=splits, seeds=seeds, seed=seed, budget=budget
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        board = run(asked, folder if out is None else out, jobs)
+    table = board.table.set_index("guide")
+    table.attrs["verdict"], table.attrs["when"] = board.words, board.when
+    return table

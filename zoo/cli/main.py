@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from zoo.budgets import BASELINES, BUDGETS, STEPS
+from zoo.cli.leaderboard import LEADERBOARD_HELP, leaderboard_command
 from zoo.cli.options import (
     ActivationOption,
     BiasScaleOption,
@@ -581,6 +582,9 @@ def _tell_comparison(
         raise typer.Exit(1)
 
 
+app.command("leaderboard", help=LEADERBOARD_HELP, short_help="Ranks every guide on several data sets.")(
+    friendly(leaderboard_command)
+)
 app.command("reproduce", help=REPRODUCE_HELP, short_help="Runs a published experiment beside its numbers.")(
     friendly(reproduce_command)
 )

@@ -11,6 +11,7 @@ from rich.console import Console
 
 #: Seconds between two lines where there is no terminal.
 SECONDS_BETWEEN_LINES = 10.0
+SECONDS_OF_A_LONG_RUN = 60.0
 
 
 @contextlib.contextmanager
@@ -37,7 +38,8 @@ def progress_bar_or_lines() -> Iterator:
 @contextlib.contextmanager
 def piece_counter(label: str) -> Iterator[Callable[[int, int], None]]:
     """What is told, after every piece of work, how many are finished and how many there are."""
-    with progress_bar_or_lines() as progress:
+    with progress_bar() as bar:
+        progress = LogLines(SECONDS_OF_A_LONG_RUN) if bar is None else bar
         tasks: list[int] = []
 
         def on_piece(done: int, total: int) -> None:
@@ -49,9 +51,12 @@ def piece_counter(label: str) -> Iterator[Callable[[int, int], None]]:
 
 
 class LogLines:
-    """In the place of a progress bar of one task: a line on stderr every ten seconds, none for less work."""
+    """In the place of a progress bar of one task: a line on stderr every so many seconds, none for less
+    work.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float = SECONDS_BETWEEN_LINES) -> None:
+        self.seconds = seconds
         self.start = self.last = time.monotonic()
         self.label, self.total, self.done = "", 0, 0
 
@@ -65,7 +70,7 @@ class LogLines:
 
         self.done += count
         now = time.monotonic()
-        if now - self.last < SECONDS_BETWEEN_LINES or self.done >= self.total:
+        if now - self.last < self.seconds or self.done >= self.total:
             return
         self.last = now
         left = duration((now - self.start) / self.done * (self.total - self.done))

@@ -7,7 +7,8 @@ of the outermost step with more than one unit, whose units are the only ones tha
 (splits of one data set share training rows, so that theirs is a little too small).  A difference between two
 methods is taken within a run, where both have the same rows and the same reference, before anything is
 averaged: what is hard for both cancels.  Of a single run the units are its test rows.  A difference is real
-when it is farther from 0 than Student's t with as many units allows at 5 %.
+when it is farther from 0 than Student's t with as many units allows at 5 %.  Over several data sets it is
+the mean of theirs, with the errors that it has within each (:func:`over_these`).
 """
 
 from __future__ import annotations
@@ -111,6 +112,17 @@ def mean_over(values: Mapping[Place, float]) -> Mean:
         if len(units) > 1:
             return mean_of([mean_over(unit).value for unit in units.values()], level)
     return mean_of(list(values.values()), "")
+
+
+def over_these(parts: Sequence[Mean]) -> Mean | None:
+    """The mean of several means with what is known of each, their own errors: of these data sets, and no
+    others.  None unless every part has an error.
+    """
+    if not parts or any(part.se is None for part in parts):
+        return None
+    se = math.sqrt(sum(part.se**2 for part in parts)) / len(parts)
+    freedom = sum(part.units - 1 for part in parts)
+    return Mean(statistics.fmean(part.value for part in parts), se, freedom + 1, parts[0].over)
 
 
 def methods_of(runs: Sequence[Run]) -> list[str]:

@@ -34,7 +34,9 @@ def verdict(rows: Sequence[Row], differences: Sequence[Difference] = (), clear: 
     """
     sound = [row for row in rows if row.status == "ok"]
     apart = {(d.figure, frozenset((d.first, d.second))): d.mean.real for d in differences}
-    words = [_ranking(groups(sound, name, apart, clear), name) for name in RANKED if _ranked(sound, name)][:1]
+    words = [_ranking(_groups(sound, name, apart, clear), name) for name in RANKED if _ranked(sound, name)][
+        :1
+    ]
     words += [sentence for row in sound if (sentence := _warnings(row, clear))]
     words += [f"{row.method} {row.status}." for row in rows if row.status != "ok"]
     return words
@@ -50,7 +52,7 @@ def _ranked(rows: Sequence[Row], name: str) -> list[tuple[Row, Estimate]]:
 Apart = Mapping[tuple[str, frozenset[str]], bool]
 
 
-def groups(
+def _groups(
     rows: Sequence[Row], name: str, apart: Apart, clear: float = CLEAR
 ) -> list[list[tuple[Row, Estimate]]]:
     """Best first; what is not clearly farther than the first of a group belongs to the group."""
