@@ -84,7 +84,7 @@ def calibrate_command(
     from zoo.commands.calibrate import run, sentences
     from zoo.commands.calibration import ask
     from zoo.experiments.engine.progress import show_progress
-    from zoo.experiments.engine.request import number_of_jobs
+    from zoo.fitting.side_by_side import number_of_jobs
 
     calibration = ask(
         model,

@@ -18,10 +18,10 @@ from zoo.evaluation.calibration_plot import plot_ranks
 from zoo.experiments.engine.declaration import Record
 from zoo.experiments.engine.progress import OnProgress
 from zoo.experiments.engine.records import CELLS, read_record, sweep
-from zoo.experiments.engine.request import number_of_jobs
-from zoo.experiments.engine.workers import CallEndedError, one_thread, results_of
+from zoo.experiments.engine.workers import run_cell
 from zoo.files.output import output_folder
 from zoo.files.tables import markdown_table, write_csv, write_text
+from zoo.fitting.side_by_side import CallEndedError, number_of_jobs, one_thread, results_of
 from zoo.registry.guides import GUIDES
 
 Ranks = dict[str, dict[str, np.ndarray]]
@@ -76,7 +76,7 @@ def _compute(calibration: Calibration, folder: Path, jobs: int, on_progress: OnP
     if not todo:
         return
     work = [(simulate, calibration.metrics, cell, folder.absolute()) for cell in todo.values()]
-    with one_thread(), contextlib.closing(results_of(work, jobs)) as results:
+    with one_thread(), contextlib.closing(results_of(run_cell, work, jobs)) as results:
         for record in results:
             del todo[record.cell.name]
             finished.append(record)

@@ -68,11 +68,19 @@ def judge(ranks: np.ndarray, draws: int, quantities: int = 1) -> Verdict:
     if not len(ranks) or ranks.min() < 0 or ranks.max() > draws:
         raise ValueError(f"there must be ranks, between 0 and {draws}")
     n = len(ranks)
-    p = _p_value(_depth(_counts_up_to(ranks[None], draws), n, draws)[0], n, draws)
+    p = p_value(ranks, draws)
     law, words = _ScoreLaw.fitted(ranks, draws), "uniform"
     if p < LEVEL / quantities:
         words = law.words()
     return Verdict(n, p, words, -law.mean, law.mean_se, 1 / law.sd, law.log_sd_se / law.sd)
+
+
+def p_value(ranks: np.ndarray, draws: int) -> float:
+    """Of ``ranks [N]`` as far from uniform as these, where their distribution function is worst."""
+    n = len(ranks)
+    depth = _depth(_counts_up_to(ranks[None], draws), n, draws)[0]
+    below = np.searchsorted(_null(n, draws), depth * (1 + 1e-9), side="right")
+    return float((below + 1) / (NULL_SETS + 1))
 
 
 def ecdf_band(n: int, draws: int, quantities: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -189,8 +197,3 @@ def _null(n: int, draws: int) -> np.ndarray:
     rng = np.random.default_rng(0)
     cells = rng.multinomial(n, np.full(draws + 1, 1 / (draws + 1)), size=NULL_SETS)
     return np.sort(_depth(cells.cumsum(1)[:, :-1], n, draws))
-
-
-def _p_value(depth: float, n: int, draws: int) -> float:
-    below = np.searchsorted(_null(n, draws), depth * (1 + 1e-9), side="right")
-    return float((below + 1) / (NULL_SETS + 1))

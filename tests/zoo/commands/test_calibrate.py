@@ -44,31 +44,37 @@ def scaled(factor: float):
     return change
 
 
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch):
+    """They take longer than the fits; the fixture ``exact`` draws one."""
+    monkeypatch.setattr("zoo.commands.calibrate.plot_ranks", lambda *args: None)
+
+
 @pytest.fixture(scope="module")
 def exact(tmp_path_factory):
     folder = tmp_path_factory.mktemp("calibrate") / "out"
-    return folder, run(ask(guides=["exact"], simulations=50, **LINEAR), folder)
+    return folder, run(ask(guides=["exact"], simulations=30, **LINEAR), folder)
 
 
 def test_exact_posterior_passes(exact):
     folder, table = exact
     assert list(table["quantity"]) == QUANTITIES
     assert set(table["verdict"]) == {"uniform"}
-    assert set(table["simulations"]) == {50}
+    assert set(table["simulations"]) == {30}
     assert not table["failed"].any()
     assert files(folder) == {
         "config.json", "cells", "ranks.csv", "calibration.csv", "calibration.md", "calibration.png",
     }  # fmt: skip
     ranks = pd.read_csv(folder / "ranks.csv")
     assert list(ranks.columns) == ["method", "simulation", "status", *QUANTITIES]
-    assert list(ranks["simulation"]) == list(range(50))
-    assert "**exact** passes: 50 simulations, 7 quantities." in (folder / "calibration.md").read_text()
+    assert list(ranks["simulation"]) == list(range(30))
+    assert "**exact** passes: 30 simulations, 7 quantities." in (folder / "calibration.md").read_text()
 
 
 @pytest.mark.parametrize(("factor", "words"), [(0.4, "too narrow"), (2.5, "too wide")])
 def test_wrong_posterior_fails(factor, words, tmp_path, monkeypatch):
     use(monkeypatch, scaled(factor))
-    table = run(ask(guides=["exact"], simulations=40, **LINEAR), tmp_path / "out")
+    table = run(ask(guides=["exact"], simulations=25, **LINEAR), tmp_path / "out")
     verdicts = table.set_index("quantity")["verdict"]
     assert (verdicts[QUANTITIES[:-1]] == words).all()
     assert f"**exact** fails: {words} in f[0]" in (tmp_path / "out" / "calibration.md").read_text()
@@ -84,7 +90,7 @@ def test_prior_in_place_of_the_posterior_is_found(tmp_path, monkeypatch):
         return {k: sd[k] * torch.randn(v.shape, generator=generator) for k, v in draws.items()}
 
     use(monkeypatch, prior)
-    table = run(ask(guides=["exact"], simulations=40, **LINEAR), tmp_path / "out")
+    table = run(ask(guides=["exact"], simulations=25, **LINEAR), tmp_path / "out")
     wrong = table.loc[table["verdict"] != "uniform", "quantity"]
     assert list(wrong) == ["log_likelihood"]
 
@@ -96,7 +102,7 @@ def test_calls_add_up(exact, tmp_path):
     damaged = cell_folder(tmp_path, few.cell("exact", 2)) / RESULT
     damaged.write_text(damaged.read_text()[:40])
     shutil.rmtree(cell_folder(tmp_path, few.cell("exact", 0)))
-    run(replace(few, simulations=50), tmp_path)
+    run(replace(few, simulations=30), tmp_path)
     for name in ("ranks.csv", "calibration.csv", "calibration.md"):
         assert (tmp_path / name).read_bytes() == (exact[0] / name).read_bytes()
 
@@ -199,7 +205,7 @@ def test_command_and_notebook_give_the_same(tmp_path):
 
 @pytest.mark.slow
 def test_processes_give_the_same(exact, tmp_path):
-    run(ask(guides=["exact"], simulations=50, **LINEAR), tmp_path, jobs=2)
+    run(ask(guides=["exact"], simulations=30, **LINEAR), tmp_path, jobs=2)
     for name in ("ranks.csv", "calibration.csv", "calibration.md"):
         assert (tmp_path / name).read_bytes() == (exact[0] / name).read_bytes()
 

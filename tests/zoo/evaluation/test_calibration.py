@@ -8,7 +8,7 @@ import torch
 
 from guides.truth.conjugate import conjugate_linear_regression
 from tests.guides.battery import NOISE, assert_share, data
-from zoo.evaluation.calibration import LEVEL, ecdf, ecdf_band, judge, rank
+from zoo.evaluation.calibration import LEVEL, ecdf, ecdf_band, judge, p_value, rank
 
 DRAWS = 99
 
@@ -66,7 +66,7 @@ def test_width_that_ranks_at_one_end_do_not_show_is_not_named():
 @pytest.mark.parametrize("draws", [19, 99])
 def test_right_posteriors_are_found_guilty_at_the_level(draws):
     rng = np.random.default_rng(0)
-    values = [judge(ranks, draws).p for ranks in rng.integers(draws + 1, size=(1000, 40))]
+    values = [p_value(ranks, draws) for ranks in rng.integers(draws + 1, size=(1000, 40))]
     for level in (0.05, 0.2):
         hits = torch.as_tensor(np.array(values) < level)[:, None]
         assert_share(hits, level)
@@ -83,7 +83,7 @@ def test_verdict_agrees_with_the_band(quantities):
         ranks = np.floor(tilt * (DRAWS + 1)).astype(int)
         curve = ecdf(ranks, DRAWS)
         leaves = ((curve < lower - 1e-9) | (curve > upper + 1e-9)).any()
-        agree.append(leaves == (judge(ranks, DRAWS, quantities).words != "uniform"))
+        agree.append(leaves == (p_value(ranks, DRAWS) < LEVEL / quantities))
     assert len(places) == DRAWS
     assert np.mean(agree) > 0.97
 
