@@ -75,7 +75,8 @@ def _compute(calibration: Calibration, folder: Path, jobs: int, on_progress: OnP
     tell(list(todo.values()), finished)
     if not todo:
         return
-    work = [(simulate, calibration.metrics, cell, folder.absolute()) for cell in todo.values()]
+    metrics = calibration.metrics
+    work = [(simulate, metrics, cell, folder.absolute()) for cell in todo.values()]
     with one_thread(), contextlib.closing(results_of(run_cell, work, jobs)) as results:
         for record in results:
             del todo[record.cell.name]

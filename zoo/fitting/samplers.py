@@ -115,8 +115,8 @@ def _nuts(model: Callable, x: Tensor, y: Tensor, n: int, seed: int) -> Sampled:
 
     keys = jax.random.split(jax.random.PRNGKey(seed), CHAINS)
     found, diverging, energy = jax.device_get(_compiled(model, CHAINS)(keys, x.numpy(), y.numpy()))
-    diagnostics = np.stack([energy], -1)
-    _, problems = judge(diagnostics, diverging, _gates(n))
+    # on the log density: weights of a network have symmetric modes
+    _, problems = judge(energy[..., None], diverging, _gates(n))
     return Sampled(_thinned(found, n), not problems)
 
 

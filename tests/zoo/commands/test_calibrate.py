@@ -16,7 +16,7 @@ from tests.zoo.cli_helpers import files, run_zoo
 from zoo.commands import simulation
 from zoo.commands.calibrate import run
 from zoo.commands.calibration import ask
-from zoo.errors import FailedError, UserError
+from zoo.errors import FailedError, Interrupted, UserError
 from zoo.experiments.engine.records import RESULT, cell_folder
 from zoo.fitting.samplers import Sampled, samplers
 
@@ -129,6 +129,23 @@ def test_failing_fits_are_counted(tmp_path, monkeypatch):
     assert (table["simulations"] == 20 - failed.sum()).all()
     words = f"{failed.sum()} of 20 fits failed and have no rank (failed: loss is not finite)."
     assert words in (tmp_path / "calibration.md").read_text()
+
+
+def test_interrupted_call_goes_on(exact, tmp_path, monkeypatch):
+    asked, computed = ask(guides=["exact"], simulations=30, **LINEAR), []
+
+    def stop_at_the_third(draws, seed):
+        computed.append(seed)
+        if len(computed) == 3:
+            raise KeyboardInterrupt
+        return draws
+
+    with monkeypatch.context() as patch:
+        use(patch, stop_at_the_third)
+        with pytest.raises(Interrupted, match="keeps 2 of 30 simulations"):
+            run(asked, tmp_path)
+    run(asked, tmp_path)
+    assert (tmp_path / "ranks.csv").read_bytes() == (exact[0] / "ranks.csv").read_bytes()
 
 
 def test_where_every_fit_fails(tmp_path, monkeypatch):
