@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "zoo.evaluation": {*BASE, "zoo.files"},
     "zoo.fitting": {*FITTED, *GUIDES},
     "zoo.registry": {*FITTED, *GUIDES, "zoo.fitting"},
-    "zoo.commands": {*FITTED, *GUIDES, "zoo.fitting", "zoo.registry"},
+    "zoo.commands": {*FITTED, *GUIDES, "zoo.fitting", "zoo.registry", "zoo.experiments"},
     "zoo.experiments": {*FITTED, *GUIDES, "zoo.fitting"},
     "zoo.cli": {*FITTED, "zoo.fitting", "zoo.registry", "zoo.commands", "zoo.experiments"},
 }

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zoo.version import __version__
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["__version__", "compare"]
+__all__ = ["__version__", "calibrate", "compare", "leaderboard"]
 
 
 def compare(
@@ -23,6 +23,9 @@ def compare(
     budget: str = "quick",
     seed: int = 0,
     split: int = 0,
+    splits: int = 1,
+    seeds: int = 1,
+    jobs: int = 1,
     out: str | Path | None = None,
     target: str | None = None,
     task: str | None = None,
@@ -50,6 +53,10 @@ def compare(
     :param reference: ``nuts``, ``exact``, ``gibbs``, ``none``, or None for the best that can be had
     :param budget: ``quick`` or ``full``
     :param split: which train/test split of the data set, from 0
+    :param splits: how many, from ``split`` on; so are ``seeds``.  With more than one of either, figures are
+        means over all, their errors those over splits (over seeds with one split), and
+        ``attrs["differences"]`` lists every pair of methods, paired (:mod:`zoo.evaluation.repeats`)
+    :param jobs: processes side by side, for several splits or seeds; -1 is one a core
     :param out: folder as ``--out`` of the command, with which a call goes on where one like it has stopped;
         None keeps nothing
     :param target: of a CSV file, the target column; the last by default
@@ -79,32 +86,117 @@ def compare(
     from data_loaders import TableOptions
     from zoo.commands.compare import run
     from zoo.commands.comparison import ask
+    from zoo.commands.repeated import compare_often, frame
     from zoo.evaluation.scoreboard import wide_frame
     from zoo.evaluation.verdict import verdict
 
-    comparison = ask(
-        str(data),
-        model=model,
-        guides=[guides] if isinstance(guides, str) else guides,
-        reference=reference,
-        budget=budget,
-        seed=seed,
-        split=split,
-        target=target,
-        task=task,
-        noise=noise,
-        widths=(widths,) if isinstance(widths, int) else widths,
-        activation=activation,
-        inclusion=inclusion,
-        weight_scale=weight_scale,
-        bias_scale=bias_scale,
-        holdout=holdout,
-        table=TableOptions(tuple(drop), tuple(categories), missing),
-        device=device,
-    )
+    wishes = {
+        "model": model,
+        "guides": [guides] if isinstance(guides, str) else guides,
+        "reference": reference,
+        "budget": budget,
+        "seed": seed,
+        "split": split,
+        "target": target,
+        "task": task,
+        "noise": noise,
+        "widths": (widths,) if isinstance(widths, int) else widths,
+        "activation": activation,
+        "inclusion": inclusion,
+        "weight_scale": weight_scale,
+        "bias_scale": bias_scale,
+        "holdout": holdout,
+        "table": TableOptions(tuple(drop), tuple(categories), missing),
+        "device": device,
+    }
     with tempfile.TemporaryDirectory() as folder:
-        rows = run(comparison, folder if out is None else out)
+        place = folder if out is None else out
+        if (splits, seeds) != (1, 1):
+            return frame(compare_often(str(data), place, splits=splits, seeds=seeds, jobs=jobs, **wishes))
+        comparison = ask(str(data), **wishes)
+        rows = run(comparison, place)
     board = wide_frame(rows)
     board.attrs["notes"] = list(comparison.notes)
     board.attrs["verdict"] = verdict(rows)
     return board
+
+
+def leaderboard(
+    datasets: Sequence[str | Path] | str,
+    *,
+    guides: Sequence[str] | str = "all",
+    model: str = "bnn",
+    splits: int = 1,
+    seeds: int = 1,
+    seed: int = 0,
+    jobs: int = 1,
+    budget: str = "quick",
+    out: str | Path | None = None,
+) -> pd.DataFrame:
+    """Ranks guides on several data sets by distance to trusted posteriors: ``zoo leaderboard`` for notebooks.
+
+    >>> board = zoo.leaderboard(["diabetes", "yacht"], guides=["mean-field", "bootstrap"])
+    >>> board[["rank", "rank_se", "ref_w1", "cpu_seconds"]]
+
+    :param datasets: names or paths of CSV files, or one
+    :param guides: names, or one, or ``all``: those that refuse a data set are listed with their reason
+    :param splits: how many splits of each, from 0 on
+    :param seeds: how many seeds, from ``seed`` on
+    :param jobs: processes side by side; -1 is one a core.  They change no result
+    :param budget: ``quick`` or ``full``
+    :param out: folder as ``--out`` of the command; None keeps nothing
+    :return: a row a guide, best rank first, with the name of the guide as index and the columns of
+        ``leaderboard.csv``.  ``attrs["verdict"]`` holds sentences, ``attrs["when"]`` pairs of question and
+        answer
+    :raises ValueError: for bad input, in one line (:class:`zoo.errors.UserError`, ``data_loaders.DataError``)
+    """
+    import tempfile
+
+    from zoo.commands.leaderboard import ALL, plan, run
+
+    names = [datasets] if isinstance(datasets, str | Path) else datasets
+    chosen = [guides] if isinstance(guides, str) and guides != ALL else guides
+    asked = plan(
+        list(map(str, names)), chosen, model=model, splits=splits, seeds=seeds, seed=seed, budget=budget
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        board = run(asked, folder if out is None else out, jobs)
+    table = board.table.set_index("guide")
+    table.attrs["verdict"], table.attrs["when"] = board.words, board.when
+    return table
+
+
+def calibrate(
+    model: str = "bnn",
+    guides: Sequence[str] | str = "mean-field",
+    *,
+    out: str | Path | None = None,
+    jobs: int = 1,
+    **options: Any,
+) -> pd.DataFrame:
+    """Simulation-based calibration of guides and samplers: ``zoo calibrate`` for notebooks.
+
+    >>> table = zoo.calibrate("bnn", ["exact", "mean-field"], widths=0, noise=1.0, correlation=0.9)
+    >>> table[table["verdict"] != "uniform"][["method", "quantity", "verdict", "spread"]]
+
+    :param guides: names of guides and of the samplers ``exact``, ``nuts`` and ``gibbs``, or one; ``"all"``
+    :param out: folder as ``--out`` of the command, with which a call goes on where one like it has stopped;
+        None keeps nothing
+    :param jobs: processes side by side; -1 is one a core
+    :param options: those of the command: ``simulations``, ``draws``, ``rows``, ``columns``, ``correlation``,
+        ``points``, ``steps``, ``seed``, ``task``, ``noise``, ``widths``, ``activation``, ``inclusion``,
+        ``weight_scale`` and ``bias_scale``, see :func:`zoo.commands.calibration.ask`
+    :return: a row a method and quantity, the columns of ``calibration.csv``
+        (:func:`zoo.commands.calibrate.summary`)
+    :raises ValueError: for bad input, in one line (:class:`zoo.errors.UserError`)
+    """
+    import tempfile
+
+    from zoo.commands.calibrate import run
+    from zoo.commands.calibration import ask
+
+    if isinstance(options.get("widths"), int):
+        options["widths"] = (options["widths"],)
+    calibration = ask(model, [guides] if isinstance(guides, str) else guides, **options)
+    with tempfile.TemporaryDirectory() as folder:
+        return run(calibration, folder if out is None else out, jobs=jobs)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import functools
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
 from zoo.budgets import BASELINES, BUDGETS, STEPS
+from zoo.cli.calibrate import CALIBRATE_HELP, calibrate_command
+from zoo.cli.leaderboard import LEADERBOARD_HELP, leaderboard_command
 from zoo.cli.options import (
     ActivationOption,
     BiasScaleOption,
@@ -24,12 +26,15 @@ from zoo.cli.options import (
     DropOption,
     HoldoutOption,
     InclusionOption,
+    JobsOption,
     MissingOption,
     ModelOption,
     NoiseOption,
     OutOption,
     SeedOption,
+    SeedsOption,
     SplitOption,
+    SplitsOption,
     TargetOption,
     TaskOption,
     WeightScaleOption,
@@ -42,7 +47,7 @@ from zoo.cli.options import (
     split_widths,
     table_options,
 )
-from zoo.cli.progress import progress_bar, progress_bar_or_lines
+from zoo.cli.progress import piece_counter, progress_bar, progress_bar_or_lines
 from zoo.cli.report import REPORT_HELP, report_command
 from zoo.cli.reproduce import REPRODUCE_HELP, reproduce_command
 from zoo.commands.options import check_seed, model_options
@@ -50,6 +55,9 @@ from zoo.errors import FailedError, UserError
 from zoo.fitting.threads import one_torch_thread
 from zoo.models.densities import DENSITY_MODELS
 from zoo.version import __version__
+
+if TYPE_CHECKING:  # slow to import
+    from zoo.evaluation.scoreboard import Row
 
 app = typer.Typer(
     name="zoo",
@@ -171,6 +179,10 @@ runs by itself for models of at most 2000 numbers. A model of your own (--model 
 zoo fit --help) is sampled by Pyro's NUTS, by itself up to 100 numbers; if the file has a NumPyro version of
 it, called model_twin, by NumPyro's, which is many times faster.
 
+With --splits or --seeds every split and seed is a comparison in a folder of its own (split-S-seed-K); the
+scoreboard above them has the means, with their standard errors over splits (over seeds with one split), and
+differences.csv every pair of methods, paired. More splits and seeds may be added to the same folder.
+
 \b
 Budgets:
 {_BUDGETS}
@@ -180,6 +192,7 @@ Examples:
   zoo compare diabetes --out out/diabetes
   zoo compare boston --guides mean-field,spike-slab --budget full --out out/boston
   zoo compare yacht --model pbp-bnn --guides pbp,sspbp,mean-field --out out/yacht
+  zoo compare yacht --splits 5 --seeds 2 --jobs 2 --out out/yacht-often
   zoo compare us_crime --model spike-slab-linear --guides spike-slab --out out/crime
   zoo compare breast_cancer --model spike-slab-logistic --guides spike-slab,varbvs --out out/cancer
   zoo compare houses.csv --target price --reference none --out out/houses
@@ -577,6 +590,9 @@ def compare_command(
     missing: MissingOption = "refuse",
     device: DeviceOption = "cpu",
     seed: SeedOption = 0,
+    splits: SplitsOption = 1,
+    seeds: SeedsOption = 1,
+    jobs: JobsOption = 1,
     noise: NoiseOption = None,
     widths: WidthsOption = None,
     activation: ActivationOption = None,
@@ -585,37 +601,55 @@ def compare_command(
     bias_scale: BiasScaleOption = None,
 ) -> None:
     """See ``COMPARE_HELP``."""
+    wishes = {
+        "model": model,
+        "guides": None if guides is None else split_names(guides),
+        "reference": reference,
+        "budget": budget,
+        "target": target,
+        "task": task,
+        "noise": noise,
+        "widths": split_widths(widths),
+        "activation": activation,
+        "inclusion": inclusion,
+        "weight_scale": split_scales("--weight-scale", weight_scale),
+        "bias_scale": split_scales("--bias-scale", bias_scale),
+        "holdout": holdout,
+        "table": table_options(drop, categories, missing),
+        "device": device,
+    }
+    if (splits, seeds) != (1, 1):
+        from zoo.commands.repeated import compare_often
+
+        with piece_counter(f"{model} on {data}") as on_piece:
+            found = compare_often(
+                data, out, split=split, seed=seed, splits=splits, seeds=seeds, jobs=jobs, on_piece=on_piece,
+                **wishes,
+            )  # fmt: skip
+        _tell_comparison(found.rows, found.words, found.notes, f"{model} on {data}", budget, out)
+        return
+    if jobs != 1:
+        raise UserError("--jobs is for several --splits or --seeds: one comparison is one process")
     from zoo.commands.compare import run
     from zoo.commands.comparison import ask
-    from zoo.evaluation.scoreboard import rich_table
     from zoo.evaluation.verdict import verdict
 
-    comparison = ask(
-        data,
-        model=model,
-        guides=None if guides is None else split_names(guides),
-        reference=reference,
-        budget=budget,
-        seed=seed,
-        split=split,
-        target=target,
-        task=task,
-        noise=noise,
-        widths=split_widths(widths),
-        activation=activation,
-        inclusion=inclusion,
-        weight_scale=split_scales("--weight-scale", weight_scale),
-        bias_scale=split_scales("--bias-scale", bias_scale),
-        holdout=holdout,
-        table=table_options(drop, categories, missing),
-        device=device,
-    )
+    comparison = ask(data, seed=seed, split=split, **wishes)
     with progress_bar() as progress:
         rows = run(comparison, out, progress, tell=_complain)
-    _print_notes(comparison.notes)
+    _tell_comparison(rows, verdict(rows), comparison.notes, f"{model} on {data}", budget, out)
+
+
+def _tell_comparison(
+    rows: Sequence[Row], words: Sequence[str], notes: tuple[str, ...], title: str, budget: str, out: Path
+) -> None:
+    """The scoreboard in a terminal; failures to stderr."""
+    from zoo.evaluation.scoreboard import rich_table
+
+    _print_notes(notes)
     console = Console()
-    console.print(rich_table(rows, escape(f"{model} on {data}"), console.width))
-    for sentence in verdict(rows):
+    console.print(rich_table(rows, escape(title), console.width))
+    for sentence in words:
         console.print(escape(sentence), highlight=False)
     print(f"written to {out}")
     for row in rows:
@@ -626,6 +660,12 @@ def compare_command(
         raise typer.Exit(1)
 
 
+app.command("calibrate", help=CALIBRATE_HELP, short_help="Grades posteriors on data from the model itself.")(
+    friendly(calibrate_command)
+)
+app.command("leaderboard", help=LEADERBOARD_HELP, short_help="Ranks every guide on several data sets.")(
+    friendly(leaderboard_command)
+)
 app.command("reproduce", help=REPRODUCE_HELP, short_help="Runs a published experiment beside its numbers.")(
     friendly(reproduce_command)
 )

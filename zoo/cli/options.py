@@ -26,6 +26,9 @@ ModelOption = Annotated[
 ]
 SplitOption = Annotated[int, typer.Option("--split", help="Which train/test split of the data set, from 0.")]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of every random number.")]
+SplitsOption = Annotated[int, typer.Option("--splits", help="How many splits, from --split on.")]
+SeedsOption = Annotated[int, typer.Option("--seeds", help="How many seeds, from --seed on.")]
+JobsOption = Annotated[int, typer.Option("--jobs", help="Processes side by side; -1 is one a core.")]
 TargetOption = Annotated[
     str | None, typer.Option("--target", help="CSV only: target column; the last by default.")
 ]

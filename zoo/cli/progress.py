@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from rich.console import Console
 
 #: Seconds between two lines where there is no terminal.
 SECONDS_BETWEEN_LINES = 10.0
+SECONDS_OF_A_LONG_RUN = 60.0
 
 
 @contextlib.contextmanager
@@ -34,10 +35,28 @@ def progress_bar_or_lines() -> Iterator:
         yield LogLines() if progress is None else progress
 
 
-class LogLines:
-    """In the place of a progress bar of one task: a line on stderr every ten seconds, none for less work."""
+@contextlib.contextmanager
+def piece_counter(label: str) -> Iterator[Callable[[int, int], None]]:
+    """What is told, after every piece of work, how many are finished and how many there are."""
+    with progress_bar() as bar:
+        progress = LogLines(SECONDS_OF_A_LONG_RUN) if bar is None else bar
+        tasks: list[int] = []
 
-    def __init__(self) -> None:
+        def on_piece(done: int, total: int) -> None:
+            if not tasks:
+                tasks.append(progress.add_task(label, total=total))
+            progress.advance(tasks[0])
+
+        yield on_piece
+
+
+class LogLines:
+    """In the place of a progress bar of one task: a line on stderr every so many seconds, none for less
+    work.
+    """
+
+    def __init__(self, seconds: float = SECONDS_BETWEEN_LINES) -> None:
+        self.seconds = seconds
         self.start = self.last = time.monotonic()
         self.label, self.total, self.done = "", 0, 0
 
@@ -51,7 +70,7 @@ class LogLines:
 
         self.done += count
         now = time.monotonic()
-        if now - self.last < SECONDS_BETWEEN_LINES or self.done >= self.total:
+        if now - self.last < self.seconds or self.done >= self.total:
             return
         self.last = now
         left = duration((now - self.start) / self.done * (self.total - self.done))

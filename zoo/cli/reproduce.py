@@ -81,7 +81,8 @@ def reproduce_command(
     find_experiment(experiment)  # a name that is unknown is said before what else is missing
     if out is None:
         raise UserError(f"where to? give --out, as in: zoo reproduce {experiment} --out out/{experiment}")
-    from zoo.experiments.engine.request import number_of_jobs, plan
+    from zoo.experiments.engine.request import plan
+    from zoo.fitting.side_by_side import number_of_jobs
 
     check_seed(seed)
     jobs = number_of_jobs(jobs)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 from rich.progress import Progress
@@ -23,7 +25,7 @@ from zoo.evaluation.pareto import pareto_k
 from zoo.evaluation.scoreboard import Row, write_scoreboard
 from zoo.evaluation.verdict import verdict
 from zoo.files.kept import load_kept, seal_posterior
-from zoo.files.output import kept_config, outgrow, output_folder
+from zoo.files.output import kept_config, outgrow, output_folder, sole_folder
 from zoo.files.sealed import file_checksum
 from zoo.fitting.devices import CPU, moved
 from zoo.fitting.methods import ClosedForm, Fitted, Variational, Watch
@@ -34,6 +36,7 @@ from zoo.seeds import stable_seed
 
 #: Numbers in the draws of one guide (160 MB); a large network gets fewer of them.
 MOST_NUMBERS, FEWEST_DRAWS = 40_000_000, 50
+NONE_FAILED: Mapping[str, Graded] = MappingProxyType({})
 #: What a comparison leaves beside its configuration and the files of its guides.
 RESULTS = (
     *("scoreboard.csv", "scoreboard.md", "scoreboard.png", "standard_errors.csv", "reference.nc"),
@@ -58,22 +61,49 @@ def run(
     :raises UserError: when the folder cannot be written or belongs to another request
     :raises Interrupted: at Ctrl-C, with what is kept
     """
+    with one_torch_thread(), sole_folder(out), _telling_what_is_kept(out):
+        _start_again(comparison, Path(out), tell)
+        with output_folder(out, comparison.config()) as folder:
+            return conclude(comparison, folder, progress).rows
+
+
+@dataclass(frozen=True)
+class Concluded:
+    """What a comparison has come to.
+
+    :ivar results: that have not failed, the reference among them
+    :ivar truth: the reference if it may be trusted
+    """
+
+    rows: list[Row]
+    results: list[Graded]
+    truth: Graded | None
+
+
+def conclude(
+    comparison: Comparison,
+    folder: Path,
+    progress: Progress | None = None,
+    failed: Mapping[str, Graded] = NONE_FAILED,
+) -> Concluded:
+    """Computes what is missing in a folder, grades it and writes the scoreboard.
+
+    :param failed: results that are not to be computed, by the name of their guide
+    """
     problem = comparison.problem
-    _start_again(comparison, Path(out), tell)
-    with one_torch_thread(), output_folder(out, comparison.config()) as folder, _telling_what_is_kept(out):
-        truth = reference_posterior(comparison, folder, progress)
-        results = [truth] if truth else []
-        for name in comparison.guides:
-            results.append(fit_guide(comparison, name, folder, progress))
-        trusted = truth if truth and truth.status == "ok" else None
-        rows = [grade(problem, result, trusted) for result in results]
-        sound = [result for result, row in zip(results, rows, strict=True) if row.status == "ok"]
-        if comparison.entry.selects:
-            write_inclusion(sound, problem.dataset.feature_names, folder)
-        rows += oracle_rows(problem.dataset)
-        write_plots(comparison, sound, rows, folder)
-        write_scoreboard(rows, folder, verdict(rows))  # last: where it stands, so does everything else
-    return rows
+    truth = reference_posterior(comparison, folder, progress)
+    results = [truth] if truth else []
+    for name in comparison.guides:
+        results.append(failed.get(name) or fit_guide(comparison, name, folder, progress))
+    trusted = truth if truth and truth.status == "ok" else None
+    rows = [grade(problem, result, trusted) for result in results]
+    sound = [result for result, row in zip(results, rows, strict=True) if row.status == "ok"]
+    if comparison.entry.selects:
+        write_inclusion(sound, problem.dataset.feature_names, folder)
+    rows += oracle_rows(problem.dataset)
+    write_plots(comparison, sound, rows, folder)
+    write_scoreboard(rows, folder, verdict(rows))  # last: where it stands, so does everything else
+    return Concluded(rows, sound, trusted)
 
 
 def _start_again(comparison: Comparison, out: Path, tell: Callable[[str], None]) -> None:
@@ -119,14 +149,16 @@ def fit_guide(comparison: Comparison, name: str, folder: Path, progress: Progres
     problem, budget = comparison.problem, comparison.budget
     seed = stable_seed("fit", comparison.seed, name)
     settings = guide.method.settings(problem.size, seed, steps=budget.steps)
+    started = time.process_time()
     try:
         device = comparison.device if isinstance(guide.method, Variational) else CPU
         train = moved(problem.train, device)
         fitted = guide.method.fit(model, train, settings, watch=Watch(progress, name))
     except FailedError as error:
         return Graded(name, entry.name, Posterior(model, {}), {}, note, f"failed: {error}")
+    cpu = time.process_time() - started
     posterior = _posterior(fitted, problem, budget.draws, stable_seed("draws", comparison.seed, name))
-    posterior.info.update(method=name, settings=asdict(settings))
+    posterior.info.update(method=name, settings=asdict(settings), cpu_seconds=cpu)
     if fitted.closed_form:
         fitted.closed_form.save(_state(path))
         posterior.info["state"] = file_checksum(_state(path))

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from guides.posterior.draws import Posterior
-from zoo.evaluation.distances import compare_functions, inclusion_error
+from zoo.evaluation.distances import compare_functions, inclusion_error, pointwise_w1
 from zoo.evaluation.estimates import Estimate, mean_estimate
 from zoo.evaluation.metrics import log_likelihood_values, predictive_figures
 from zoo.evaluation.scoreboard import Row
@@ -25,6 +25,7 @@ TWO_LAWS = (
     "RMSE, likelihood, CRPS and coverage are those of its own predictive distribution, mean error, sd ratio "
     "and W1 those of its draws"
 )
+POINT_COLUMNS = ("method", "row", "ref_w1", "log_likelihood")
 INCLUSION_COLUMNS = ("method", "site", "index", "name", "probability", "mcse")
 
 
@@ -134,6 +135,24 @@ def _distances(problem: Problem, result: Graded, truth: Graded) -> tuple[dict[st
         noise = torch.hypot(mcse[site].double(), truth.inclusion_mcse[site].double())
         figures["ref_pip_rmse"] = inclusion_error(ours[site], truth.inclusion[site], noise)
     return figures, distances.left_out
+
+
+def point_values(problem: Problem, results: Sequence[Graded], truth: Graded | None) -> pd.DataFrame:
+    """What differences between methods are paired by: a line for every sound result and point of comparison,
+    with the columns ``method``, ``row``, ``ref_w1`` (missing where there is no trusted reference) and
+    ``log_likelihood`` (missing where there is no test row), whose means are those of the scoreboard.
+    """
+    points, parts = problem.evaluation_points, []
+    trusted = None if truth is None else truth.posterior.function(points)
+    for result in results:
+        values = {"method": result.method, "row": range(len(points))}
+        if trusted is not None and result is not truth:
+            values["ref_w1"] = pointwise_w1(trusted, result.posterior.function(points), result.method).numpy()
+        if problem.has_target and len(problem.x_test):
+            likelihood = log_likelihood_values(result.predictive(problem.x_test), problem.y_test)
+            values["log_likelihood"] = likelihood.double().numpy()
+        parts.append(pd.DataFrame(values))
+    return pd.concat(parts, ignore_index=True).reindex(columns=POINT_COLUMNS)
 
 
 def inclusion_of(result: Graded) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

@@ -89,6 +89,28 @@ def compare_functions(reference: Tensor, draws: Tensor, method: str = "draws") -
     return FunctionDistances(**estimates, points=reference.shape[1], left_out=left_out)
 
 
+def pointwise_w1(reference: Tensor, draws: Tensor, method: str = "draws") -> Tensor:
+    """The terms whose mean ``ref_w1`` is, [N]: Wasserstein-1 distances in reference sds, classes averaged;
+    NaN at a point where the reference does not vary.  Arguments and errors are those of
+    :func:`compare_functions`.
+    """
+    shape = draws.shape[1:]
+    try:
+        theirs, ours, _ = _prepared(reference, draws)
+    except ValueError as error:
+        raise ValueError(f"{method}: {error}") from error
+    step = max(1, CHUNK_NUMBERS // (len(theirs) + len(ours)))
+    parts = [
+        wasserstein_1(*(values[:, i : i + step].T.sort(-1).values for values in (ours, theirs)))
+        for i in range(0, theirs.shape[1], step)
+    ]
+    whole = reference.flatten(0, 1) if reference.dim() == draws.dim() + 1 else reference
+    moving = (whole.amax(0) > whole.amin(0)).cpu()
+    values = torch.full(shape, math.nan, dtype=torch.float64)
+    values[moving] = torch.cat(parts) / theirs.std(0)
+    return values.flatten(1).nanmean(1) if values.dim() > 1 else values
+
+
 def inclusion_error(probabilities: Tensor, exact: Tensor, mcse: Tensor | None = None) -> Estimate:
     """Root mean square error of inclusion probabilities [P] against the exact ones [P].
 

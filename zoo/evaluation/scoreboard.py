@@ -232,15 +232,18 @@ def wide_frame(rows: Sequence[Row]) -> pd.DataFrame:
     return table
 
 
-def write_scoreboard(rows: Sequence[Row], folder: str | Path, words: Sequence[str] = ()) -> None:
+def write_scoreboard(
+    rows: Sequence[Row], folder: str | Path, words: Sequence[str] = (), errors: str = ""
+) -> None:
     """Writes ``scoreboard.csv``, ``standard_errors.csv`` and ``scoreboard.md``, each whole or not at all.
 
     :param words: sentences that stand below the table for people
+    :param errors: what the standard errors are, in a sentence; left out: those of one comparison
     :raises ValueError: when two rows have the same method and model
     """
     folder, table = Path(folder), scoreboard_frame(rows)
     write_csv(error_frame(rows), folder / "standard_errors.csv")
-    write_text(folder / "scoreboard.md", markdown(rows, words))
+    write_text(folder / "scoreboard.md", markdown(rows, words, errors))
     write_csv(table, folder / "scoreboard.csv")  # last: where it exists, so do the others
 
 
@@ -293,7 +296,7 @@ def _number(text: str, path: Path, column: str) -> float | int | None:
 # ----------------------------------------------------------------------------------------------- tables for p
 
 
-def markdown(rows: Sequence[Row], words: Sequence[str] = ()) -> str:
+def markdown(rows: Sequence[Row], words: Sequence[str] = (), errors: str = "") -> str:
     """A Markdown table of the rows, sentences about them and a legend; columns that are empty in all rows are
     left out.
     """
@@ -301,7 +304,8 @@ def markdown(rows: Sequence[Row], words: Sequence[str] = ()) -> str:
     sides = "".join("l" if name in TEXT_COLUMNS else "r" for name in table)
     legend = [f"- **{LEGEND[name].heading}**: {_explained(name)}" for name in _existing(rows)]
     said = [line for sentence in words for line in (sentence, "")]
-    return "\n".join([markdown_table(table, sides), "", *said, *legend, "", _HOW_TO_READ]) + "\n"
+    how = " ".join((_EMPTY, errors or _ERRORS, _DIGITS))
+    return "\n".join([markdown_table(table, sides), "", *said, *legend, "", how]) + "\n"
 
 
 def rich_table(rows: Sequence[Row], title: str | None = None, width: int = 80) -> Group:
@@ -386,12 +390,14 @@ def _plain(text: str) -> str:
     return text.replace("[", "\\[")
 
 
-_HOW_TO_READ = (
-    "Value ± standard error, rounded by it; an empty cell is a figure that does not exist for the method. "
-    "The error of a predictive figure is over test points, that of a distance to the reference over draws "
-    "(Monte Carlo); the noise floor in `standard_errors.csv` is what no distance at all would show. "
-    "`scoreboard.csv` holds all digits."
+_EMPTY = (
+    "Value ± standard error, rounded by it; an empty cell is a figure that does not exist for the method."
 )
+_ERRORS = (
+    "The error of a predictive figure is over test points, that of a distance to the reference over draws "
+    "(Monte Carlo); the noise floor in `standard_errors.csv` is what no distance at all would show."
+)
+_DIGITS = "`scoreboard.csv` holds all digits."
 
 
 def _existing(rows: Sequence[Row]) -> list[str]:

@@ -5,9 +5,10 @@ not be trusted.  A function of the rows alone, so that a scoreboard that is read
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from zoo.evaluation.estimates import Estimate
+from zoo.evaluation.repeats import Difference
 from zoo.evaluation.scoreboard import LEGEND, Row, format_figure
 
 #: Standard errors by which two figures must differ to be told apart.
@@ -21,16 +22,22 @@ WORST_PARETO_K, SMALLEST_SD_RATIO, LARGEST_SD_RATIO, LARGEST_MEAN_ERROR = 0.7, 0
 RISE = 0.5
 
 
-def verdict(rows: Sequence[Row]) -> list[str]:
+def verdict(rows: Sequence[Row], differences: Sequence[Difference] = (), clear: float = CLEAR) -> list[str]:
     """Sentences, the ranking first, then one for each method that has something to be warned of.
 
     Differences count as real beyond two standard errors.  Those of distances are Monte Carlo errors of the
     draws, of one fit on one split: other seeds and splits may change an order (``seed`` and ``split`` of a
     comparison do).
+
+    :param differences: between methods, paired; a pair that is not there is told apart by its rows' errors
+    :param clear: standard errors in place of two, where there are few units
     """
     sound = [row for row in rows if row.status == "ok"]
-    words = [_ranking(sound, name) for name in RANKED if _ranked(sound, name)][:1]
-    words += [sentence for row in sound if (sentence := _warnings(row))]
+    apart = {(d.figure, frozenset((d.first, d.second))): d.mean.real for d in differences}
+    words = [_ranking(_groups(sound, name, apart, clear), name) for name in RANKED if _ranked(sound, name)][
+        :1
+    ]
+    words += [sentence for row in sound if (sentence := _warnings(row, clear))]
     words += [f"{row.method} {row.status}." for row in rows if row.status != "ok"]
     return words
 
@@ -41,17 +48,37 @@ def _ranked(rows: Sequence[Row], name: str) -> list[tuple[Row, Estimate]]:
     return sorted(found, key=lambda pair: pair[1].value)
 
 
-def _ranking(rows: Sequence[Row], name: str) -> str:
+#: Figure and two methods -> whether they are told apart.
+Apart = Mapping[tuple[str, frozenset[str]], bool]
+
+
+def _groups(
+    rows: Sequence[Row], name: str, apart: Apart, clear: float = CLEAR
+) -> list[list[tuple[Row, Estimate]]]:
     """Best first; what is not clearly farther than the first of a group belongs to the group."""
-    order = _ranked(rows, name)
-    (first, leader), *others = order
-    text = f"{first.method} ({LEGEND[name].heading} {format_figure(leader)})"
-    for row, estimate in others:
-        if _apart(leader, estimate):
-            text, leader = f"{text}, then {_named(row, estimate)}", estimate
-        else:
-            text = f"{text}, not told apart from it {_named(row, estimate)}"
-    same = [row.method for row, estimate in order if _is_noise(estimate)]
+    found: list[list[tuple[Row, Estimate]]] = []
+    for row, estimate in _ranked(rows, name):
+        if found:
+            leader, least = found[-1][0]
+            known = apart.get((name, frozenset((leader.method, row.method))))
+            if not (_apart(least, estimate, clear) if known is None else known):
+                found[-1].append((row, estimate))
+                continue
+        found.append([(row, estimate)])
+    return found
+
+
+def _ranking(found: Sequence[Sequence[tuple[Row, Estimate]]], name: str) -> str:
+    (first, least), *_ = found[0]
+    text = ""
+    for (leader, estimate), *others in found:
+        text += (
+            f", then {_named(leader, estimate)}"
+            if text
+            else (f"{first.method} ({LEGEND[name].heading} {format_figure(least)})")
+        )
+        text += "".join(f", not told apart from it {_named(*other)}" for other in others)
+    same = [row.method for group in found for row, estimate in group if _is_noise(estimate)]
     floor = f" Not told apart from the truth itself by these draws: {', '.join(same)}." if same else ""
     return f"Nearest to the truth: {text}.{floor}"
 
@@ -60,29 +87,29 @@ def _named(row: Row, estimate: Estimate) -> str:
     return f"{row.method} ({format_figure(estimate)})"
 
 
-def _apart(first: Estimate, second: Estimate) -> bool:
+def _apart(first: Estimate, second: Estimate, clear: float) -> bool:
     """Whether the second is clearly larger.  Both have the reference's errors, which cancel in truth: counted
     twice, they make this the more careful.
     """
-    return second.value - first.value > CLEAR * math.hypot(first.se or 0.0, second.se or 0.0)
+    return second.value - first.value > clear * math.hypot(first.se or 0.0, second.se or 0.0)
 
 
 def _is_noise(estimate: Estimate) -> bool:
     return estimate.floor is not None and estimate.value - CLEAR * (estimate.se or 0.0) <= estimate.floor
 
 
-def _warnings(row: Row) -> str:
+def _warnings(row: Row, clear: float) -> str:
     """What the figures of one method warn of, each named; empty where there is nothing."""
-    parts = [_prediction(row), _mean(row), _spread(row), _weights(row), _rise(row)]
+    parts = [_prediction(row, clear), _mean(row), _spread(row), _weights(row), _rise(row, clear)]
     return f"{row.method} {', '.join(filter(None, parts))}." if any(parts) else ""
 
 
-def _prediction(row: Row) -> str:
+def _prediction(row: Row, clear: float) -> str:
     """Paired over the test points, so that what all methods find hard cancels."""
     difference = row.estimate("ref_log_likelihood")
     if difference is None or difference.se is None:
         return ""
-    if abs(difference.value) <= CLEAR * difference.se:
+    if abs(difference.value) <= clear * difference.se:
         size = f"{format_figure(difference)} nats a test point"
         return f"is not told apart from the truth by its predictions (log-likelihood {size})"
     size = f"{format_figure(Estimate(abs(difference.value), difference.se))} nats a test point"
@@ -114,8 +141,8 @@ def _weights(row: Row) -> str:
     return f"its draws cannot be reweighted to the posterior (Pareto k {row.pareto_k:.2g})"
 
 
-def _rise(row: Row) -> str:
+def _rise(row: Row, clear: float) -> str:
     rise = row.estimate("bound_change")
-    if rise is None or rise.value - CLEAR * (rise.se or 0.0) <= RISE:
+    if rise is None or rise.value - clear * (rise.se or 0.0) <= RISE:
         return ""
     return f"its bound was still rising ({format_figure(rise)} nats in the last tenth: more steps)"

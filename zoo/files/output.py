@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import platform
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,8 +15,9 @@ from guides.posterior.files import write_json
 from zoo.errors import FailedError, UserError
 
 CONFIG = "config.json"
-#: Keys of a configuration that do not make it another one: data are known by their fingerprint.
-REMARKS = ("data", "versions")
+#: Keys of a configuration that do not make it another one: data are known by their fingerprint, and what a
+#: grid is made of may grow.
+REMARKS = ("data", "grid", "versions")
 #: Characters of a setting that a message shows.
 SHOWN = 40
 
@@ -63,6 +65,7 @@ def output_folder(folder: str | Path, config: dict) -> Iterator[Path]:
         made = _first_missing(folder)
         if made is None:
             _check_ours(folder, config)
+            made = folder if _is_empty(folder) else None
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / CONFIG, {**config, "versions": versions()})
         yield folder
@@ -75,10 +78,64 @@ def output_folder(folder: str | Path, config: dict) -> Iterator[Path]:
         raise
 
 
+@contextlib.contextmanager
+def sole_folder(folder: str | Path) -> Iterator[None]:
+    """A folder in which no other call works meanwhile; made if it is not there, and taken away again if it is
+    left empty.  The end of the process, a kill too, gives it free.
+
+    :raises UserError: when the folder cannot be made, or another call is at work there
+    """
+    folder = Path(folder)
+    made = _first_missing(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except FileExistsError as error:
+        raise UserError(f"{folder} is a file, not a folder: choose another --out") from error
+    except OSError as error:
+        raise UserError(f"cannot write to {error.filename or folder}: {error.strerror or error}") from error
+    try:
+        _lock(handle, folder)
+        yield
+    finally:
+        if made is not None:
+            _remove_empty(folder, made)
+        os.close(handle)
+
+
+def _remove_empty(folder: Path, top: Path) -> None:
+    """Removes the folders from ``folder`` up to ``top`` as far as there is nothing in them."""
+    with contextlib.suppress(OSError):
+        for path in (folder, *folder.parents):
+            if path.exists():
+                path.rmdir()
+            if path == top:
+                return
+
+
+def _lock(handle: int, folder: Path) -> None:
+    """:raises UserError: when another process has the folder"""
+    import fcntl
+
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UserError(
+            f"another call is at work in {folder}: wait for its end, or choose another --out"
+        ) from None
+    except OSError:
+        pass  # a file system without locks
+
+
 def _first_missing(folder: Path) -> Path | None:
     """The topmost folder that has to be made for this one; None when it exists."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     return missing[-1] if missing else None
+
+
+def _is_empty(folder: Path) -> bool:
+    """But for what begins with a dot: it may be half a file of a call that was killed."""
+    return not any(not path.name.startswith(".") for path in folder.iterdir())
 
 
 def _remove(made: Path | None) -> None:
@@ -90,8 +147,7 @@ def _check_ours(folder: Path, config: dict) -> None:
     """:raises UserError: when a folder that exists is not one for this configuration"""
     if not folder.is_dir():
         raise UserError(f"{folder} is a file, not a folder: choose another --out")
-    # what begins with a dot may be half a file of a call that was killed
-    if not any(not path.name.startswith(".") for path in folder.iterdir()):
+    if _is_empty(folder):
         return
     if not (folder / CONFIG).exists():
         raise UserError(f"{folder} is not empty and holds no {CONFIG}: choose another --out")

@@ -126,17 +126,6 @@ def _option(experiment: Experiment, effort: Effort, name: str, text: str) -> obj
         ) from None
 
 
-def number_of_jobs(jobs: int) -> int:
-    """:raises UserError: unless it is a count, or -1 for one a core"""
-    if jobs == -1:
-        from joblib import cpu_count
-
-        return cpu_count()
-    if jobs < 1:
-        raise UserError(f"--jobs must be at least 1, or -1 for one a core, not {jobs}")
-    return jobs
-
-
 def _choose(experiment: Experiment, axis: str, names: Sequence[str]) -> tuple[str, ...]:
     known = experiment.axis(axis)
     for name in names:

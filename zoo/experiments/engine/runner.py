@@ -13,11 +13,12 @@ from zoo.experiments.engine.declaration import Cell, Record
 from zoo.experiments.engine.page import page
 from zoo.experiments.engine.progress import OnProgress
 from zoo.experiments.engine.records import read_all, read_record, sweep
-from zoo.experiments.engine.request import Request, number_of_jobs
+from zoo.experiments.engine.request import Request
 from zoo.experiments.engine.tables import Line, table_lines, write_tables
-from zoo.experiments.engine.workers import CallEndedError, one_thread, results_of
+from zoo.experiments.engine.workers import run_cell
 from zoo.files.output import output_folder, versions
 from zoo.files.tables import write_text
+from zoo.fitting.side_by_side import CallEndedError, number_of_jobs, one_thread, results_of
 
 #: Packages whose versions change numbers.
 PACKAGES = ("posterior-zoo", "numpy", "torch", "jax", "pyro-ppl", "numpyro")
@@ -100,7 +101,7 @@ def _compute(
         return
     run, metrics = request.experiment.run, tuple(request.experiment.metrics)
     work = [(run, metrics, cell, out.absolute()) for cell in todo.values()]
-    with one_thread(), contextlib.closing(results_of(work, jobs)) as records:
+    with one_thread(), contextlib.closing(results_of(run_cell, work, jobs)) as records:
         for record in records:
             del todo[_place(record.cell)]
             finished[_place(record.cell)] = record

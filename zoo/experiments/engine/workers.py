@@ -1,17 +1,11 @@
-"""How cells are computed: one after another here, or side by side in other processes."""
+"""How a cell is computed, and its result kept."""
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import math
-import os
-import signal
-import threading
 import time
 import traceback
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,81 +14,6 @@ from data_loaders.errors import short_reason
 from zoo.errors import FailedError, UserError
 from zoo.experiments.engine.declaration import Cell, CellFunction, Record
 from zoo.experiments.engine.records import publish, read_record, workplace
-from zoo.fitting.threads import one_torch_thread
-
-
-class CallEndedError(FailedError):
-    """The call could not go on, and what it has finished is kept; the command line exits with 1."""
-
-
-def results_of(work: Sequence[tuple], jobs: int) -> Iterator[Record]:
-    """Results as they come; each element of ``work`` is what :func:`run_cell` takes.
-
-    :raises UserError: that a cell met
-    :raises CallEndedError: when a process died
-    """
-    jobs = min(jobs, len(work))
-    if jobs == 1:
-        yield from (run_cell(*arguments) for arguments in work)
-        return
-    from joblib import Parallel, delayed, parallel_config
-    from joblib.externals.loky.process_executor import BrokenProcessPool
-
-    threads = None if "OMP_NUM_THREADS" in os.environ else 1
-    with parallel_config("loky", inner_max_num_threads=threads):
-        parallel = Parallel(jobs, return_as="generator_unordered", batch_size=1)
-    flags = os.environ.get("XLA_FLAGS", "")
-    records = parallel(delayed(_run_in_worker)(os.getpid(), flags, *arguments) for arguments in work)
-    try:
-        for record in records:  # noqa: UP028 (a delegated end would not be quiet below)
-            yield record
-    except BrokenProcessPool:
-        raise CallEndedError(
-            "a process was killed, for want of memory perhaps: with fewer --jobs the same command goes on "
-            "from what is finished"
-        ) from None
-    finally:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that what runs is given up
-            records.close()
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """One thread a cell, here and in the processes that start within, so that they do not wait for each other
-    and give the same numbers whatever their number; ``OMP_NUM_THREADS`` says otherwise.
-    """
-    if "OMP_NUM_THREADS" in os.environ:
-        yield
-        return
-    flags = os.environ.get("XLA_FLAGS")
-    os.environ["XLA_FLAGS"] = f"{flags or ''} --xla_cpu_multi_thread_eigen=false".strip()
-    try:
-        with one_torch_thread():
-            yield
-    finally:
-        del os.environ["XLA_FLAGS"]
-        if flags is not None:
-            os.environ["XLA_FLAGS"] = flags
-
-
-def _run_in_worker(parent: int, flags: str, *arguments) -> Record:
-    os.environ["XLA_FLAGS"] = flags  # joblib may hand over a process that was started before they were set
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent ends the others
-    _end_with(parent)
-    return run_cell(*arguments)
-
-
-@functools.cache
-def _end_with(parent: int) -> None:
-    """Ends this process when its parent is gone: after a kill, nobody would wait for what it computes."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1.0)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def run_cell(run: CellFunction, metrics: Sequence[str], cell: Cell, out: Path) -> Record:

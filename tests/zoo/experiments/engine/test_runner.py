@@ -16,7 +16,7 @@ from tests.zoo.experiments.toy_experiments import CELLS, declare
 from zoo.errors import UserError
 from zoo.experiments.engine.request import plan
 from zoo.experiments.engine.runner import reproduce
-from zoo.experiments.engine.workers import CallEndedError
+from zoo.fitting.side_by_side import CallEndedError
 
 pytestmark = pytest.mark.usefixtures("calls")
 

@@ -1,0 +1,248 @@
+"""``zoo calibrate``: ranks of the truth in posteriors of the model's own data."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import zoo
+from tests.zoo.cli_helpers import files, run_zoo
+from zoo.commands import simulation
+from zoo.commands.calibrate import run
+from zoo.commands.calibration import ask
+from zoo.errors import FailedError, Interrupted, UserError
+from zoo.experiments.engine.records import RESULT, cell_folder
+from zoo.fitting.samplers import Sampled, samplers
+
+#: A linear regression whose posterior is known.
+LINEAR = {"widths": (0,), "noise": 1.0}
+QUANTITIES = ["f[0]", "f[1]", "f[2]", "w1[0,0]", "w1[0,1]", "b1[0]", "log_likelihood"]
+
+
+def use(monkeypatch: pytest.MonkeyPatch, change) -> None:
+    """Puts ``change(draws, seed)`` of the exact draws in the place of the exact posterior."""
+
+    def changed(model):
+        def sampler(model, x, y, n, seed):
+            return Sampled(change(samplers(model)["exact"](model, x, y, n, seed).draws, seed))
+
+        return {"exact": sampler}
+
+    monkeypatch.setattr(simulation, "samplers", changed)
+
+
+def scaled(factor: float):
+    def change(draws, seed):
+        return {name: value.mean(0) + factor * (value - value.mean(0)) for name, value in draws.items()}
+
+    return change
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch):
+    """They take longer than the fits; the fixture ``exact`` draws one."""
+    monkeypatch.setattr("zoo.commands.calibrate.plot_ranks", lambda *args: None)
+
+
+@pytest.fixture(scope="module")
+def exact(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("calibrate") / "out"
+    return folder, run(ask(guides=["exact"], simulations=30, **LINEAR), folder)
+
+
+def test_exact_posterior_passes(exact):
+    folder, table = exact
+    assert list(table["quantity"]) == QUANTITIES
+    assert set(table["verdict"]) == {"uniform"}
+    assert set(table["simulations"]) == {30}
+    assert not table["failed"].any()
+    assert files(folder) == {
+        "config.json", "cells", "ranks.csv", "calibration.csv", "calibration.md", "calibration.png",
+    }  # fmt: skip
+    ranks = pd.read_csv(folder / "ranks.csv")
+    assert list(ranks.columns) == ["method", "simulation", "status", *QUANTITIES]
+    assert list(ranks["simulation"]) == list(range(30))
+    assert "**exact** passes: 30 simulations, 7 quantities." in (folder / "calibration.md").read_text()
+
+
+@pytest.mark.parametrize(("factor", "words"), [(0.2, "too narrow"), (6.0, "too wide")])
+def test_wrong_posterior_fails(factor, words, tmp_path, monkeypatch):
+    use(monkeypatch, scaled(factor))
+    table = run(ask(guides=["exact"], simulations=25, **LINEAR), tmp_path / "out")
+    verdicts = table.set_index("quantity")["verdict"]
+    assert verdicts[QUANTITIES[:-1]].str.startswith(words).all()
+    assert f"**exact** fails: {words} in f[0]" in (tmp_path / "out" / "calibration.md").read_text()
+
+
+def test_prior_in_place_of_the_posterior_is_found(tmp_path, monkeypatch):
+    """Its ranks of function and weights are uniform: the likelihood gives it away."""
+
+    def prior(draws, seed):
+        generator = torch.Generator().manual_seed(seed)
+        model = ask(guides=["exact"], **LINEAR).model
+        sd = {"w1": model.in_features**-0.5, "b1": 1.0}
+        return {k: sd[k] * torch.randn(v.shape, generator=generator) for k, v in draws.items()}
+
+    use(monkeypatch, prior)
+    table = run(ask(guides=["exact"], simulations=25, **LINEAR), tmp_path / "out")
+    wrong = table.loc[table["verdict"] != "uniform", "quantity"]
+    assert list(wrong) == ["log_likelihood"]
+
+
+def test_calls_add_up(exact, tmp_path):
+    """Few simulations, then a damaged one, then more: the same bytes as in one call."""
+    few = ask(guides=["exact"], simulations=4, **LINEAR)
+    run(few, tmp_path)
+    damaged = cell_folder(tmp_path, few.cell("exact", 2)) / RESULT
+    damaged.write_text(damaged.read_text()[:40])
+    shutil.rmtree(cell_folder(tmp_path, few.cell("exact", 0)))
+    run(replace(few, simulations=30), tmp_path)
+    for name in ("ranks.csv", "calibration.csv", "calibration.md"):
+        assert (tmp_path / name).read_bytes() == (exact[0] / name).read_bytes()
+
+
+def test_finished_simulations_are_not_computed_again(exact, monkeypatch):
+    use(monkeypatch, lambda draws, seed: pytest.fail("computed again"))
+    table = run(ask(guides=["exact"], simulations=10, **LINEAR), exact[0])
+    pd.testing.assert_frame_equal(table, exact[1])
+
+
+def test_failing_fits_are_counted(tmp_path, monkeypatch):
+    def change(draws, seed):
+        if seed % 3 == 0:
+            raise FailedError("loss is not finite")
+        return draws
+
+    use(monkeypatch, change)
+    table = run(ask(guides=["exact"], simulations=20, **LINEAR), tmp_path)
+    ranks = pd.read_csv(tmp_path / "ranks.csv")
+    failed = ranks["status"] != "ok"
+    assert 0 < failed.sum() < 20
+    assert ranks.loc[failed, QUANTITIES].isna().all(axis=None)
+    assert (table["failed"] == failed.sum()).all()
+    assert (table["simulations"] == 20 - failed.sum()).all()
+    words = f"{failed.sum()} of 20 fits failed and have no rank (failed: loss is not finite)."
+    assert words in (tmp_path / "calibration.md").read_text()
+
+
+def test_interrupted_call_goes_on(exact, tmp_path, monkeypatch):
+    asked, computed = ask(guides=["exact"], simulations=30, **LINEAR), []
+
+    def stop_at_the_third(draws, seed):
+        computed.append(seed)
+        if len(computed) == 3:
+            raise KeyboardInterrupt
+        return draws
+
+    with monkeypatch.context() as patch:
+        use(patch, stop_at_the_third)
+        with pytest.raises(Interrupted, match="keeps 2 of 30 simulations"):
+            run(asked, tmp_path)
+    run(asked, tmp_path)
+    assert (tmp_path / "ranks.csv").read_bytes() == (exact[0] / "ranks.csv").read_bytes()
+
+
+def test_where_every_fit_fails(tmp_path, monkeypatch):
+    use(monkeypatch, lambda draws, seed: {k: v * np.nan for k, v in draws.items()})
+    arguments = "calibrate --widths 0 --noise 1 --guide exact --simulations 2 --out"
+    result = run_zoo(*arguments.split(), tmp_path / "out")
+    assert result.exit_code == 1
+    assert "every fit failed" in result.output
+    table = pd.read_csv(tmp_path / "out" / "calibration.csv")
+    assert table[["method", "simulations", "failed"]].values.tolist() == [["exact", 0, 2]]
+
+
+def test_all_methods_see_the_same_data(tmp_path):
+    calibration = ask("spike-slab-linear", ["exact", "varbvs"], simulations=3)
+    truths = []
+    for name in calibration.methods:
+        cell = calibration.cell(name, 1)
+        x, _ = simulation.inputs(cell.options, cell.base_seed)
+        truths.append(simulation.truth_and_target(calibration.model, x, cell.split_seed)[1])
+    assert torch.equal(*truths)
+    table = run(calibration, tmp_path)
+    assert list(dict.fromkeys(table["method"])) == ["exact", "varbvs"]
+
+
+def test_inputs_have_the_correlation():
+    options = {"rows": 4000, "columns": 3, "correlation": 0.8, "points": 1}
+    x, points = simulation.inputs(options, seed=0)
+    correlations = np.corrcoef(x.numpy().T)[np.triu_indices(3, 1)]
+    assert correlations == pytest.approx(0.8, abs=0.03)
+    assert points.shape == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"guides": ["mean-feld"]}, "unknown guide or sampler 'mean-feld'; nearest: mean-field"),
+        ({"guides": ["spike-slab"]}, "fits spike-slab-bnn in place of bnn: use --model spike-slab-bnn"),
+        ({"guides": ["exact"], "noise": None}, "'exact' does not sample model 'bnn' .* it has: nuts"),
+        ({"guides": ["nuts", "nuts"]}, "named twice"),
+        ({"guides": []}, "name a guide or a sampler"),
+        ({"guides": ["varbvs"]}, "does not apply|use --model"),
+        ({"simulations": 0}, "--simulations must be at least 1"),
+        ({"draws": 0}, "--draws must be at least 1"),
+        ({"columns": 3, "correlation": -0.5}, "--correlation of 3 columns must lie between -0.5 and 1"),
+        ({"correlation": float("nan")}, "--correlation"),
+        ({"task": "multiclass"}, "--task regression or binary, not 'multiclass'"),
+        ({"task": "binary"}, "--noise is for regression"),
+        ({"model": "lenet"}, "does not take rows"),
+        ({"model": "edge"}, "unknown model"),
+        ({"seed": -1}, "--seed"),
+        ({"inclusion": 0.5}, "--inclusion does not apply"),
+    ],
+)
+def test_bad_requests_are_one_line(changes, message):
+    with pytest.raises(UserError, match=message) as error:
+        ask(**{**LINEAR, "guides": ["exact"], **changes})
+    assert "\n" not in str(error.value)
+
+
+def test_folder_of_another_run_is_refused(exact):
+    with pytest.raises(UserError, match="draws is 99 there, 19 here"):
+        run(ask(guides=["exact"], draws=19, **LINEAR), exact[0])
+    assert json.loads((exact[0] / "config.json").read_text())["draws"] == 99
+
+
+def test_command_and_notebook_give_the_same(tmp_path):
+    arguments = "calibrate --widths 0 --noise 1 --guide exact --simulations 5 --seed 3 --out"
+    result = run_zoo(*arguments.split(), tmp_path)
+    assert result.exit_code == 0
+    assert "exact passes: 5 simulations" in result.output.replace("*", "")
+    table = zoo.calibrate(guides="exact", simulations=5, seed=3, widths=0, noise=1.0)
+    pd.testing.assert_frame_equal(table, pd.read_csv(tmp_path / "calibration.csv"))
+
+
+@pytest.mark.slow
+def test_processes_give_the_same(exact, tmp_path):
+    run(ask(guides=["exact"], simulations=8, **LINEAR), tmp_path, jobs=2)
+    together, alone = (pd.read_csv(folder / "ranks.csv") for folder in (tmp_path, exact[0]))
+    pd.testing.assert_frame_equal(together, alone.head(8))
+
+
+@pytest.mark.slow
+def test_nuts_passes(tmp_path):
+    table = run(ask(guides=["nuts"], simulations=60, **LINEAR), tmp_path)
+    assert set(table["verdict"]) == {"uniform"}
+    assert set(table["simulations"]) == {60}
+
+
+@pytest.mark.slow
+def test_mean_field_is_too_narrow_for_correlated_columns(tmp_path):
+    """Its variances are one over the diagonal of the precision: sd ratio ``sqrt(1 - rho^2)`` and the prior's
+    share; the sum of the two weights, which the data determine, is not too narrow.
+    """
+    table = run(
+        ask(guides=["mean-field"], simulations=10, rows=50, steps=300, correlation=0.97, **LINEAR), tmp_path
+    )
+    verdicts = table.set_index("quantity")["verdict"]
+    assert verdicts["w1[0,0]"].startswith("too narrow")
+    assert verdicts["w1[0,1]"].startswith("too narrow")
+    assert verdicts["b1[0]"] == "uniform"

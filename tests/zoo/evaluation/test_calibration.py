@@ -1,0 +1,113 @@
+"""Ranks: uniform where the posterior is right, and named where it is wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from guides.truth.conjugate import conjugate_linear_regression
+from tests.guides.battery import NOISE, assert_share, data
+from zoo.evaluation.calibration import LEVEL, ecdf, ecdf_band, judge, p_value, rank
+
+DRAWS = 99
+
+
+def ranks_of_conjugate(shift: float = 0.0, scale: float = 1.0, simulations: int = 200) -> np.ndarray:
+    """Ranks ``[N]`` of the first coefficient of the battery's linear model under its exact posterior, moved
+    by ``shift`` of its sds and stretched by ``scale``.
+    """
+    rng, x = np.random.default_rng(3), data()[0].double().numpy()
+    ranks = []
+    for i in range(simulations):
+        w = rng.standard_normal(x.shape[1])
+        y = x @ w + NOISE * rng.standard_normal(len(x))
+        exact = conjugate_linear_regression(x, y, prior_scale=1.0, noise_scale=NOISE)
+        mean, sd = exact.mean[0], exact.covariance[0, 0] ** 0.5
+        draws = exact.draws(DRAWS, seed=i)["w"][:, 0]
+        ranks.append(rank(w[0], mean + shift * sd + scale * (draws - mean), rng))
+    return np.array(ranks)
+
+
+@pytest.mark.parametrize(
+    ("shift", "scale", "words"),
+    [
+        (0.0, 1.0, "uniform"),
+        (0.0, 0.5, "too narrow"),
+        (0.0, 2.0, "too wide"),
+        (1.0, 1.0, "shifted right"),
+        (-1.0, 1.0, "shifted left"),
+        (2.0, 0.5, "too narrow, shifted right"),
+    ],
+)
+def test_exact_posterior_is_uniform_and_wrong_ones_are_named(shift, scale, words):
+    verdict = judge(ranks_of_conjugate(shift, scale), DRAWS, quantities=8)
+    assert verdict.words == words
+    if words == "uniform":
+        assert verdict.p > LEVEL
+    assert verdict.spread == pytest.approx(scale, abs=4 * verdict.spread_se)
+    assert verdict.shift == pytest.approx(shift / scale, abs=4 * verdict.shift_se)
+    assert verdict.spread_se < 0.2 * scale
+
+
+def test_point_is_too_narrow():
+    ranks = np.repeat([0, DRAWS], 25)
+    verdict = judge(ranks, DRAWS)
+    assert verdict.words == "too narrow"
+    assert verdict.spread < 0.1
+
+
+def test_width_that_ranks_at_one_end_do_not_show_is_not_named():
+    verdict = judge(np.full(50, DRAWS), DRAWS)
+    assert verdict.words == "shifted left"
+    assert np.isnan(verdict.spread_se)
+
+
+@pytest.mark.parametrize("draws", [19, 99])
+def test_right_posteriors_are_found_guilty_at_the_level(draws):
+    rng = np.random.default_rng(0)
+    values = [p_value(ranks, draws) for ranks in rng.integers(draws + 1, size=(1000, 40))]
+    for level in (0.05, 0.2):
+        hits = torch.as_tensor(np.array(values) < level)[:, None]
+        assert_share(hits, level)
+
+
+@pytest.mark.parametrize("quantities", [1, 8])
+def test_verdict_agrees_with_the_band(quantities):
+    """The band of ArviZ, where the place that is the worst is found another way."""
+    rng = np.random.default_rng(1)
+    places, lower, upper = ecdf_band(60, DRAWS, quantities)
+    agree = []
+    for i in range(200):
+        tilt = rng.beta(1 + i / 200, 1, size=60)
+        ranks = np.floor(tilt * (DRAWS + 1)).astype(int)
+        curve = ecdf(ranks, DRAWS)
+        leaves = ((curve < lower - 1e-9) | (curve > upper + 1e-9)).any()
+        agree.append(leaves == (p_value(ranks, DRAWS) < LEVEL / quantities))
+    assert len(places) == DRAWS
+    assert np.mean(agree) > 0.97
+
+
+def test_rank_counts_draws_below():
+    rng = np.random.default_rng(0)
+    assert rank(0.5, np.array([0.1, 0.9, 0.4, 0.6]), rng) == 2
+    assert rank(-1.0, np.arange(3.0), rng) == 0
+    assert rank(9.0, np.arange(3.0), rng) == 3
+
+
+def test_ties_are_broken_at_random():
+    """A truth with an atom, draws of the same law: every rank as likely as any other."""
+    rng = np.random.default_rng(2)
+
+    def spikes(*shape: int) -> np.ndarray:
+        return np.where(rng.random(shape) < 0.6, 0.0, rng.standard_normal(shape))
+
+    ranks = np.array([rank(float(spikes(1)[0]), spikes(9), rng) for _ in range(4000)])
+    hits = torch.as_tensor(ranks[:, None] == np.arange(10))
+    assert_share(hits, 0.1)
+
+
+@pytest.mark.parametrize("ranks", [[], [100], [-1]])
+def test_numbers_that_are_no_ranks_are_refused(ranks):
+    with pytest.raises(ValueError, match="between 0 and 99"):
+        judge(np.array(ranks), DRAWS)

@@ -1,0 +1,168 @@
+"""A calibration before it is run: what is asked for, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from zoo.commands.options import check_seed
+from zoo.commands.simulation import BOUND_CHANGE, CONVERGED, build, quantity_names
+from zoo.errors import UserError, unknown
+from zoo.experiments.engine.declaration import Cell
+from zoo.fitting.samplers import samplers
+from zoo.models.entries import ModelEntry, to_json
+from zoo.models.options import check_values
+from zoo.registry.queries import GUIDES, applicable, check_options, find_guide, find_model, flag
+
+SAMPLERS = ("exact", "nuts", "gibbs")
+#: Word for every guide and sampler that applies.
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A checked request.
+
+    :ivar methods: names of guides and samplers
+    :ivar simulations: of each
+    :ivar options: all that a simulation hangs on beside model, method, seed and number; JSON-safe
+    """
+
+    entry: ModelEntry
+    methods: tuple[str, ...]
+    simulations: int
+    seed: int
+    options: dict[str, Any]
+
+    @property
+    def model(self) -> Callable:
+        return build(self.entry.name, self.options)
+
+    @property
+    def quantities(self) -> list[str]:
+        return quantity_names(self.model, self.options, self.seed)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """What a simulation may measure."""
+        return (*self.quantities, CONVERGED, BOUND_CHANGE)
+
+    def cell(self, method: str, trial: int) -> Cell:
+        return Cell("calibrate", self.entry.name, method, "default", trial, self.seed, self.options)
+
+    def cells(self) -> list[Cell]:
+        """In the order of work: the first of every method first, so that mistakes show early."""
+        return [self.cell(name, trial) for trial in range(self.simulations) for name in self.methods]
+
+    def config(self) -> dict:
+        """What the output folder belongs to; more methods and simulations add to it."""
+        return {"command": "calibrate", "model": self.entry.name, "seed": self.seed, **self.options}
+
+
+def ask(
+    model: str = "bnn",
+    guides: Sequence[str] = ("mean-field",),
+    *,
+    simulations: int = 100,
+    draws: int = 99,
+    rows: int = 20,
+    columns: int = 2,
+    correlation: float = 0.0,
+    points: int = 3,
+    steps: int = 1000,
+    seed: int = 0,
+    task: str | None = None,
+    noise: float | None = None,
+    widths: Sequence[int] | None = None,
+    activation: str | None = None,
+    inclusion: float | None = None,
+    weight_scale: float | Sequence[float] | None = None,
+    bias_scale: float | Sequence[float] | None = None,
+) -> Calibration:
+    """The request of one call, checked; they are the options of the command.
+
+    :param guides: names of guides and samplers, or ``["all"]``
+    :param simulations: data sets
+    :param draws: of each posterior, among which the truth has a rank
+    :param rows: of a data set; ``columns`` are standard normal, every pair with this ``correlation``
+    :param points: test points of the function
+    :param steps: of the optimiser, a fit
+    :param noise: fixes the noise sd
+    :param widths: hidden units of each layer; ``(0,)`` is no hidden layer
+
+    :raises UserError: for what cannot be done
+    """
+    check_seed(seed)
+    entry = find_model(model)
+    counts = {"simulations": simulations, "draws": draws, "rows": rows, "columns": columns}
+    for name, count in {**counts, "points": points, "steps": steps}.items():
+        if count < 1:
+            raise UserError(f"--{name} must be at least 1, not {count}")
+    least = -1 / (columns - 1) if columns > 1 else -1.0
+    if not least < correlation < 1:
+        raise UserError(f"--correlation of {columns} columns must lie between {least:g} and 1")
+    task = entry.tasks[0] if task is None else task
+    if task not in entry.tasks or task == "multiclass" or entry.traits().inputs != "rows":
+        possible = [name for name in entry.tasks if name != "multiclass"]
+        if entry.traits().inputs != "rows" or not possible:
+            raise UserError(f"model {model!r} does not take rows with a number or a class of two as target")
+        raise UserError(f"model {model!r} is calibrated for --task {' or '.join(possible)}, not {task!r}")
+    given = {"widths": widths, "activation": activation, "noise_scale": noise, "inclusion": inclusion}
+    given |= {"weight_scale": weight_scale, "bias_scale": bias_scale}
+    chosen = _chosen(entry, task, given)
+    design = {"rows": rows, "columns": columns, "correlation": correlation, "points": points}
+    options = {"task": task, "options": to_json(chosen), **design, "draws": draws, "steps": steps}
+    methods = _methods(entry, guides, options)
+    return Calibration(entry, methods, simulations, seed, options)
+
+
+def _chosen(entry: ModelEntry, task: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Options of the model that were given; widths of 0 are no hidden layer."""
+    chosen = {name: value for name, value in given.items() if value is not None}
+    if "noise_scale" in chosen and task != "regression":
+        raise UserError(f"--noise is for regression only, not for {task}")
+    none = list(chosen.get("widths", ())) == [0]
+    check_values({name: value for name, value in chosen.items() if not (none and name == "widths")}, flag)
+    check_options(entry, [], chosen)
+    if "widths" in chosen:
+        chosen["widths"] = () if none else tuple(chosen["widths"])
+    return chosen
+
+
+def _methods(entry: ModelEntry, names: Sequence[str], options: dict[str, Any]) -> tuple[str, ...]:
+    sampled = samplers(build(entry.name, options))
+    if list(names) == [ALL]:
+        return (*sampled, *(name for name in GUIDES if _applies(name, entry, options)))
+    if not names:
+        raise UserError("name a guide or a sampler with --guide, or all")
+    for name in names:
+        if name in SAMPLERS and name not in sampled:
+            having = ", ".join(sampled) or "none"
+            raise UserError(
+                f"{name!r} does not sample model {entry.name!r} with these options; it has: {having}"
+            )
+        if name not in SAMPLERS:
+            if name not in GUIDES:
+                raise unknown("guide or sampler", name, (*SAMPLERS, *GUIDES))
+            _check_guide(name, entry, options)
+    if len(set(names)) < len(names):
+        raise UserError(f"a guide is named twice in --guide {','.join(names)}")
+    return tuple(names)
+
+
+def _applies(name: str, entry: ModelEntry, options: dict[str, Any]) -> bool:
+    with suppress(UserError):
+        _check_guide(name, entry, options)
+        return True
+    return False
+
+
+def _check_guide(name: str, entry: ModelEntry, options: dict[str, Any]) -> None:
+    """:raises UserError: for a guide that does not fit this very model: the truth would be of another"""
+    fitted, _ = applicable(find_guide(name), entry, options["task"], options["options"])
+    if fitted is not entry:
+        raise UserError(
+            f"guide {name!r} fits {fitted.name} in place of {entry.name}: use --model {fitted.name}"
+        )

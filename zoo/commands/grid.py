@@ -1,0 +1,126 @@
+"""Comparisons side by side: of several data sets, splits and seeds, a folder each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from guides.posterior.draws import Posterior
+from zoo.commands.compare import Concluded, conclude, fit_guide
+from zoo.commands.comparison import Comparison
+from zoo.commands.grading import POINT_COLUMNS, Graded, point_values
+from zoo.commands.reference import reference_posterior
+from zoo.errors import Interrupted, UserError
+from zoo.evaluation.repeats import Run
+from zoo.files.output import output_folder
+from zoo.fitting.side_by_side import one_thread, results_of
+
+#: Told how many pieces of work are finished, and how many there are.
+OnPiece = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Place:
+    """One comparison of a grid.
+
+    :ivar dataset: its name in tables and folders
+    :ivar folder: relative to that of the grid
+    """
+
+    dataset: str
+    split: int
+    comparison: Comparison
+    folder: str
+
+
+def check_count(option: str, count: int) -> None:
+    if count < 1:
+        raise UserError(f"--{option} must be at least 1, not {count}")
+
+
+def label(split: int, seed: int) -> str:
+    """The folder of a split and seed."""
+    return f"split-{split}-seed-{seed}"
+
+
+def compute(places: Sequence[Place], folder: Path, jobs: int, on_piece: OnPiece | None = None) -> list[Run]:
+    """Fits what is missing, a reference or a guide a piece, then grades every comparison.
+
+    What is finished stays in the folders of the comparisons however the call ends, and is not computed again.
+    Results do not hang on ``jobs``.
+
+    :param folder: of this call alone, see :func:`zoo.files.output.sole_folder`
+    :raises UserError: before any work, when the folder of a comparison belongs to another one
+    :raises CallEndedError: when a process died
+    :raises Interrupted: at Ctrl-C
+    """
+    for place in places:
+        with output_folder(folder / place.folder, place.comparison.config()):
+            pass
+    work = [(i, place.comparison, name, folder / place.folder) for i, place, name in _pieces(places)]
+    total, done = len(work) + len(places), 0
+    failed: dict[int, dict[str, str]] = {}
+    runs: dict[int, Run] = {}
+    try:
+        with one_thread():
+            for i, name, status in results_of(_fit, work, jobs):
+                done += 1
+                if status != "ok":
+                    failed.setdefault(i, {})[name] = status
+                if on_piece:
+                    on_piece(done, total)
+            gradings = [(i, place, folder, failed.get(i, {})) for i, place in enumerate(places)]
+            for i, run in results_of(_grade, gradings, jobs):
+                done += 1
+                runs[i] = run
+                if on_piece:
+                    on_piece(done, total)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"interrupted after {done} of {total} pieces; {folder} keeps them, and the same command goes on "
+            "from there"
+        ) from None
+    return [runs[i] for i in range(len(places))]
+
+
+def _pieces(places: Sequence[Place]) -> list[tuple[int, Place, str]]:
+    """The references first: they take longest.  ``""`` names a reference."""
+    references = [(i, place, "") for i, place in enumerate(places)]
+    return references + [
+        (i, place, name) for i, place in enumerate(places) for name in place.comparison.guides
+    ]
+
+
+def _fit(i: int, comparison: Comparison, name: str, folder: Path) -> tuple[int, str, str]:
+    """Leaves the file of one result; its status."""
+    if name:
+        return i, name, fit_guide(comparison, name, folder).status
+    reference_posterior(comparison, folder)
+    return i, name, "ok"  # what may be thought of it is read again with it
+
+
+def _grade(i: int, place: Place, folder: Path, failed: Mapping[str, str]) -> tuple[int, Run]:
+    comparison = place.comparison
+    lost = {name: _failure(comparison, name, status) for name, status in failed.items()}
+    concluded = conclude(comparison, folder / place.folder, failed=lost)
+    seconds = {
+        result.method: float(result.posterior.info["cpu_seconds"])
+        for result in concluded.results
+        if "cpu_seconds" in result.posterior.info
+    }
+    points = _points(comparison, concluded)
+    return i, Run(place.dataset, place.split, comparison.seed, concluded.rows, points, seconds)
+
+
+def _failure(comparison: Comparison, name: str, status: str) -> Graded:
+    entry, note = comparison.fitted_model(name)
+    return Graded(name, entry.name, Posterior(comparison.build(entry), {}), {}, note, status)
+
+
+def _points(comparison: Comparison, concluded: Concluded) -> pd.DataFrame:
+    if not concluded.results:
+        return pd.DataFrame(columns=POINT_COLUMNS)
+    return point_values(comparison.problem, concluded.results, concluded.truth)

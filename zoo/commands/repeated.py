@@ -1,0 +1,116 @@
+"""One comparison on several splits and with several seeds: the scoreboard of their means."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from zoo.commands.comparison import Comparison, ask
+from zoo.commands.grid import OnPiece, Place, check_count, compute, label
+from zoo.evaluation.plots import compared, plain, plot_scoreboard
+from zoo.evaluation.repeats import Difference, Run, average, difference_frame, differences, mean_over, student
+from zoo.evaluation.scoreboard import Row, wide_frame, write_scoreboard
+from zoo.evaluation.verdict import CLEAR, verdict
+from zoo.files.output import output_folder, sole_folder
+from zoo.files.tables import write_csv
+from zoo.fitting.side_by_side import number_of_jobs
+
+#: What the standard errors are.
+ERRORS = (
+    "Means over splits and seeds. The error is that over splits, the seeds of a split averaged first; with "
+    "one split that over seeds. Splits share training rows, so that it is a little too small. "
+    "`differences.csv` pairs the methods; a difference is real beyond what Student's t allows at 5 %."
+)
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """Means over all runs, paired differences, and what they say.
+
+    :ivar notes: what the user should know about data and request
+    """
+
+    rows: list[Row]
+    differences: list[Difference]
+    words: list[str]
+    notes: tuple[str, ...]
+
+
+def compare_often(
+    data: str,
+    out: str | Path,
+    *,
+    split: int = 0,
+    seed: int = 0,
+    splits: int = 1,
+    seeds: int = 1,
+    jobs: int = 1,
+    on_piece: OnPiece | None = None,
+    **wishes: object,
+) -> Repeated:
+    """A comparison (:mod:`zoo.commands.compare`) of every split and seed, in ``split-S-seed-K/``, and above
+    them ``scoreboard.csv``, ``.md`` and ``.png`` of the means, ``standard_errors.csv``, ``differences.csv``
+    (every pair of methods, paired; see :mod:`zoo.evaluation.repeats`) and ``config.json``.
+
+    A second call goes on with what is there, also with more splits and seeds.
+
+    :param splits: how many, from ``split`` on; so are ``seeds``
+    :param wishes: of :func:`zoo.commands.comparison.ask`
+    :raises UserError: for what cannot be done, before any work
+    """
+    check_count("splits", splits)
+    check_count("seeds", seeds)
+    jobs = number_of_jobs(jobs)
+    places = [
+        _place(ask(data, split=s, seed=k, **wishes))
+        for s in range(split, split + splits)
+        for k in range(seed, seed + seeds)
+    ]
+    with sole_folder(out), output_folder(out, _config(places)) as folder:
+        runs = compute(places, folder, jobs, on_piece)
+        repeated = summarise(runs, places[0].comparison.notes)
+        _write(repeated, folder, f"{places[0].comparison.entry.name} on {places[0].dataset}")
+    return repeated
+
+
+def _place(comparison: Comparison) -> Place:
+    dataset = comparison.problem.dataset
+    return Place(dataset.name, dataset.split, comparison, label(dataset.split, comparison.seed))
+
+
+def _config(places: Sequence[Place]) -> dict:
+    """What the folder of all belongs to; splits and seeds may be added to it."""
+    config = {**places[0].comparison.config(), "command": "compare --splits --seeds"}
+    grid = {
+        "splits": sorted({place.split for place in places}),
+        "seeds": sorted({place.comparison.seed for place in places}),
+    }
+    left_out = ("split", "seed", "fingerprint", "options")  # of the single comparisons, which hold them
+    return {**{key: value for key, value in config.items() if key not in left_out}, "grid": grid}
+
+
+def summarise(runs: Sequence[Run], notes: tuple[str, ...] = ()) -> Repeated:
+    rows, found = average(runs), differences(runs)
+    units = mean_over({run.place: 0.0 for run in runs}).units
+    words = verdict(rows, found, student(units) if units > 1 else CLEAR)
+    words += [f"{row.method} {row.note.split('; ')[-1]}." for row in rows if "failed in" in row.note]
+    return Repeated(rows, found, words, notes)
+
+
+def _write(repeated: Repeated, folder: Path, title: str) -> None:
+    write_csv(difference_frame(repeated.differences), folder / "differences.csv")
+    if compared(repeated.rows):
+        plot_scoreboard(repeated.rows, folder / "scoreboard.png", title=plain(title))
+    write_scoreboard(repeated.rows, folder, repeated.words, ERRORS)
+
+
+def frame(repeated: Repeated) -> pd.DataFrame:
+    """For notebooks: that of :func:`zoo.compare`, with the differences in ``attrs["differences"]``."""
+    table = wide_frame(repeated.rows)
+    table.attrs["notes"] = list(repeated.notes)
+    table.attrs["verdict"] = repeated.words
+    table.attrs["differences"] = difference_frame(repeated.differences).to_dict("records")
+    return table
