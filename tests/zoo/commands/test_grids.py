@@ -239,10 +239,11 @@ from zoo.errors import UserError
 import zoo.commands.leaderboard as leaderboard
 
 make_tiny(pytest.MonkeyPatch())
+leaderboard.plot_leaderboard = lambda *args: None
 data, out = sys.argv[1].split(","), sys.argv[2]
 
 def work(folder):
-    asked = leaderboard.plan(data, ["varbvs", "spike-slab"], model="spike-slab-linear", splits=2)
+    asked = leaderboard.plan(data, ["varbvs"], model="spike-slab-linear", splits=2)
     leaderboard.run(asked, folder)
 
 def fork(folder):
@@ -256,19 +257,20 @@ def fork(folder):
         os._exit(0)
     return process
 
+work(out + "/whole")  # here: what it imports, the others have
 start = time.monotonic()
-assert os.waitpid(fork(out + "/whole"), 0)[1] == 0
+assert os.waitpid(fork(out + "/again"), 0)[1] == 0
 seconds = time.monotonic() - start
 """
 
 KILLED = """
 killed = 0
-for moment in range(20):
+for moment in range(8):
     process = fork(out + "/killed")
-    time.sleep(random.Random(moment).uniform(0.0, 0.5 * seconds))
+    time.sleep(random.Random(moment).uniform(0.0, 0.4 * seconds))
     os.kill(process, signal.SIGKILL)
     killed += os.WIFSIGNALED(os.waitpid(process, 0)[1])
-assert killed > 10
+assert killed > 3
 assert os.waitpid(fork(out + "/killed"), 0)[1] == 0
 """
 
@@ -282,7 +284,7 @@ assert 0 in ends and set(ends) <= {0, 3}, ends
 @pytest.mark.slow
 @pytest.mark.parametrize(("code", "folder"), [(KILLED, "killed"), (AT_ONCE, "many")])
 def test_kills_and_company_change_nothing(code, folder, tables, tmp_path):
-    """Killed with -9 at twenty moments; three at once on one folder."""
+    """Killed with -9 at eight moments; three at once on one folder."""
     done = fresh_process(FORKED + code, str(tables[0]), tmp_path)
     assert done.returncode == 0, done.stderr
     assert set(done.stdout.splitlines()) <= {
