@@ -143,21 +143,28 @@ def test_data_sets_splits_and_seeds_may_be_added(tables):
     assert differences(small.config(), plan([str(tables[0])], **plain, budget="full").config())
 
 
-def test_a_fit_that_diverges_is_a_row_and_is_not_tried_twice(tables, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (FailedError("the loss is nan"), "the loss is nan"),
+        pytest.param(KeyError("w"), "KeyError", marks=pytest.mark.slow),
+    ],
+)
+def test_a_fit_that_fails_is_a_row_and_is_not_tried_twice(error, why, tables, tmp_path, monkeypatch):
     tried = []
 
     def diverge(*args, **kwargs):
         tried.append(1)
-        raise FailedError("the loss is nan")
+        raise error
 
     monkeypatch.setattr(Variational, "fit", diverge)
     out, guides = tmp_path / "out", ["varbvs", "spike-slab"]
     board = zoo.leaderboard(tables[0], guides=guides, model="spike-slab-linear", out=out)
     assert board.loc["spike-slab", ["runs", "failed"]].tolist() == [1, 1]
-    assert board.loc["spike-slab", "status"] == "failed: the loss is nan"
+    assert board.loc["spike-slab", "status"].startswith(f"failed: {why}")
     assert board.loc["varbvs", "rank"] == 1
     assert len(tried) == 1
-    assert "spike-slab: 1 of 1, failed: the loss is nan" in (out / "leaderboard.md").read_text()
+    assert f"spike-slab: 1 of 1, failed: {why}" in (out / "leaderboard.md").read_text()
 
 
 def test_bad_input_is_a_line_and_leaves_nothing(tables, tmp_path):
