@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from data_loaders.errors import short_reason
 from guides.posterior.draws import Posterior
 from zoo.commands.compare import Concluded, conclude, fit_guide
 from zoo.commands.comparison import Comparison
@@ -95,11 +96,16 @@ def _pieces(places: Sequence[Place]) -> list[tuple[int, Place, str]]:
 
 
 def _fit(i: int, comparison: Comparison, name: str, folder: Path) -> tuple[int, str, str]:
-    """Leaves the file of one result; its status."""
-    if name:
+    """Leaves the file of one result; its status.  What a guide raises is a failure of that guide alone."""
+    if not name:
+        reference_posterior(comparison, folder)
+        return i, name, "ok"  # what may be thought of it is read again with it
+    try:
         return i, name, fit_guide(comparison, name, folder).status
-    reference_posterior(comparison, folder)
-    return i, name, "ok"  # what may be thought of it is read again with it
+    except (UserError, OSError):
+        raise
+    except Exception as error:
+        return i, name, f"failed: {short_reason(error)}"
 
 
 def _grade(i: int, place: Place, folder: Path, failed: Mapping[str, str]) -> tuple[int, Run]:

@@ -1,0 +1,124 @@
+"""Ranks and sentences from runs that are made up, so that what they must say is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from zoo.evaluation.estimates import Estimate
+from zoo.evaluation.leaderboard import COLUMNS, Refusal, leaderboard_frame, page, standings, when, words
+from zoo.evaluation.leaderboard_plot import plot_leaderboard
+from zoo.evaluation.repeats import Run
+from zoo.evaluation.scoreboard import Row
+
+NOTES = {"near": "", "far": "", "cheap": "", "other": "another posterior"}
+#: W1, sd ratio, log likelihood beside the truth's, CPU seconds.
+FIGURES = {
+    "near": (0.2, 0.9, 0.0, 9.0),
+    "far": (2.0, 0.3, -0.5, 8.0),
+    "cheap": (0.6, 1.1, -0.1, 0.1),
+    "other": (0.1, 0.8, 0.2, 20.0),
+}
+
+
+def one_run(dataset: str, *, scale: float = 1.0, without: str = "", noise: float = 0.01) -> Run:
+    rng = np.random.default_rng(len(dataset))
+    rows, lines = [Row("nuts", "bnn")], []
+    for name, (w1, ratio, predicted, _) in FIGURES.items():
+        if name == without:
+            rows.append(Row(name, "bnn", "failed: the loss is nan"))
+            continue
+        figures = {
+            "ref_w1": scale * w1,
+            "ref_sd_ratio": ratio,
+            "ref_mean_error": w1,
+            "ref_log_likelihood": predicted,
+        }
+        rows.append(Row.from_figures(name, "bnn", {key: Estimate(v, 0.01) for key, v in figures.items()}))
+        points = zip(
+            scale * w1 + noise * rng.normal(size=30), predicted + noise * rng.normal(size=30), strict=True
+        )
+        lines += [(name, i, *pair) for i, pair in enumerate(points)]
+    table = pd.DataFrame(lines, columns=["method", "row", "ref_w1", "log_likelihood"])
+    return Run(dataset, 0, 0, rows, table, {name: figures[3] for name, figures in FIGURES.items()})
+
+
+@pytest.fixture
+def runs():
+    return [one_run("a"), one_run("bb", scale=3.0)]
+
+
+def test_ranks_seconds_and_figures(runs):
+    table = leaderboard_frame(standings(runs, NOTES), [])
+    assert tuple(table.columns) == COLUMNS
+    assert table["guide"].tolist() == ["other", "near", "cheap", "far"]  # no reference among them
+    assert table["rank"].tolist() == [1, 2, 3, 4]
+    assert table["ref_w1"].tolist() == pytest.approx([0.2, 0.4, 1.2, 4.0])
+    assert table["ref_w1_se"].tolist() == pytest.approx([0.1, 0.2, 0.6, 2.0])  # over the two data sets
+    assert table["cpu_seconds"].tolist() == [20.0, 9.0, 0.1, 8.0]
+    assert table["datasets"].tolist() == [2] * 4
+
+
+def test_which_guide_when(runs):
+    answers = dict(when(standings(runs, NOTES), runs))
+    assert answers["nearest to the posterior"] == "other† (W1 0.20 ± 0.10)"
+    assert answers["nearest, of those without †"] == "near (W1 0.40 ± 0.20)"
+    assert answers["best predictions"].startswith("other† (vs truth 0.2")
+    (safe,) = (answer for title, answer in answers.items() if title.startswith("an uncertainty"))
+    assert safe == "other†, near, cheap"
+    (frontier,) = (answer for title, answer in answers.items() if title.startswith("little time"))
+    assert frontier == "cheap (0.1 CPU s, W1 1.2), near (9 CPU s, W1 0.4), other† (20 CPU s, W1 0.2)"
+
+
+def test_answers_follow_the_figures(runs, monkeypatch):
+    """Nothing is said of a guide by its name."""
+    monkeypatch.setitem(FIGURES, "far", (0.01, 1.0, 1.0, 0.01))
+    changed = [one_run("a"), one_run("bb", scale=3.0)]
+    for _, answer in when(standings(changed, NOTES), changed)[:3]:
+        assert answer.startswith("far (")
+
+
+def test_a_guide_that_fails_somewhere_is_no_answer():
+    runs = [one_run("a"), one_run("bb", without="near")]
+    found = standings(runs, NOTES)
+    assert all("near" not in answer for _, answer in when(found, runs))
+    line = leaderboard_frame(found, []).set_index("guide").loc["near"]
+    assert (line["status"], line["runs"], line["failed"], line["datasets"]) == ("ok", 2, 1, 1)
+
+
+def test_what_is_not_told_apart_is_said_so(monkeypatch):
+    monkeypatch.setitem(FIGURES, "other", (0.21, 0.8, 0.2, 20.0))
+    clear, noisy = ([one_run(name, noise=noise) for name in ("a", "bb")] for noise in (1e-4, 1.0))
+    assert dict(when(standings(clear, NOTES), clear))["nearest to the posterior"] == "near (W1 0.2)"
+    answer = dict(when(standings(noisy, NOTES), noisy))["nearest to the posterior"]
+    assert answer.startswith("near (W1 0.2); not told apart from it: other†")
+    assert words(standings(clear, NOTES), clear)[0].endswith(
+        ": near 1; then other† 2; then cheap 3; then far 4."
+    )
+    assert words(standings(clear, NOTES), clear)[1] == "a: nearest is near (W1 0.200 ± 0.010)."
+
+
+def test_a_reference_that_fails_ranks_nothing(runs):
+    lost = Run("c", 0, 0, [Row("nuts", "bnn", "failed: R-hat 1.2"), Row("near", "bnn")], runs[0].points, {})
+    found = standings([*runs, lost], NOTES)
+    assert {standing.guide: len(standing.ranks) for standing in found} == dict.fromkeys(NOTES, 2)
+    assert words(found, [*runs, lost])[-1] == (
+        "c, split 0, seed 0: nuts failed: R-hat 1.2; no guide is ranked there."
+    )
+    only = standings([lost], NOTES)
+    assert words(only, [lost]) == [words(found, [*runs, lost])[-1]]
+    assert when(only, [lost]) == []
+
+
+def test_the_page_and_the_refused(runs, tmp_path):
+    refusals = [Refusal("pbp", name, "it is for others") for name in ("a", "bb")]
+    found = standings(runs, NOTES)
+    text = page(found, runs, refusals, "zoo leaderboard ...", "quick")
+    assert "- pbp (a, bb): it is for others" in text
+    assert "- other: another posterior" in text
+    assert "| other† | 1 | 0.20 ± 0.10 |" in text
+    last = leaderboard_frame(found, refusals).iloc[-1]
+    assert (last["guide"], last["status"]) == ("pbp", "refused: it is for others")
+    plot_leaderboard(found, tmp_path / "board.png")
+    assert (tmp_path / "board.png").read_bytes().startswith(b"\x89PNG")

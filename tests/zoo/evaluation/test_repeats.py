@@ -1,0 +1,160 @@
+"""Means over splits and seeds, and paired differences, against numbers worked out by hand or by SciPy."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy import stats
+
+from zoo.evaluation.distances import compare_functions, pointwise_w1
+from zoo.evaluation.estimates import Estimate
+from zoo.evaluation.repeats import (
+    Mean,
+    Run,
+    average,
+    difference_frame,
+    differences,
+    mean_of,
+    mean_over,
+    over_these,
+    paired,
+)
+from zoo.evaluation.scoreboard import Row
+from zoo.evaluation.verdict import verdict
+
+
+def run(w1: dict[str, float], dataset="d", split=0, seed=0, points=None, **failed) -> Run:
+    rows = [Row.from_figures(name, "m", {"ref_w1": Estimate(value, 0.01)}) for name, value in w1.items()]
+    rows += [Row(name, "m", f"failed: {why}") for name, why in failed.items()]
+    columns = ["method", "row", "ref_w1", "log_likelihood"]
+    return Run(dataset, split, seed, rows, pd.DataFrame(points or [], columns=columns), {})
+
+
+def hard_and_easy(gap: float, sd: float, seed: int = 0) -> list[tuple]:
+    """Two methods on twenty rows that differ a hundred times as much as the methods do."""
+    rng = np.random.default_rng(seed)
+    common, apart = 100 * gap * rng.normal(size=20), rng.normal(gap, sd, size=20)
+    lines = [("a", i, value, 0.0) for i, value in enumerate(common)]
+    return lines + [("b", i, value, 0.0) for i, value in enumerate(common + apart)]
+
+
+def test_seeds_of_a_split_are_averaged_before_splits_are_compared():
+    """Four runs on two splits are two units: as many seeds as you like make no error smaller."""
+    values = {("d", 0, 0): 1.0, ("d", 0, 1): 3.0, ("d", 1, 0): 5.0, ("d", 1, 1): 7.0}
+    mean = mean_over(values)
+    assert (mean.value, mean.units, mean.over) == (4.0, 2, "split")
+    assert mean.se == pytest.approx(np.std([2.0, 6.0], ddof=1) / math.sqrt(2))
+    again = mean_over({(d, split, 2 * seed + k): v for (d, split, seed), v in values.items() for k in (0, 1)})
+    assert again == mean
+
+
+def test_units_are_the_outermost_that_differ():
+    assert mean_over({("d", 0, k): float(k) for k in range(3)}).over == "seed"
+    two = mean_over({("d", 0, 0): 1.0, ("d", 1, 0): 3.0, ("e", 0, 0): 4.0})
+    assert (two.value, two.units, two.over) == (3.0, 2, "dataset")  # not the mean of all three
+    assert mean_over({("d", 0, 0): 1.0}) == Mean(1.0, None, 1, "")
+
+
+def test_a_difference_is_real_where_the_paired_t_test_says_so():
+    rng = np.random.default_rng(1)
+    verdicts = set()
+    for shift in np.linspace(0, 1, 21):
+        values = rng.normal(shift, 1.0, size=12)
+        mean = mean_of(values.tolist(), "row")
+        assert mean.real == (stats.ttest_1samp(values, 0.0).pvalue < 0.05)
+        verdicts.add(mean.real)
+    assert verdicts == {True, False}
+
+
+def test_equal_methods_are_called_different_one_time_in_twenty():
+    rng = np.random.default_rng(2)
+    share = np.mean([mean_of(rng.normal(size=3).tolist(), "split").real for _ in range(2000)])
+    assert 0.035 < share < 0.065  # two standard errors in place of Student's t: 0.18
+
+
+def test_rows_of_one_run_are_paired():
+    """The difference is a hundredth of what the rows differ by, and is found; unpaired it would be lost."""
+    lines = hard_and_easy(gap=0.1, sd=0.05)
+    one = run({"a": 1.0, "b": 1.1}, points=lines)
+    mean = paired([one], "b", "a", "ref_w1")
+    table = pd.DataFrame(lines, columns=["method", "row", "ref_w1", "_"]).pivot(index="row", columns="method")
+    a, b = table["ref_w1"]["a"], table["ref_w1"]["b"]
+    assert mean.real
+    assert (mean.units, mean.over) == (20, "row")
+    assert mean.value / mean.se == pytest.approx(stats.ttest_rel(b, a).statistic)
+    assert stats.ttest_ind(b, a).pvalue > 0.5
+
+
+def test_runs_are_paired_too():
+    """Splits differ by much, the methods by little on each."""
+    runs = [run({"a": w1, "b": w1 + gap}, split=k) for k, (w1, gap) in enumerate(zip(
+        (1.0, 3.0, 9.0, 4.0), (0.10, 0.11, 0.09, 0.10), strict=True))]  # fmt: skip
+    rows = average(runs)
+    assert rows[0].standard_errors["ref_w1"] > 1
+    (difference,) = differences(runs)
+    assert difference.mean.real
+    assert difference.mean.value == pytest.approx(-0.1)
+    words = verdict(rows, [difference], 3.18)
+    assert "a (W1 4.2 ± 1.7), then b (4.3 ± 1.7)" in words[0]
+    assert "not told apart" in verdict(rows, [], 3.18)[0]
+
+
+def test_only_runs_with_both_count():
+    runs = [
+        run({"a": 1.0, "b": 2.0}),
+        run({"a": 5.0}, split=1, b="the loss is nan"),
+        run({"a": 1.0, "b": 2.5}, split=2),
+    ]
+    mean = paired(runs, "a", "b", "ref_w1")
+    assert (mean.value, mean.units) == (-1.25, 2)
+    a, b = average(runs)
+    assert a.ref_w1 == pytest.approx(7 / 3)
+    assert (b.ref_w1, b.status) == (2.25, "ok")
+    assert b.note == "failed in 1 of 3 runs, the first time: failed: the loss is nan"
+
+
+def test_what_fails_everywhere_is_a_failed_row_and_one_run_is_itself():
+    runs = [run({"a": 1.0}, split=k, b="the loss is nan") for k in range(2)]
+    assert average(runs)[1].status == "failed: the loss is nan"
+    assert average(runs[:1]) == list(runs[0].rows)
+    assert paired(runs, "a", "b", "ref_w1") is None
+
+
+def test_over_these_data_sets_errors_within_them_count():
+    parts = [Mean(1.0, 0.3, 10, "row"), Mean(3.0, 0.4, 20, "row")]
+    assert over_these(parts) == Mean(2.0, pytest.approx(0.25), 29, "row")
+    assert over_these([*parts, Mean(1.0, None, 1, "")]) is None
+    assert over_these([]) is None
+
+
+def test_an_infinite_figure_is_no_error():
+    assert mean_of([1.0, math.inf], "split") == Mean(math.inf, None, 2, "split")
+
+
+def test_table_of_differences():
+    table = difference_frame(differences([run({"a": 1.0, "b": 1.1}, points=hard_and_easy(0.1, 0.05))]))
+    line = table.set_index("figure").loc["ref_w1"]
+    assert (line["first"], line["second"], line["units"], line["over"], line["real"]) == (
+        "a",
+        "b",
+        20,
+        "row",
+        True,
+    )
+    assert line["difference"] < 0
+
+
+@pytest.mark.parametrize("classes", [(), (3,)])
+def test_points_average_to_the_distance(classes):
+    torch.manual_seed(0)
+    reference, draws = torch.randn(2, 30, 5, *classes), 1 + 2 * torch.randn(40, 5, *classes)
+    if not classes:
+        reference[:, :, 3] = 1.0  # the reference does not vary there
+    values = pointwise_w1(reference, draws)
+    assert values.shape == (5,)
+    assert values.isnan().tolist() == [False, False, False, not classes, False]
+    assert values.nanmean().item() == pytest.approx(compare_functions(reference, draws).ref_w1.value)
