@@ -4,16 +4,14 @@ tests.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-
 from data_loaders.entries import Entry
 from data_loaders.entries_images import IMAGE_SETS
 from data_loaders.entries_split import SPLIT_SETS
 from data_loaders.entries_whole import WHOLE_SETS
 from data_loaders.errors import DataError, nearest
+from data_loaders.registered import Catalogue
 
-ENTRIES: Mapping[str, Entry] = MappingProxyType({e.name: e for e in (*SPLIT_SETS, *IMAGE_SETS, *WHOLE_SETS)})
+ENTRIES = Catalogue("datasets", Entry, {e.name: e for e in (*SPLIT_SETS, *IMAGE_SETS, *WHOLE_SETS)})
 
 
 def entry(name: str) -> Entry:

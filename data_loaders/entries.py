@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from data_loaders.records import Task
+from data_loaders.records import Task, Whole
 
 _SPLIT = ("standard", "80/20", "whole")
 _WHOLE = ("standard", "whole")
@@ -21,6 +22,8 @@ class Entry:
     with `official` that the set comes with a split of its own. `image_shape` is (height, width) of images;
     inputs that are `prescaled` are not standardised.
     The family "images" differs: `file` is a pattern and `addresses` are folders, each with all the files.
+    A set that another package registers (:mod:`data_loaders.registered`) has a function `read` that gives all
+    its rows, in raw units; `family` is then any text.
     """
 
     name: str
@@ -43,6 +46,7 @@ class Entry:
     oddities: tuple[str, ...] = ()
     image_shape: tuple[int, int] | None = None
     prescaled: bool = False
+    read: Callable[[], Whole] | None = None
 
     @property
     def protocols(self) -> tuple[str, ...]:

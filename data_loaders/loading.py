@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from data_loaders import bundled, posteriordb, random_graphs, shipped, toy
 from data_loaders.catalogue import ENTRIES, entry
 from data_loaders.entries import Entry
+from data_loaders.errors import DataError, short_reason
 from data_loaders.files import read_arrays
 from data_loaders.images import fetch_images, load_images
 from data_loaders.oddities import copied_rows
@@ -52,9 +54,13 @@ def fetch(name: str) -> Path:
 
     That is the file in the folder ZOO_DATA, or the set's folder in the cache (downloaded when needed), the
     data folder of scikit-learn for sets that ship with it, the file of a set that ships with this package, or
-    the module that generates a generated set. Raises DataError as `load` does.
+    the module that generates a generated set or reads that of another package. Raises DataError as `load`
+    does.
     """
     known = entry(name)
+    if known.read is not None:
+        _of_package(known)
+        return Path(inspect.getfile(known.read))
     if known.family == "bundled":
         bundled.assemble(known)
         return bundled.folder()
@@ -110,6 +116,8 @@ def load(name: str, split: int = 0, *, protocol: str = "standard") -> Dataset:
 
 
 def _read(known: Entry) -> Whole:
+    if known.read is not None:
+        return _of_package(known)
     if known.family == "bundled":
         return bundled.assemble(known)
     if known.family == "shipped":
@@ -122,6 +130,20 @@ def _read(known: Entry) -> Whole:
     if known.family == "posteriordb":
         return posteriordb.assemble(known.name, known.target, arrays)
     return _table(known, arrays)
+
+
+def _of_package(known: Entry) -> Whole:
+    """A set that another package registers and reads."""
+    try:
+        whole = known.read()
+    except DataError:
+        raise
+    except Exception as error:  # whatever that package does
+        raise DataError(f"{known.name}: its package cannot read it ({short_reason(error)})") from error
+    shapes, expected = (whole.x.shape, whole.y.shape), ((known.rows, known.features), (known.rows,))
+    if shapes != expected:
+        raise DataError(f"{known.name}: its package gave arrays of shapes {shapes}, and says {expected}")
+    return whole
 
 
 def _table(known: Entry, arrays: Arrays) -> Whole:

@@ -104,12 +104,25 @@ INTERFACE = {
             "guides.core.sites",
         ],
     ),
+    "testing": (
+        "Testing a guide",
+        [
+            "guides.testing",
+            "guides.testing.checks",
+            "guides.testing.problems",
+            "guides.testing.yardsticks",
+            "guides.testing.noise",
+            "guides.testing.running",
+        ],
+    ),
     "data_loaders": (
         "Data",
         [
             "data_loaders",
             "data_loaders.loading",
             "data_loaders.records",
+            "data_loaders.entries",
+            "data_loaders.registered",
             "data_loaders.tables",
             "data_loaders.densities",
             "data_loaders.standardise",
@@ -144,6 +157,8 @@ INTERFACE = {
             "zoo.evaluation.distances",
             "zoo.evaluation.pareto",
             "zoo.evaluation.graphs",
+            "zoo.models.entries",
+            "zoo.registry.entries",
             "zoo.registry.queries",
             "zoo.experiments.engine.declaration",
             "zoo.experiments.engine.request",
@@ -252,7 +267,7 @@ def _interface(title: str, modules: Iterable[str]) -> str:
 
 
 #: Modules that only name what others define: their text without their members.
-FACES = ("guides.truth", "guides.posterior", "data_loaders", "zoo.models")
+FACES = ("guides.truth", "guides.posterior", "guides.testing", "data_loaders", "zoo.models")
 
 
 def _tutorial(path: Path) -> str:

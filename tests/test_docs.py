@@ -63,7 +63,7 @@ def test_examples_run():
     """As a reader would type them, one after the other; ``test_notebook.py`` has the first, a comparison."""
     pyro.set_rng_seed(0)
     names: dict = {}
-    comparison, own_model, faster, module = examples("quickstart") + examples("howto")
+    comparison, own_model, faster, module, tested, entry = examples("quickstart") + examples("howto")
     assert "zoo.compare(" in comparison
     exec(own_model, names)  # noqa: S102
     inclusion = names["guide"].inclusion_probabilities()["w"]
@@ -74,6 +74,10 @@ def test_examples_run():
     exec(module, names)  # noqa: S102
     names["guide"].setup(names["x"], names["y"])
     assert names["guide"].inclusion_probabilities()["0.weight"].shape == (20, 10)
+    exec(tested, names)  # noqa: S102
+    names["test_my_guide"]()
+    exec(entry, names)  # noqa: S102
+    assert names["NARROW"].name == "narrow"
 
 
 def examples(page: str) -> list[str]:

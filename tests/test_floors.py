@@ -31,6 +31,7 @@ MAY_IMPORT = {
     "guides.flows": {"guides.core"},
     "guides.posterior": {"guides.core"},
     **dict.fromkeys(METHODS, GROUND),
+    "guides.testing": {*GROUND, *METHODS},
     "zoo.models": BASE,
     "zoo.files": BASE,
     "zoo.evaluation": {*BASE, "zoo.files"},

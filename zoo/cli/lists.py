@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from zoo.papers import PAPERS, Paper, find_paper
 
@@ -45,6 +45,13 @@ def shortened(text: str, size: int) -> str:
     return text[: size - len(" ...") + 1].rsplit(" ", 1)[0].rstrip(",;:(") + " ..."
 
 
+def print_packages(packages: Mapping[str, str]) -> None:
+    """Of names, which are from which other package; nothing where all are ours."""
+    for package in dict.fromkeys(filter(None, packages.values())):
+        names = [name for name, found in packages.items() if found == package]
+        print(textwrap.fill(f"registered by {package}: {', '.join(names)}", width(), break_on_hyphens=False))
+
+
 def list_columns(path: str, options: TableOptions) -> None:
     """What every column of a CSV file is taken for.
 
@@ -71,26 +78,26 @@ def list_models_and_guides(key: str | None = None) -> None:
     from zoo.models.growth_models import GROWTH_MODELS
     from zoo.registry.queries import GUIDES, MODELS, kinds_of_weights
 
-    keys = {paper.key for paper in papers}
+    def listed(catalogue: Mapping[str, Any]) -> list[Any]:
+        return [entry for entry in catalogue.values() if key in (None, entry.paper)]
+
     title = "Papers" if key is None else "Paper (zoo show NAME tells everything about a name below)"
     print_lines(title, [(paper.key, paper.title) for paper in papers])
     print_lines(
         "Models: truth to grade against, what it is",
-        [
-            (m.name, m.paper, ", ".join(m.references) or "-", m.summary)
-            for m in MODELS.values()
-            if m.paper in keys
-        ],
+        [(m.name, m.paper, ", ".join(m.references) or "-", m.summary) for m in listed(MODELS)],
     )
-    unsupervised = [*DENSITY_MODELS.values(), *GROWTH_MODELS.values()]
+    unsupervised = [*listed(DENSITY_MODELS), *listed(GROWTH_MODELS)]
     print_lines(
         "Densities of tables without a target, models of graphs (zoo fit FILE --model NAME)",
-        [(m.name, m.paper, m.summary) for m in unsupervised if m.paper in keys],
+        [(m.name, m.paper, m.summary) for m in unsupervised],
     )
     print_lines(
         "Guides: weights that it is for, what it is",
-        [(g.name, g.paper, kinds_of_weights(g), g.summary) for g in GUIDES.values() if g.paper in keys],
+        [(g.name, g.paper, kinds_of_weights(g), g.summary) for g in listed(GUIDES)],
     )
+    print_packages({entry.name: MODELS.package(entry.name) for entry in listed(MODELS)})
+    print_packages({entry.name: GUIDES.package(entry.name) for entry in listed(GUIDES)})
     if key is None:
         print("zoo show NAME tells everything about one of them; zoo list --paper KEY, about one family")
     else:
@@ -107,12 +114,13 @@ def _list_experiments(paper: Paper) -> None:
 
 def list_experiments() -> None:
     """All experiments."""
-    from zoo.experiments.engine.catalogue import experiments
+    from zoo.experiments.engine.catalogue import OTHERS, experiments
 
     print_lines(
         "Experiments: cost of the full budget, what it is",
         [(e.name, _short(e.full.cost), e.summary) for e in experiments().values()],
     )
+    print_packages({name: OTHERS.package(name) for name in experiments()})
     print("zoo show NAME tells everything about one of them: where published, its axes, budgets, numbers")
 
 
@@ -124,6 +132,7 @@ def _short(cost: str) -> str:
 def list_data() -> None:
     """All data sets, and the tables without a target."""
     from data_loaders import describe, list_datasets
+    from data_loaders.catalogue import ENTRIES
     from data_loaders.densities import DENSITIES
 
     heading = ("name", "task", "rows", "columns", "splits", "from")
@@ -132,6 +141,7 @@ def list_data() -> None:
         source = "at hand" if d.file is None else "download" if d.downloadable else "ZOO_DATA"
         rows.append((d.name, d.task, d.rows, d.features, d.splits, source))
     print_lines("Data sets", [heading, *rows])
+    print_packages({name: ENTRIES.package(name) for name in list_datasets()})
     names = f"Tables without a target (zoo fit NAME --model maf): {', '.join(DENSITIES)}"
     print(textwrap.fill(names, width(), break_on_hyphens=False))
     print("at hand: needs no network; ZOO_DATA: a folder that this variable names must hold the file")

@@ -123,11 +123,13 @@ def tell_paper(name: str) -> Text:
 def tell_data_set(name: str) -> Text:
     """:raises DataError: naming the nearest data sets"""
     from data_loaders import describe
+    from data_loaders.catalogue import ENTRIES
 
     d, experimental = describe(name), IN_EXPERIMENTS.get(name, name)
     source = "" if d.file is None or d.downloadable else " (read from the folder that ZOO_DATA names)"
     return [
         ("data set", d.name),
+        ("package", ENTRIES.package(name)),
         ("is", f"{d.task}, {d.rows} rows, {d.features} features, target {d.target}"),
         ("splits", f"{d.splits} ({', '.join(d.protocols)})"),
         ("source", d.source + source),
@@ -160,12 +162,17 @@ def tell_table(name: str) -> Text:
 
 def tell_experiment(name: str) -> Text:
     """:raises UserError: naming the nearest experiments"""
-    from zoo.experiments.engine.catalogue import find_experiment
+    from zoo.experiments.engine.catalogue import OTHERS, find_experiment
     from zoo.experiments.engine.declaration import AXES
     from zoo.experiments.engine.request import WORDS
 
     experiment = find_experiment(name)
-    card = [("experiment", name), ("is", experiment.summary), ("published", str(experiment.source))]
+    card = [
+        ("experiment", name),
+        ("package", OTHERS.package(name)),
+        ("is", experiment.summary),
+        ("published", str(experiment.source)),
+    ]
     for axis in AXES:
         names = experiment.axis(axis)
         if tuple(names) != ("default",):
@@ -184,7 +191,7 @@ def tell_experiment(name: str) -> Text:
 
 def tell_model(name: str) -> Text:
     """:raises UserError: naming the nearest models"""
-    from zoo.registry.queries import GUIDES, find_model, flag, limits
+    from zoo.registry.queries import GUIDES, MODELS, find_model, flag, limits
 
     model = find_model(name)
     traits = model.traits()
@@ -193,6 +200,7 @@ def tell_model(name: str) -> Text:
     options = ", ".join(f"{flag(option)} {_plain(value)}" for option, value in model.options.items())
     return [
         ("model", name),
+        ("package", MODELS.package(name)),
         ("is", model.summary),
         ("paper", _cited(model.paper, model.citation)),
         ("law", model.card.law),
@@ -244,12 +252,13 @@ def tell_growth(name: str) -> Text:
 
 def tell_guide(name: str) -> Text:
     """:raises UserError: naming the nearest guides"""
-    from zoo.registry.queries import MODELS, find_guide, where
+    from zoo.registry.queries import GUIDES, MODELS, find_guide, where
 
     guide = find_guide(name)
     called = {name, name.removesuffix("-1-epoch"), *guide.called}
     return [
         ("guide", name),
+        ("package", GUIDES.package(name)),
         ("is", guide.summary),
         ("paper", _cited(guide.paper, guide.citation)),
         ("came with", guide.model),
@@ -267,6 +276,8 @@ def tell_guide(name: str) -> Text:
 
 def _cited(paper: str, citation: str) -> str:
     """A citation of its own beside the family that it came with, or the family's."""
+    if paper not in PAPERS:  # of another package
+        return f"{paper}: {citation}" if citation else paper
     return f"{citation} (here with {paper})" if citation else f"{paper}: {PAPERS[paper].citation}"
 
 

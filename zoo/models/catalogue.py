@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from data_loaders.registered import Catalogue
 from zoo.errors import UserError, unknown
 from zoo.models import entries_graphs, entries_lbbnn, entries_sspbp
 from zoo.models.densities import DENSITY_MODELS
@@ -13,9 +14,15 @@ from zoo.models.options import check_values
 from zoo.models.own_files import is_own, own_entry
 from zoo.papers import find_paper
 
-MODELS: dict[str, ModelEntry] = {
-    entry.name: entry for module in (entries_lbbnn, entries_sspbp, entries_graphs) for entry in module.ENTRIES
-}
+MODELS = Catalogue(
+    "models",
+    ModelEntry,
+    {
+        entry.name: entry
+        for module in (entries_lbbnn, entries_sspbp, entries_graphs)
+        for entry in module.ENTRIES
+    },
+)
 
 
 def find_model(name: str) -> ModelEntry:

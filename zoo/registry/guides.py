@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from data_loaders.registered import Catalogue
 from zoo.registry import guides_lbbnn, guides_npl, guides_sip, guides_sspbp
 from zoo.registry.entries import GuideEntry
 
-GUIDES: dict[str, GuideEntry] = {
-    entry.name: entry
-    for module in (guides_lbbnn, guides_sspbp, guides_npl, guides_sip)
-    for entry in module.ENTRIES
-}
+GUIDES = Catalogue(
+    "guides",
+    GuideEntry,
+    {
+        entry.name: entry
+        for module in (guides_lbbnn, guides_sspbp, guides_npl, guides_sip)
+        for entry in module.ENTRIES
+    },
+)

@@ -8,7 +8,7 @@ from pyro import distributions as dist
 from scipy import integrate
 
 from guides import SpikeSlab
-from tests.guides.battery import assert_mean, assert_share, assert_variance
+from guides.testing import assert_mean, assert_share, assert_variance
 
 LAWS = [(0.3, 0.0, 1.0), (0.7, -0.8, 0.5), (0.05, 2.0, 1.5)]
 each_law = pytest.mark.parametrize("law", LAWS)

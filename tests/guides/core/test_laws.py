@@ -7,7 +7,7 @@ from torch.distributions import kl_divergence
 
 from guides import SpikeSlab
 from guides.core.laws import ClosedFormPrior
-from tests.guides.battery import assert_mean
+from guides.testing import assert_mean
 from tests.guides.core.test_random_tensors import KINDS, make_law
 
 PRIORS = {

@@ -14,7 +14,16 @@ from torch.distributions import kl_divergence
 
 from guides import AutoConcrete, AutoMeanField, AutoMNF, AutoSpikeSlab, SpikeSlab
 from guides.core.learned_priors import EVERY, Learned, LearnedPriors
-from tests.guides.battery import NOISE, data, fit, linear_model, network, normal, perturb, spike_slab
+from guides.testing import (
+    NOISE,
+    data,
+    fit,
+    linear_model,
+    network,
+    normal,
+    perturb,
+    spike_slab,
+)
 
 SPARSE = [AutoSpikeSlab, AutoMNF, AutoConcrete]
 

@@ -9,7 +9,7 @@ from torch.distributions import kl_divergence
 
 from guides import SpikeSlab
 from guides.core import fused, moments
-from tests.guides.battery import assert_mean, assert_variance
+from guides.testing import assert_mean, assert_variance
 
 torch_double = {"dtype": torch.float64}
 

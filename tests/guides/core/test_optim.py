@@ -6,7 +6,12 @@ from pyro.infer import SVI
 
 from guides import AutoMeanField, AutoSpikeSlab
 from guides.core.optim import FusedAdam
-from tests.guides.battery import data, linear_model, normal, spike_slab
+from guides.testing import (
+    data,
+    linear_model,
+    normal,
+    spike_slab,
+)
 
 
 def parameters(n: int = 2) -> list[torch.Tensor]:

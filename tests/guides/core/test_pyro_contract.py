@@ -24,8 +24,7 @@ from guides import (
     SpikeSlab,
     UnsupportedSiteError,
 )
-from tests.guides.battery import (
-    CASES,
+from guides.testing import (
     NOISE,
     Noise,
     assert_drawn_particles_are_runs,
@@ -47,6 +46,7 @@ from tests.guides.battery import (
     spike_slab,
     vectorized,
 )
+from tests.guides.battery import CASES
 
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
 each_exact_case = pytest.mark.parametrize("case", [c for c in CASES if c.exact_loss_known], ids=str)

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from guides import PathwiseGradientError, RandomTensor, SpikeSlab
 from guides.core.laws import GaussianLaw, SpikeSlabLaw, Uses
-from tests.guides.battery import (
+from guides.testing import (
     Noise,
     assert_mean,
     assert_same_moments,

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from guides import AutoMeanField, AutoSpikeSlab, PathwiseGradientError, SpikeSlab
 from guides.core.row_mixing import MOST_EXPERIMENTS, RowProbe, mixed_site
-from tests.guides.battery import Noise, gradients, mean_of
+from guides.testing import Noise, gradients, mean_of
 
 
 def weights(spike: bool, *shape: int):

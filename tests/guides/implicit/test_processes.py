@@ -9,7 +9,7 @@ from pyro import distributions as dist
 from torch import nn
 
 from guides.implicit.processes import DrawnLaw, FunctionSite
-from tests.guides.battery import assert_mean, assert_variance
+from guides.testing import assert_mean, assert_variance
 
 X = torch.tensor([[0.0], [1.0], [2.0]])
 

@@ -14,7 +14,7 @@ from pyro import poutine
 
 from guides.posterior import Posterior
 from guides.posterior.evaluate import observed_laws
-from tests.guides.battery import assert_mean, normal
+from guides.testing import assert_mean, normal
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", FutureWarning)

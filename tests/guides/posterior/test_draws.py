@@ -9,7 +9,12 @@ import torch
 from pyro import distributions as dist
 
 from guides.posterior.draws import Posterior
-from tests.guides.battery import NOISE, assert_mean, linear_model, normal
+from guides.testing import (
+    NOISE,
+    assert_mean,
+    linear_model,
+    normal,
+)
 
 S, N = 60, 7
 

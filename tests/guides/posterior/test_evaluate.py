@@ -8,7 +8,7 @@ from pyro import poutine
 
 from guides.posterior import evaluate
 from guides.posterior.evaluate import log_joint, observed_laws, over_draws
-from tests.guides.battery import normal
+from guides.testing import normal
 
 S, N = 6, 5
 

@@ -20,7 +20,14 @@ from guides import (
     AutoSpikeSlabMVN,
 )
 from guides.posterior.files import load_guide, save_guide, write_atomically
-from tests.guides.battery import CASES, data, fit, linear_model, network, normal
+from guides.testing import (
+    data,
+    fit,
+    linear_model,
+    network,
+    normal,
+)
+from tests.guides.battery import CASES
 from tests.guides.core.test_pyro_contract import constrained_model
 
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
@@ -60,7 +67,8 @@ def test_a_fresh_process_reads_the_same_fits(tmp_path):
     code = """
         import sys, torch
         from pathlib import Path
-        from tests.guides.battery import CASES, network
+        from guides.testing import network
+        from tests.guides.battery import CASES
         from guides.posterior.files import load_guide
         folder, found = Path(sys.argv[1]), {}
         for case in CASES:

@@ -9,16 +9,12 @@ import torch
 from pyro import distributions as dist
 from pyro import poutine
 from pyro.infer import SVI, Predictive, TraceGraph_ELBO, TraceMeanField_ELBO
-from scipy.optimize import brentq
 from torch.distributions import kl_divergence
 from torch.nn import functional as F
 
 from guides import AutoMeanField, AutoSpikeSlab
 from guides.core.flat_parameters import elementwise_law
-from guides.truth.conjugate import conjugate_linear_regression
-from guides.truth.spike_slab_linear import enumerate_spike_slab
-from tests.guides.battery import (
-    CASES,
+from guides.testing import (
     ELBOS,
     NOISE,
     PRODUCTS,
@@ -27,13 +23,17 @@ from tests.guides.battery import (
     assert_equal_results,
     assert_mean,
     assert_particles_are_runs,
-    concrete,
+    check_divergence,
+    check_gradients,
+    check_minibatches,
+    check_particles,
+    check_posterior,
+    check_same_seed,
+    check_saving,
     data,
-    drawn_losses,
     each_batch,
     exact_loss,
     fit,
-    gradients,
     linear_model,
     loss_and_gradients,
     losses,
@@ -49,6 +49,9 @@ from tests.guides.battery import (
     vectorized,
     z_bound,
 )
+from guides.truth.conjugate import conjugate_linear_regression
+from guides.truth.spike_slab_linear import enumerate_spike_slab
+from tests.guides.battery import CASES, concrete
 
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
 each_exact_case = pytest.mark.parametrize("case", [c for c in CASES if c.exact_loss_known], ids=str)
@@ -134,36 +137,12 @@ def test_spike_slab_posterior_is_exact_on_an_orthogonal_design(monkeypatch):
     torch.testing.assert_close(law.scale, torch.full((4,), precision**-0.5), rtol=1e-5, atol=0)
 
 
-GAP = 0.15  # nats
+HOLDS_THE_POSTERIOR = ("mean-field-draws", "mnf-on-normal", "spike-slab")
 
 
-@pytest.mark.parametrize(
-    "case", [c for c in CASES if c.name in ("mean-field-draws", "mnf-on-normal")], ids=str
-)
-def test_fit_by_svi_reaches_the_conjugate_posterior(case):
-    """On an orthogonal design, where it is a product: evidence, means and sds.
-
-    The gap of the bound is ``KL(q || posterior)``.  Of all laws with their mean and sd the Gaussians are the
-    nearest to a Gaussian, so that a gap ``g`` allows a mean off by ``sqrt(2 g)`` posterior sds, and a ratio
-    ``r`` of the sds with ``(r^2 - 1) / 2 - log r <= g``, whatever the law.
-    """
-    x, y = data(rows=12, columns=4)
-    x = torch.linalg.qr(x)[0] * 2
-    model, guide = linear_model(normal), case.make(linear_model(normal))
-    fit(model, guide, x, y, steps=160, lr=0.1, elbo=vectorized(TraceMeanField_ELBO, 20))
-    exact = conjugate_linear_regression(x.numpy(), y.numpy(), prior_scale=1.0, noise_scale=NOISE)
-    bounds = -drawn_losses(model, guide, x, y, runs=30, particles=100)
-    error = z_bound() * bounds.std() / 30**0.5
-    assert exact.log_evidence - GAP - error < bounds.mean() < exact.log_evidence + error
-    gap = float(exact.log_evidence - bounds.mean() + error)
-    draws, sd = guide.draws(4000, seed=1)["w"], (1 + 4 / NOISE**2) ** -0.5
-    ratio = draws.std(0) / sd
-    shift = (draws.mean(0) - torch.as_tensor(exact.mean)).abs() / sd
-    assert (shift < (2 * gap) ** 0.5 + z_bound(4) * ratio / 4000**0.5).all()
-    fourth = ((draws - draws.mean(0)) / draws.std(0)).pow(4).mean(0)
-    slack = z_bound(4) * ratio * ((fourth - 1) / 4 / 4000) ** 0.5  # the standard error of an sd
-    low, high = (brentq(lambda r: (r * r - 1) / 2 - math.log(r) - gap, *ends) for ends in ((1e-3, 1), (1, 9)))
-    assert ((low - slack < ratio) & (ratio < high + slack)).all()
+@pytest.mark.parametrize("case", [c for c in CASES if c.name in HOLDS_THE_POSTERIOR], ids=str)
+def test_fit_by_svi_reaches_the_posterior(case):
+    check_posterior(case)
 
 
 @each_quadratic_case
@@ -218,13 +197,7 @@ def _differentiable_loss(guide, prior, x, y):
 
 @each_case
 def test_gradient_reaches_every_parameter_of_a_network(case):
-    x, y = data()
-    model, guide = network(case.prior), case.make(network(case.prior))
-    total = {}
-    for _ in repeats(5):  # a hidden unit may be dead for one draw
-        for name, value in gradients(model, guide, guide.elbo(), x, y).items():
-            total[name] = total.get(name, 0) + value.abs()
-    assert all((value > 0).all() for value in total.values())
+    check_gradients(case)
 
 
 # ---------------------------------------------------------------------- equal expectations
@@ -262,6 +235,25 @@ def test_minibatch_bound_is_that_of_all_rows_given_the_weights(case):
             return loss_and_gradients(model, guide, guide.elbo(), x, y)
 
     assert_equal_results(mean_of(each_batch(12, 3, lambda: run(batches, guide))), run(model, whole))
+
+
+each_latent_case = pytest.mark.parametrize("case", [c for c in CASES if not c.exact_loss_known], ids=str)
+
+
+@each_latent_case
+def test_minibatches_of_guides_with_latent_variables(case):
+    check_minibatches(case)
+
+
+@each_latent_case
+def test_divergence_of_guides_with_latent_variables(case):
+    check_divergence(case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [c for c in CASES if not c.particles_are_runs], ids=str)
+def test_vectorized_particles_have_the_mean_of_runs(case):
+    check_particles(case)
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
@@ -352,15 +344,12 @@ def test_without_data_the_loss_is_the_kl_and_has_no_noise(case, elbo):
 
 @each_case
 def test_same_seed_same_fit(case):
-    x, y = data()
-    results = []
-    for _ in range(2):
-        pyro.set_rng_seed(4)
-        guide = case.make(network(case.prior))
-        history = fit(network(case.prior), guide, x, y, steps=5)
-        results.append((history, guide.draws(3, seed=1)["w1"]))
-    assert results[0][0] == results[1][0]
-    assert torch.equal(results[0][1], results[1][1])
+    check_same_seed(case)
+
+
+@each_case
+def test_saved_and_loaded_fits_have_the_same_draws(case):
+    check_saving(case)
 
 
 @each_case

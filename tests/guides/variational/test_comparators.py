@@ -23,9 +23,7 @@ from guides import (
 )
 from guides.posterior.draws import Posterior
 from guides.posterior.files import load_guide, save_guide
-from guides.truth.conjugate import conjugate_linear_regression
-from guides.variational.concrete import relaxed_moments
-from tests.guides.battery import (
+from guides.testing import (
     NOISE,
     Noise,
     assert_drawn_particles_are_runs,
@@ -46,6 +44,8 @@ from tests.guides.battery import (
     spike_slab,
     vectorized,
 )
+from guides.truth.conjugate import conjugate_linear_regression
+from guides.variational.concrete import relaxed_moments
 
 GUIDES = [AutoDropout, AutoConcreteDropout, AutoGroupNormalJeffreys]
 each_guide = pytest.mark.parametrize("make", GUIDES)

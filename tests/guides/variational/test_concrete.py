@@ -17,14 +17,7 @@ from torch.nn import functional as F
 from guides import AutoConcrete, AutoSpikeSlab, PathwiseGradientError, SpikeSlab
 from guides.core import moments
 from guides.posterior.files import load_guide, save_guide
-from guides.truth.spike_slab_linear import enumerate_spike_slab
-from guides.variational.concrete import ConcreteSite, relaxed_moments
-from guides.variational.hyper_priors import (
-    published_log_inclusion,
-    published_log_normal_gamma,
-    published_log_posterior,
-)
-from tests.guides.battery import (
+from guides.testing import (
     NOISE,
     assert_drawn_particles_are_runs,
     assert_mean,
@@ -43,6 +36,13 @@ from tests.guides.battery import (
     spike_slab,
     vectorized,
     z_bound,
+)
+from guides.truth.spike_slab_linear import enumerate_spike_slab
+from guides.variational.concrete import ConcreteSite, relaxed_moments
+from guides.variational.hyper_priors import (
+    published_log_inclusion,
+    published_log_normal_gamma,
+    published_log_posterior,
 )
 
 LOGITS = torch.tensor([-4.0, -1.0, 0.3, 2.0, 6.0], dtype=torch.float64)

@@ -15,9 +15,7 @@ from torch.nn import functional as F
 from guides import AutoSpikeSlab, AutoSpikeSlabMVN, SpikeSlab, UnsupportedSiteError
 from guides.core import moments
 from guides.posterior.files import load_guide, save_guide
-from guides.truth.spike_slab_linear import enumerate_spike_slab
-from guides.variational.correlated_inclusion import Layout, LogitGaussian
-from tests.guides.battery import (
+from guides.testing import (
     ELBOS,
     NOISE,
     PRODUCTS,
@@ -40,6 +38,8 @@ from tests.guides.battery import (
     spike_slab,
     vectorized,
 )
+from guides.truth.spike_slab_linear import enumerate_spike_slab
+from guides.variational.correlated_inclusion import Layout, LogitGaussian
 
 PATTERNS = torch.tensor(list(itertools.product([0.0, 1.0], repeat=2)), dtype=torch.float64)
 

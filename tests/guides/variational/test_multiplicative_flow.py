@@ -16,11 +16,7 @@ from guides.core import kernels
 from guides.core.distributions import SpikeSlab
 from guides.core.laws import Uses
 from guides.posterior.files import load_guide, save_guide
-from guides.truth.conjugate import conjugate_linear_regression
-from guides.truth.spike_slab_linear import enumerate_spike_slab
-from guides.variational.multiplicative_flow import MultipliedGaussianLaw, MultipliedSpikeSlabLaw
-from guides.variational.multipliers import Multipliers
-from tests.guides.battery import (
+from guides.testing import (
     ELBOS,
     NOISE,
     Noise,
@@ -45,6 +41,10 @@ from tests.guides.battery import (
     perturb,
     spike_slab,
 )
+from guides.truth.conjugate import conjugate_linear_regression
+from guides.truth.spike_slab_linear import enumerate_spike_slab
+from guides.variational.multiplicative_flow import MultipliedGaussianLaw, MultipliedSpikeSlabLaw
+from guides.variational.multipliers import Multipliers
 
 each_flow = pytest.mark.parametrize("flow", ["rnvp", "iaf"])
 each_prior = pytest.mark.parametrize("prior", [normal, spike_slab])

@@ -7,7 +7,14 @@ from pyro import distributions as dist
 from torch.nn import functional as F
 
 from guides import AutoSpikeSlab
-from tests.guides.battery import assert_share, data, fit, linear_model, network, spike_slab
+from guides.testing import (
+    assert_share,
+    data,
+    fit,
+    linear_model,
+    network,
+    spike_slab,
+)
 
 INPUTS, OUTPUTS = 200, 3
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from guides.testing import NOISE, assert_share, data
 from guides.truth.conjugate import conjugate_linear_regression
-from tests.guides.battery import NOISE, assert_share, data
 from zoo.evaluation.calibration import LEVEL, ecdf, ecdf_band, judge, p_value, rank
 
 DRAWS = 99

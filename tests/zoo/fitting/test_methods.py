@@ -133,10 +133,10 @@ def entry(name: str, method: DrawsOnly, **more: object) -> GuideEntry:
 def _registered():
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(BUDGETS, "quick", replace(TINY, draws=DRAWS))
-        patch.setitem(GUIDES, "draws", entry("draws", DrawsOnly(), note="a sampler"))
+        patch.setitem(GUIDES.ours, "draws", entry("draws", DrawsOnly(), note="a sampler"))
         beside = ("level-too",)
-        patch.setitem(GUIDES, "level", entry("level", ClosedForm(), beside=beside))
-        patch.setitem(GUIDES, "level-too", entry("level-too", ClosedForm()))
+        patch.setitem(GUIDES.ours, "level", entry("level", ClosedForm(), beside=beside))
+        patch.setitem(GUIDES.ours, "level-too", entry("level-too", ClosedForm()))
         yield
 
 
@@ -220,7 +220,7 @@ def test_bands_are_those_of_the_closed_form(tmp_path, monkeypatch):
     monkeypatch.setattr(ClosedForm, "_fitted", lambda self, model, guess: Fitted(
         model, lambda n, seed: prior_draws(model, torch.zeros(1, 1), n, seed), 1, 0.5, "", closed_form=guess
     ))  # fmt: skip
-    monkeypatch.setitem(GUIDES, "level", entry("level", method))
+    monkeypatch.setitem(GUIDES.ours, "level", entry("level", method))
     assert compare(table, tmp_path / "out", "level").exit_code == 0
     mean, lower, upper = seen["level"]
     scale = load_problem(str(table)).scale

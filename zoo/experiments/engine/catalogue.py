@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from data_loaders.registered import Registered
 from zoo.errors import unknown
 from zoo.experiments.engine.declaration import Experiment
 
@@ -16,6 +17,8 @@ MODULES = (
     "zoo.experiments.npl.declared",
     "zoo.experiments.graphs.declared",
 )
+#: Of other packages.
+OTHERS = Registered("experiments", Experiment)
 
 
 def experiments() -> dict[str, Experiment]:
@@ -26,7 +29,7 @@ def experiments() -> dict[str, Experiment]:
             if experiment.name in found:
                 raise ValueError(f"two experiments are called {experiment.name}")
             found[experiment.name] = experiment
-    return found
+    return found | OTHERS.entries(found)
 
 
 def find_experiment(name: str) -> Experiment:

@@ -1,0 +1,153 @@
+"""Models on which a guide has a known answer, priors of their weights, and a guide as one of the cases."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyro
+import torch
+from pyro import distributions as dist
+from torch import Tensor
+from torch.distributions import kl_divergence
+from torch.nn import functional as F
+
+from guides.core.distributions import SpikeSlab
+from guides.variational.concrete import AutoConcrete, relaxed_moments
+
+NOISE = 0.7
+
+
+def normal(shape: list[int], scale: float = 1.0) -> dist.TorchDistribution:
+    return dist.Normal(torch.zeros(()), torch.tensor(scale)).expand(shape).to_event(len(shape))
+
+
+def spike_slab(shape: list[int], scale: float = 1.0) -> dist.TorchDistribution:
+    prior = SpikeSlab(torch.tensor(0.3), torch.tensor(0.0), torch.tensor(scale))
+    return prior.expand(shape).to_event(len(shape))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A guide and the prior that its weights have in the battery.
+
+    :ivar exact_loss_known: elements are independent, with the KL in closed form; guides with latent variables
+        of their own have tests of the same laws in their own files
+    :ivar particles_are_runs: every vectorised particle draws for itself all that a run draws
+    """
+
+    name: str
+    make: Callable
+    prior: Callable = normal
+    exact_loss_known: bool = True
+    particles_are_runs: bool = True
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def data(rows: int = 20, columns: int = 3, seed: int = 1) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, columns, generator=generator)
+    return x, x[:, 0] - 0.5 * x[:, -1] + NOISE * torch.randn(rows, generator=generator)
+
+
+def linear_model(prior: Callable, batch_size: int | None = None) -> Callable:
+    """``y ~ Normal(x w, NOISE)`` with ``w`` a vector."""
+
+    def model(x: Tensor, y: Tensor | None = None) -> Tensor:
+        w = pyro.sample("w", prior([x.shape[-1]]))
+        with pyro.plate("data", len(x), subsample_size=batch_size) as rows:
+            return pyro.sample("y", dist.Normal(x[rows] @ w, NOISE), obs=None if y is None else y[rows])
+
+    return model
+
+
+def network(prior: Callable, hidden: int = 4) -> Callable:
+    """One hidden layer through ``F.linear``, random biases, Gamma noise precision."""
+
+    def model(x: Tensor, y: Tensor | None = None) -> Tensor:
+        w1 = pyro.sample("w1", prior([hidden, x.shape[-1]], 0.7))
+        b1 = pyro.sample("b1", normal([hidden]))
+        w2 = pyro.sample("w2", prior([1, hidden], 0.5))
+        b2 = pyro.sample("b2", normal([1]))
+        precision = pyro.sample("precision", dist.Gamma(6.0, 6.0))
+        f = F.linear(torch.relu(F.linear(x, w1, b1)), w2, b2).squeeze(-1)
+        with pyro.plate("data", len(x)):
+            return pyro.sample("y", dist.Normal(f, precision.rsqrt()), obs=y)
+
+    return model
+
+
+def product(name: str, prior: Callable) -> Callable:
+    """``[N, D] -> [N]`` by weights ``w`` (and ``v``, ``b``) in the ways people write a linear layer."""
+
+    def apply(x: Tensor) -> Tensor:
+        columns = x.shape[-1]
+        shape = {"linear": [1, columns], "matrix": [columns, 1], "layers": [2, columns], "rows": [1, columns]}
+        w = pyro.sample("w", prior(shape.get(name, [columns])))
+        if name == "layers":
+            hidden = torch.tanh(F.linear(x, w, pyro.sample("b", normal([2]))))
+            return hidden @ pyro.sample("v", prior([2])) + pyro.sample("c", normal([]))
+        if name == "linear":
+            return F.linear(x, w, pyro.sample("b", normal([1]))).squeeze(-1)
+        if name == "linear-vector":
+            return F.linear(x, w)
+        if name == "rows":
+            return (w @ x.mT).squeeze(-2)
+        if name == "rows-vector":
+            return w @ x.T
+        return (x @ w).squeeze(-1) if name == "matrix" else x @ w
+
+    def model(x: Tensor, y: Tensor | None = None) -> None:
+        f = apply(x)
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(f, NOISE), obs=y)
+
+    return model
+
+
+PRODUCTS = ["vector", "matrix", "linear", "linear-vector", "rows", "rows-vector", "layers"]
+
+
+def priors_only(prior: Callable) -> Callable:
+    """No data: weights in one layer each, and every site with a closed-form KL."""
+
+    def model() -> Tensor:
+        w = pyro.sample("w", prior([4, 3]))
+        b = pyro.sample("b", dist.Normal(torch.arange(4.0), 0.5).to_event(1))
+        output = F.linear(torch.ones(2, 3), w, b)
+        with pyro.plate("groups", 2):
+            pyro.sample("rate", dist.Gamma(torch.tensor([2.0, 3.0]), 1.5))
+        return output
+
+    return model
+
+
+def moments_in_training(guide, law) -> tuple[Tensor, Tensor]:
+    """Mean and variance of weights as the likelihood sees them while gradients are wanted."""
+    if not (isinstance(guide, AutoConcrete) and isinstance(law, SpikeSlab)):
+        return law.mean, law.variance
+    gate, square = relaxed_moments(law.logits, guide.temperature)
+    mean = gate * law.loc
+    return mean, square * (law.scale**2 + law.loc**2) - mean**2
+
+
+def exact_loss(guide, prior: Callable, x: Tensor, y: Tensor) -> Tensor:
+    """Minus the evidence bound of :func:`linear_model`: the likelihood is quadratic in the weights."""
+    law = guide.site_distribution("w")
+    return _minus_bound(law, *moments_in_training(guide, law), prior, x, y)
+
+
+def exact_loss_of_draws(guide, prior: Callable, x: Tensor, y: Tensor) -> Tensor:
+    """:func:`exact_loss` of real networks; another one for guides that relax indicators in training."""
+    law = guide.site_distribution("w")
+    return _minus_bound(law, law.mean, law.variance, prior, x, y)
+
+
+def _minus_bound(law, mean: Tensor, variance: Tensor, prior: Callable, x: Tensor, y: Tensor) -> Tensor:
+    errors = ((y - x @ mean) ** 2).sum() + (x**2 @ variance).sum()
+    likelihood = -0.5 * len(y) * math.log(2 * math.pi * NOISE**2) - 0.5 * errors / NOISE**2
+    own_prior = prior([x.shape[-1]]).base_dist
+    return kl_divergence(law, own_prior).sum() - likelihood

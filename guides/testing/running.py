@@ -1,0 +1,94 @@
+"""Losses, gradients and fits of a guide."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from unittest import mock
+
+import torch
+from pyro.infer import SVI, Trace_ELBO, TraceMeanField_ELBO
+from torch import Tensor
+
+from guides.testing.noise import Noise, repeats
+from guides.testing.yardsticks import assert_equal_results
+
+ELBOS = [Trace_ELBO, TraceMeanField_ELBO]
+
+
+def losses(model: Callable, guide, elbo, n: int, *args) -> Tensor:
+    return torch.tensor([elbo.loss(model, guide, *args) for _ in repeats(n)], dtype=torch.float64)
+
+
+def gradients(model: Callable, guide, elbo, *args) -> dict[str, Tensor]:
+    guide.zero_grad()
+    elbo.loss_and_grads(model, guide, *args)
+    return {name: p.grad.clone() for name, p in guide.named_parameters()}
+
+
+def loss_and_gradients(model: Callable, guide, elbo, *args) -> dict[str, Tensor]:
+    """:func:`gradients`, and the loss under the name ``loss``."""
+    guide.zero_grad()
+    loss = elbo.loss_and_grads(model, guide, *args)
+    return {"loss": torch.tensor(loss)} | {name: p.grad.clone() for name, p in guide.named_parameters()}
+
+
+def mean_of(results: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
+    results = list(results)
+    return {name: torch.stack([r[name] for r in results]).mean(0) for name in results[0]}
+
+
+def vectorized(elbo: type, particles: int):
+    return elbo(num_particles=particles, vectorize_particles=True, max_plate_nesting=1)
+
+
+def assert_particles_are_runs(model: Callable, guide, elbo: type, *args) -> None:
+    """A vectorised run has the mean loss and gradient of the sequential runs that have the same noise."""
+    noise = Noise.random()
+    truth = mean_of(noise.each(lambda: loss_and_gradients(model, guide, elbo(), *args)))
+    with noise.of():
+        together = loss_and_gradients(model, guide, vectorized(elbo, len(noise)), *args)
+    assert_equal_results(together, truth)
+
+
+@torch.no_grad()
+def assert_drawn_particles_are_runs(model: Callable, guide, elbo: type, *args) -> None:
+    """The same of the loss without gradients, where weights are drawn."""
+    noise, alone = Noise.random(), elbo()
+    runs = noise.each(lambda: {"loss": torch.tensor(alone.loss(model, guide, *args))})
+    truth = mean_of(runs)
+    with noise.of():
+        together = vectorized(elbo, len(noise)).loss(model, guide, *args)
+    assert_equal_results({"loss": torch.tensor(together)}, truth)
+
+
+def each_batch(rows: int, size: int, run: Callable) -> Iterator:
+    """What ``run()`` returns on each of the minibatches into which a plate of so many rows falls."""
+    for start in range(0, rows, size):
+        with mock.patch.object(torch, "randperm", lambda n, start=start, **_: torch.arange(n).roll(-start)):
+            yield run()
+
+
+def drawn_losses(model: Callable, guide, *args, runs: int = 25, particles: int = 200) -> Tensor:
+    """Means of vectorised particles without gradients, ``[runs]``: of real networks."""
+    with torch.no_grad():
+        return losses(model, guide, vectorized(TraceMeanField_ELBO, particles), runs, *args)
+
+
+def fit(model: Callable, guide, *args, steps: int = 600, lr: float = 0.05, elbo=None) -> list[float]:
+    """Adam with the learning rate falling linearly to zero."""
+    optimizer = guide.optimizer(lr=lr)
+    svi = SVI(model, guide, optimizer, elbo or guide.elbo())
+    history = []
+    for step in repeats(steps):
+        optimizer.set_lr(lr * (1 - step / steps))
+        history.append(svi.step(*args))
+    return history
+
+
+def perturb(guide, scale: float = 0.5, seed: int = 3) -> None:
+    """Moves the parameters somewhere nondescript, so that no symmetry of the start hides a wrong term."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in guide.parameters():
+            noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+            parameter += scale * noise
