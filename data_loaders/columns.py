@@ -74,7 +74,7 @@ def _read_dates(texts: Sequence[str]) -> tuple[np.ndarray, str]:
     told = pd.Series([None if is_missing(text) else text for text in texts], dtype=object)
     dates = pd.to_datetime(told, format="ISO8601", errors="coerce", utc=True)
     bad = np.flatnonzero(dates.isna() & told.notna())
-    days = (dates - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)
+    days = (dates - pd.Timestamp("1970-01-01", tz="UTC")) / pd.Timedelta(days=1)
     problem = f"row {bad[0] + 1}: {texts[bad[0]][:40]!r} is not a date as 2020-12-31" if len(bad) else ""
     return days.to_numpy(dtype=np.float64), problem
 

@@ -80,6 +80,8 @@ def load_table(
     columns = _learn(cells, names, train, options)
     y, labels, task = _classes_or_numbers(cells, target, task)
     recipe = Recipe(columns, options.drop, labels)
+    if repeated := sorted({name for name in recipe.features if recipe.features.count(name) > 1}):
+        raise cells.fail(f"would have two inputs of one name, {', '.join(repeated)}: rename a column")
     if recipe.plain:
         return load_csv(path, target, task=task, split=split, protocol=protocol)
     x, new = encode(cells, columns)

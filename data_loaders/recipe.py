@@ -136,17 +136,18 @@ def _transformer(columns: Sequence[Column]) -> ColumnTransformer:
             "category": [OneHotEncoder(categories=levels, handle_unknown="ignore", sparse_output=False)],
             "flag": [OrdinalEncoder(categories=levels)],
         }
-        fill = [] if column.fill is None else [SimpleImputer(strategy="constant", fill_value=column.fill)]
+        filling = {"strategy": "constant", "fill_value": column.fill, "keep_empty_features": True}
+        fill = [] if column.fill is None else [SimpleImputer(**filling)]
         return [*fill, *encoders.get(column.kind, [])]
 
     return ColumnTransformer(
         [
             (
-                column.name,
+                str(place),  # not the column's name: scikit-learn has names that it does not take
                 make_pipeline(*chosen) if (chosen := steps(column)) else "passthrough",
                 [column.name],
             )
-            for column in columns
+            for place, column in enumerate(columns)
         ],
         sparse_threshold=0,
     )

@@ -141,6 +141,33 @@ def test_what_was_done_survives_json_and_encodes_new_rows_alike(write):
     np.testing.assert_array_equal(x, both(data)[:1])
 
 
+def test_new_rows_without_a_single_value_are_filled_in(write):
+    """A row to be predicted may lack what no row beside it has."""
+    table, _ = with_gaps()
+    recipe = load_table(write(table), options=IMPUTED).recipe
+    new = table.drop(columns="risk").iloc[:1].assign(age=None, colour=None, smoker=None, seen=None)
+    x, notes = load_rows(write(new, "new.csv"), "risk", recipe)
+    age, colour, smoker, seen = recipe.columns
+    levels = [float(level == colour.fill) for level in colour.levels]
+    assert x.tolist() == [[age.fill, *levels, float(smoker.fill == "yes"), seen.fill]]
+    assert notes == ()
+
+
+def test_a_column_may_have_any_name(write):
+    names = {"age": "age__years", "colour": "remainder", "smoker": "verbose"}
+    options = TableOptions(drop=("id", "name"))
+    data = load_table(write(messy().rename(columns=names)), options=options)
+    assert data.feature_names[0] == "age__years"
+    assert both(data).tobytes() == both(load_table(write(messy()), options=options)).tobytes()
+
+
+def test_dates_of_all_centuries(write):
+    dates = ["9999-12-31", "1492-10-12", *messy()["seen"][2:]]
+    data = load_table(write(messy().assign(seen=dates)), options=TableOptions(drop=("id", "name")))
+    found = both(data)[:2, data.feature_names.index("seen")]
+    assert found.tolist() == [2932896.0, -174301.0]
+
+
 def test_new_categories_are_zeros_and_told(write):
     table = messy()
     options = TableOptions(drop=("id", "name"))
@@ -217,6 +244,11 @@ CHANGES = {
     ),
     "nothing of the kind": ({}, {"options": TableOptions(drop=("nam",))}, ["'nam' for --drop", "name?"]),
     "no target left": ({}, {"options": TableOptions(drop=("risk",))}, ["cannot drop 'risk'"]),
+    "two inputs of one name": (
+        {"colour=red": range(130)},
+        {"target": "risk", "options": TableOptions(drop=("name",))},
+        ["would have two inputs of one name, colour=red: rename a column"],
+    ),
     "a third way": ({}, {"options": TableOptions(missing="guess")}, ["refuse or impute, not 'guess'"]),
 }
 

@@ -11,12 +11,13 @@ from zoo.commands.options import check_seed
 from zoo.commands.simulation import BOUND_CHANGE, CONVERGED, build, quantity_names
 from zoo.errors import UserError, unknown
 from zoo.experiments.engine.declaration import Cell
-from zoo.fitting.samplers import samplers
+from zoo.fitting.samplers import CHAINS, ITERATIONS, samplers
 from zoo.models.entries import ModelEntry, to_json
 from zoo.models.options import check_values
 from zoo.registry.queries import GUIDES, applicable, check_options, find_guide, find_model, flag
 
 SAMPLERS = ("exact", "nuts", "gibbs")
+CHAINED = {"nuts", "gibbs"}
 #: Word for every guide and sampler that applies.
 ALL = "all"
 
@@ -115,6 +116,7 @@ def ask(
     design = {"rows": rows, "columns": columns, "correlation": correlation, "points": points}
     options = {"task": task, "options": to_json(chosen), **design, "draws": draws, "steps": steps}
     methods = _methods(entry, guides, options)
+    _check_chains(methods, draws)
     return Calibration(entry, methods, simulations, seed, options)
 
 
@@ -150,6 +152,14 @@ def _methods(entry: ModelEntry, names: Sequence[str], options: dict[str, Any]) -
     if len(set(names)) < len(names):
         raise UserError(f"a guide is named twice in --guide {','.join(names)}")
     return tuple(names)
+
+
+def _check_chains(methods: Sequence[str], draws: int) -> None:
+    """Chains have no more draws than iterations."""
+    most = CHAINS * ITERATIONS
+    for name in set(methods) & CHAINED:
+        if draws > most:
+            raise UserError(f"--draws {draws} are more than the {most} that the chains of {name!r} have")
 
 
 def _applies(name: str, entry: ModelEntry, options: dict[str, Any]) -> bool:

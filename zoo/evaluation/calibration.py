@@ -23,6 +23,8 @@ from scipy.special import ndtr
 LEVEL = 0.05
 #: Sets of uniform ranks that a p value is counted in.
 NULL_SETS = 20_000
+#: As many of them at a time: of a thousand draws, some ten megabytes.
+NULL_PART = 1000
 #: Twice a log likelihood ratio beyond which a deviation is named: 1 in 100 by accident.
 NAMED = 6.63
 #: How far shifts, and logarithms of spreads, are told apart: beyond, all ranks are at the ends.
@@ -194,6 +196,8 @@ def _tails(n: int, draws: int) -> np.ndarray:
 @cache
 def _null(n: int, draws: int) -> np.ndarray:
     """Depths of sets of uniform ranks, sorted; the same in every call."""
-    rng = np.random.default_rng(0)
-    cells = rng.multinomial(n, np.full(draws + 1, 1 / (draws + 1)), size=NULL_SETS)
-    return np.sort(_depth(cells.cumsum(1)[:, :-1], n, draws))
+    rng, even, depths = np.random.default_rng(0), np.full(draws + 1, 1 / (draws + 1)), []
+    for _ in range(NULL_SETS // NULL_PART):
+        cells = rng.multinomial(n, even, size=NULL_PART)
+        depths.append(_depth(cells.cumsum(1)[:, :-1], n, draws))
+    return np.sort(np.concatenate(depths))

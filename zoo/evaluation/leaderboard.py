@@ -207,7 +207,8 @@ def _order(ranked: Sequence[Standing], gaps: Gaps) -> str:
         else:
             parts.append([standing])
     count = len({dataset for standing in ranked for dataset, *_ in standing.ranks})
-    text = "; then ".join(", ".join(_ranked(standing) for standing in part) for part in parts)
+    places = len({place for standing in ranked for place in standing.ranks})
+    text = "; then ".join(", ".join(_ranked(standing, places) for standing in part) for part in parts)
     return (
         f"Mean rank by distance to the truth, {_plural(count, 'data set')} (behind a semicolon what is "
         "really farther, on these, than the first before it; behind a comma what is not told apart from it): "
@@ -215,8 +216,10 @@ def _order(ranked: Sequence[Standing], gaps: Gaps) -> str:
     )
 
 
-def _ranked(standing: Standing) -> str:
-    return f"{standing.name} {format_figure(Estimate(standing.rank.value, standing.rank.se))}"
+def _ranked(standing: Standing, places: int) -> str:
+    """With the share of the runs that its mean is of: what it missed may have been the hard ones."""
+    missed = f" (in {len(standing.ranks)} of {places} runs)" if len(standing.ranks) < places else ""
+    return f"{standing.name} {format_figure(Estimate(standing.rank.value, standing.rank.se))}{missed}"
 
 
 def _nearest(dataset: str, runs: Sequence[Run]) -> list[str]:

@@ -116,13 +116,17 @@ def mean_over(values: Mapping[Place, float]) -> Mean:
 
 def over_these(parts: Sequence[Mean]) -> Mean | None:
     """The mean of several means with what is known of each, their own errors: of these data sets, and no
-    others.  None unless every part has an error.
+    others.  None unless every part has an error.  Degrees of freedom by Welch and Satterthwaite, rounded down:
+    where one part of few units has most of the error, the units of the others do not help.
     """
     if not parts or any(part.se is None for part in parts):
         return None
-    se = math.sqrt(sum(part.se**2 for part in parts)) / len(parts)
-    freedom = sum(part.units - 1 for part in parts)
-    return Mean(statistics.fmean(part.value for part in parts), se, freedom + 1, parts[0].over)
+    squares = [part.se**2 for part in parts]
+    total, spare = sum(squares), [part.units - 1 for part in parts]
+    weighed = sum(square**2 / n for square, n in zip(squares, spare, strict=True))
+    freedom = math.floor(total**2 / weighed * (1 + 1e-12)) if 0 < weighed < math.inf else sum(spare)
+    value = statistics.fmean(part.value for part in parts)
+    return Mean(value, math.sqrt(total) / len(parts), freedom + 1, parts[0].over)
 
 
 def methods_of(runs: Sequence[Run]) -> list[str]:

@@ -14,6 +14,7 @@ from torch.distributions import MultivariateNormal
 
 from guides import JointSpikeSlab, SpikeSlab
 from guides.core.sites import UnsupportedSiteError
+from guides.core.svi import DivergenceError
 from guides.truth.spike_slab_logistic import enumerate_spike_slab_logistic
 from guides.variational.joint_spike_slab import JointLaw
 from tests.guides import battery
@@ -264,6 +265,26 @@ def test_refusals(data):
         JointSpikeSlab(regression).fit(torch.randn(4, 301), torch.randn(4), steps=1)
     with pytest.raises(RuntimeError, match="not fitted"):
         JointSpikeSlab(regression).draws(1)
+
+
+def test_data_that_are_not_finite_are_told(data):
+    """Not by the linear algebra that they break."""
+    x, y = data
+    x = x.clone()
+    x[3, 1] = math.nan
+    with pytest.raises(DivergenceError, match="search for a mode ends where the log density is not finite"):
+        JointSpikeSlab(regression).fit(x, y, steps=1)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and torch finds none")
+def test_it_is_where_its_data_are(data):
+    there = [part.cuda() for part in data]
+    guide = JointSpikeSlab(regression, num_samples=16).fit(*there, steps=900, seed=3)
+    here = JointSpikeSlab(regression, num_samples=16).fit(*data, steps=900, seed=3)
+    (bound, error), (other, other_error) = guide.facts["elbo"], here.facts["elbo"]
+    assert abs(bound - other) < 0.02 + 4 * (error + other_error)
+    assert guide.draws(3)["w"].is_cuda
+    assert guide.inclusion_probabilities()["w"].is_cuda
 
 
 # ----------------------------------------------------------------------------------- a likelihood of classes

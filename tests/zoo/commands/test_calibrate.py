@@ -189,6 +189,7 @@ def test_inputs_have_the_correlation():
         ({"guides": ["varbvs"]}, "does not apply|use --model"),
         ({"simulations": 0}, "--simulations must be at least 1"),
         ({"draws": 0}, "--draws must be at least 1"),
+        ({"guides": ["nuts"], "draws": 2001}, "--draws 2001 are more than the 2000 that the chains"),
         ({"columns": 3, "correlation": -0.5}, "--correlation of 3 columns must lie between -0.5 and 1"),
         ({"correlation": float("nan")}, "--correlation"),
         ({"task": "multiclass"}, "--task regression or binary, not 'multiclass'"),

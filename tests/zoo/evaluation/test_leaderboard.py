@@ -85,6 +85,7 @@ def test_a_guide_that_fails_somewhere_is_no_answer():
     assert all("near" not in answer for _, answer in when(found, runs))
     line = leaderboard_frame(found, []).set_index("guide").loc["near"]
     assert (line["status"], line["runs"], line["failed"], line["datasets"]) == ("ok", 2, 1, 1)
+    assert "near 2 (in 1 of 2 runs)" in words(found, runs)[0]
 
 
 def test_what_is_not_told_apart_is_said_so(monkeypatch):

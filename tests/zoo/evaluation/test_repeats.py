@@ -126,9 +126,23 @@ def test_what_fails_everywhere_is_a_failed_row_and_one_run_is_itself():
 
 def test_over_these_data_sets_errors_within_them_count():
     parts = [Mean(1.0, 0.3, 10, "row"), Mean(3.0, 0.4, 20, "row")]
-    assert over_these(parts) == Mean(2.0, pytest.approx(0.25), 29, "row")
+    assert over_these(parts) == Mean(2.0, pytest.approx(0.25), 28, "row")  # 27.8 degrees of freedom
     assert over_these([*parts, Mean(1.0, None, 1, "")]) is None
     assert over_these([]) is None
+
+
+def test_over_these_data_sets_few_units_with_all_of_the_error_stay_few():
+    """Two noisy splits beside two sets of twenty quiet ones: what is real by accident stays one in twenty."""
+    rng = np.random.default_rng(0)
+    found = 0
+    for _ in range(400):
+        noisy = mean_of(rng.normal(0, 10, 2).tolist(), "split")
+        quiet = [mean_of(rng.normal(0, 0.1, 20).tolist(), "split") for _ in range(2)]
+        found += over_these([noisy, *quiet]).real
+    assert found < 37  # binomial, 0.0005
+    same = Mean(1.0, 0.2, 10, "split")
+    assert over_these([same, same]).units == 19
+    assert over_these([Mean(1.0, 0.0, 3, "split"), Mean(1.0, 0.0, 4, "split")]).units == 6
 
 
 def test_an_infinite_figure_is_no_error():
