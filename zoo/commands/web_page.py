@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from itertools import zip_longest
 from pathlib import Path
 
 from jinja2 import Environment, StrictUndefined
@@ -136,7 +137,7 @@ def markdown_html(text: str, pictures: Mapping[str, str]) -> Markup:
     tokens = parser.parse(text)
     if tokens and tokens[0].tag == "h1":
         tokens = tokens[3:]  # the title of the page says it
-    for token, behind in zip(tokens, [*tokens[1:], None], strict=True):
+    for token, behind in zip_longest(tokens, tokens[1:]):
         _fit_in(token, behind)
         for part in token.children or []:
             _place(part, pictures)

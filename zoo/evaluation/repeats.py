@@ -116,8 +116,8 @@ def mean_over(values: Mapping[Place, float]) -> Mean:
 
 def over_these(parts: Sequence[Mean]) -> Mean | None:
     """The mean of several means with what is known of each, their own errors: of these data sets, and no
-    others.  None unless every part has an error.  Degrees of freedom by Welch and Satterthwaite, rounded down:
-    where one part of few units has most of the error, the units of the others do not help.
+    others.  None unless every part has an error.  Degrees of freedom by Welch and Satterthwaite, rounded
+    down: where one part of few units has most of the error, the units of the others do not help.
     """
     if not parts or any(part.se is None for part in parts):
         return None

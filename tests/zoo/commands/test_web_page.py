@@ -163,6 +163,11 @@ def test_markdown_leads_nowhere():
     assert "T" not in html
 
 
+@pytest.mark.parametrize("text", ["", "# a title alone"])
+def test_a_text_without_a_word_is_none(text):
+    assert markdown_html(text, {}) == ""
+
+
 def test_a_picture_stands_where_the_text_wants_it(tmp_path):
     folder = make_folder(tmp_path / "a")
     (folder / "scoreboard.md").write_text("![all](scoreboard.png) and [it](scoreboard.png)\n")
