@@ -6,7 +6,7 @@ OUT ?= out
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint format bench tutorials docs clean
+.PHONY: help setup demo test test-slow lint types format bench tutorials docs clean
 
 help: ## show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ lint: $(READY) ## check style and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
+types: $(READY) ## check the types of the public modules; half a minute the first time
+	$(BIN)/mypy
+
 format: $(READY) ## put style and format right
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -58,4 +61,4 @@ docs: $(READY) ## build the documentation site, out/docs/index.html; a warning i
 	@echo "look at $(OUT)/docs/index.html"
 
 clean: ## remove what was built, the virtual environment too
-	rm -rf $(VENV) $(OUT) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OUT) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

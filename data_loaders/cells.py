@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, overload
 
 import numpy as np
 
@@ -77,6 +78,14 @@ def _check_header(cells: Cells) -> None:
     repeated = sorted({name for name in cells.header if cells.header.count(name) > 1})
     if repeated:
         raise cells.fail(f"has duplicated columns in its header: {', '.join(repeated)}")
+
+
+@overload
+def target_column(cells: Cells, target: str | None, require_target: Literal[True]) -> str: ...
+
+
+@overload
+def target_column(cells: Cells, target: str | None, require_target: bool) -> str | None: ...
 
 
 def target_column(cells: Cells, target: str | None, require_target: bool) -> str | None:

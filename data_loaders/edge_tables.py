@@ -63,10 +63,11 @@ def _time(path: str | Path, number: int, text: str) -> float | None:
 def _graph(
     path: str | Path, name: str, edges: Sequence[tuple[str, str]], times: Sequence[float | None]
 ) -> EdgeList:
-    if None in times and any(time is not None for time in times):
+    known = [time for time in times if time is not None]
+    if 0 < len(known) < len(times):
         raise DataError(f"{path}: graph {name!r} has times for some of its edges only")
     try:
-        return edge_list(edges, None if None in times else times)
+        return edge_list(edges, known if len(known) == len(times) else None)
     except DataError as error:
         raise DataError(f"{path}: graph {name!r}: {error}") from None
 

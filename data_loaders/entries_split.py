@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from data_loaders.checksums import CONTENT_SHA256, FILE_SHA256
 from data_loaders.entries import Entry
 from data_loaders.records import Task
@@ -196,7 +198,8 @@ _SIP = "https://raw.githubusercontent.com/simonrsantana/sparse-implicit-processe
 _SNELSON = "https://raw.githubusercontent.com/GPflow/GPflow/develop/doc/sphinx/notebooks/theory/data/snelson_"
 
 
-def _toy(name: str, rows: int, source: str, oddities: tuple[str, ...], **others: object) -> Entry:
+def _toy(name: str, rows: int, source: str, oddities: tuple[str, ...], **others: Any) -> Entry:
+    facts: dict[str, Any] = {"family": "toy", "licence": "none stated", **others}
     return Entry(
         name=name,
         task="regression",
@@ -208,7 +211,7 @@ def _toy(name: str, rows: int, source: str, oddities: tuple[str, ...], **others:
         splits=20,
         content=CONTENT_SHA256.get(name, ""),
         oddities=oddities,
-        **{"family": "toy", "licence": "none stated", **others},
+        **facts,
     )
 
 

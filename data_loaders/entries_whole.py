@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from data_loaders.checksums import CONTENT_SHA256, FILE_SHA256
 from data_loaders.entries import Entry
 
 
 def _whole(
-    name: str, file: str | None, rows: int, features: int, target: str, source: str, **others: object
+    name: str, file: str | None, rows: int, features: int, target: str, source: str, **others: Any
 ) -> Entry:
     content = CONTENT_SHA256.get(name, "")
-    facts = {"task": "regression", "licence": "none stated", "content": content, **others}
+    facts: dict[str, Any] = {"task": "regression", "licence": "none stated", "content": content, **others}
     return Entry(
         name=name,
         rows=rows,

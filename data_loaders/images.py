@@ -172,7 +172,7 @@ def _download(entry: Entry, part: str) -> Path:
                 f"{entry.name}: what {folder}{path.name} sent fails its checksum ({error}); try again, or "
                 f"set ZOO_DATA to a folder that holds {entry.file}"
             )
-    raise failure
+    raise failure or DataError(f"{entry.name}: no address of it is known")
 
 
 # ---------------------------------------------------------------------------------------------------- reading

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -59,7 +60,7 @@ def fetch(name: str) -> Path:
     """
     known = entry(name)
     if known.read is not None:
-        _of_package(known)
+        _of_package(known, known.read)
         return Path(inspect.getfile(known.read))
     if known.family == "bundled":
         bundled.assemble(known)
@@ -68,7 +69,7 @@ def fetch(name: str) -> Path:
         shipped.assemble(known)
         return shipped.file_of(known)
     if known.family == "generated":
-        return Path((toy if known.name == "piecewise" else random_graphs).__file__)
+        return Path(inspect.getfile(toy if known.name == "piecewise" else random_graphs))
     if known.family == "images":
         return fetch_images(known)
     return read_arrays(known, parse_raw)[1]
@@ -117,7 +118,7 @@ def load(name: str, split: int = 0, *, protocol: str = "standard") -> Dataset:
 
 def _read(known: Entry) -> Whole:
     if known.read is not None:
-        return _of_package(known)
+        return _of_package(known, known.read)
     if known.family == "bundled":
         return bundled.assemble(known)
     if known.family == "shipped":
@@ -132,10 +133,10 @@ def _read(known: Entry) -> Whole:
     return _table(known, arrays)
 
 
-def _of_package(known: Entry) -> Whole:
+def _of_package(known: Entry, read: Callable[[], Whole]) -> Whole:
     """A set that another package registers and reads."""
     try:
-        whole = known.read()
+        whole = read()
     except DataError:
         raise
     except Exception as error:  # whatever that package does

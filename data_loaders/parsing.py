@@ -23,8 +23,10 @@ _MOST_UNPACKED = 200_000_000
 
 
 # What numpy, json and zipfile raise on damaged input.
-_UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RuntimeError, EOFError)
-_UNREADABLE += (zipfile.BadZipFile, zlib.error)
+_UNREADABLE: tuple[type[Exception], ...] = (
+    *(ValueError, LookupError, TypeError, AttributeError, RuntimeError, EOFError),
+    *(zipfile.BadZipFile, zlib.error),
+)
 
 
 class RawError(ValueError):

@@ -27,7 +27,7 @@ DNND_EDGES = 200
 
 
 def hollywood(
-    num_edges: Sequence[int], alpha: float, sigma: float, rng: np.random.Generator
+    num_edges: Sequence[int] | np.ndarray, alpha: float, sigma: float, rng: np.random.Generator
 ) -> list[EdgeList]:
     """A graph for each number of edges (Crane and Dempsey 2018, with two ends an edge).
 

@@ -50,9 +50,10 @@ class Registered(Generic[E]):
     def _load(self, taken: Collection[str], found: dict[str, tuple[E, str]]) -> None:
         from importlib.metadata import entry_points
 
-        points = [point for point in entry_points(group=f"posterior_zoo.{self.group}") if point.dist]
-        for point in sorted(points, key=lambda point: (point.dist.name, point.name)):
-            package = f"{point.dist.name} {point.dist.version}"
+        points = entry_points(group=f"posterior_zoo.{self.group}")
+        found_in = [(point.dist.name, point.dist.version, point) for point in points if point.dist]
+        for name, version, point in sorted(found_in, key=lambda found: (found[0], found[2].name)):
+            package = f"{name} {version}"
             owner = "posterior-zoo" if point.name in taken else self.package(point.name)
             entry, problem = (None, f"{owner} has that name") if owner else self._entry(point)
             if entry is None:

@@ -48,7 +48,7 @@ def load_csv(
     cells = read_cells(Path(path))
     target = target_column(cells, target, require_target)
     features = feature_columns(cells, target, columns)
-    if not require_target:
+    if target is None or not require_target:
         return _to_predict(cells, features, target or "", task)
     number = check_split(str(path), split, protocol, STANDARD_SPLITS, PROTOCOLS)
     check_rows(cells, protocol)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -153,7 +154,7 @@ def assemble(name: str, arrays: Arrays) -> Whole:
     return _whole(name, train[:, 0], train[:, 1], extras)
 
 
-def _whole(name: str, x: np.ndarray, y: np.ndarray, extras: dict[str, object]) -> Whole:
+def _whole(name: str, x: np.ndarray, y: np.ndarray, extras: dict[str, Any]) -> Whole:
     law = LAWS.get(name)
     per_row = {} if law is None else {"true_mean": law.mean(x), "true_sd": law.sd(x)}
     return Whole(

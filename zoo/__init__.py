@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from zoo.version import __version__
 
@@ -38,7 +38,7 @@ def compare(
     holdout: float | None = None,
     drop: Sequence[str] = (),
     categories: Sequence[str] = (),
-    missing: str = "refuse",
+    missing: Literal["refuse", "impute"] = "refuse",
     device: str = "cpu",
 ) -> pd.DataFrame:
     """Fits guides, computes the ground truth, and returns the scoreboard: ``zoo compare`` for notebooks.
@@ -90,7 +90,7 @@ def compare(
     from zoo.evaluation.scoreboard import wide_frame
     from zoo.evaluation.verdict import verdict
 
-    wishes = {
+    wishes: dict[str, Any] = {
         "model": model,
         "guides": [guides] if isinstance(guides, str) else guides,
         "reference": reference,

@@ -6,6 +6,7 @@ The family-wise error of one comparison is ``FAMILY_WISE``: with a fixed seed, a
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from scipy import stats
@@ -56,4 +57,6 @@ def assert_equal_results(ours: dict[str, Tensor], truth: dict[str, Tensor], rtol
     assert ours.keys() == truth.keys()
     for name, expected in truth.items():
         atol = rtol * expected.abs().max().item() if expected.numel() else 0.0
-        torch.testing.assert_close(ours[name], expected, rtol=0, atol=atol, msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(
+            ours[name], expected, rtol=0, atol=atol, msg=partial("{}: {}".format, name)
+        )

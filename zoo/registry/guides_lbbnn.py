@@ -177,8 +177,8 @@ SPARSE_GUIDES = (
             law="gamma_j | gamma_<j ~ Bernoulli(sigmoid(a_j + sum_i B_ji (gamma_i - 1/2)))\n"
             "w_G | gamma ~ N(P_GG^-1 h_G, P_GG^-1),  G: the weights that are in\n"
             "gradient of the indicators by draws that measure each other; slabs reparameterised",
-            assumes="linear or logistic regression, any likelihood; at most 300 latent numbers",
-            cost="O(S (N p + p^3)) a step of S = 32 draws, float64: two to five fits of spike-slab",
+            assumes="linear or logistic regression (in Python any likelihood); at most 300 latent numbers",
+            cost="O(S (N p + p^3)) a step of S = 32 draws, float64: 0.9 to 5 times a fit of spike-slab",
             fails="one P for all models: where the likelihood's curvature differs much from model to model "
             "the slabs are approximate, and the bound stops short of the evidence",
         ),

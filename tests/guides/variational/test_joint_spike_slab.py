@@ -15,9 +15,9 @@ from torch.distributions import MultivariateNormal
 from guides import JointSpikeSlab, SpikeSlab
 from guides.core.sites import UnsupportedSiteError
 from guides.core.svi import DivergenceError
+from guides.testing import assert_mean, z_bound
 from guides.truth.spike_slab_logistic import enumerate_spike_slab_logistic
 from guides.variational.joint_spike_slab import JointLaw
-from tests.guides import battery
 
 NOISE, SLAB, INCLUSION = 0.7, 1.5, 0.3
 
@@ -94,7 +94,7 @@ def test_inclusion_probabilities_are_those_of_the_draws(fitted):
     share = (fitted.draws(n, seed=2)["w"] != 0).double().mean(0)
     probs = fitted.inclusion_probabilities()["w"]
     error = (probs * (1 - probs)).sqrt() * (n**-0.5 + 4000**-0.5)
-    assert ((share - probs).abs() < battery.z_bound(2) * error).all()
+    assert ((share - probs).abs() < z_bound(2) * error).all()
 
 
 def test_the_gradient_is_that_of_the_bound(data):
@@ -117,7 +117,7 @@ def test_the_gradient_is_that_of_the_bound(data):
     wanted = gradients(-_exact_bound(guide.law, x, y))
     with pyro.validation_enabled(False):
         estimates = torch.stack([gradients(guide._loss((x, y))) for _ in range(700)])
-    battery.assert_mean(estimates, wanted)
+    assert_mean(estimates, wanted)
     error = estimates.std(0) / math.sqrt(len(estimates))
     assert (wanted.abs() > 10 * error).sum() > len(wanted) // 2  # it could have been told from zero
 
@@ -196,9 +196,9 @@ def test_weights_given_indicators_are_gaussian_in_what_is_in(law):
     assert torch.allclose(log_q, normal.log_prob(w[:, inside]))
     assert torch.allclose(law.log_prob(w[:9]), log_q[:9] + law.log_prob_of_indicators(gamma))
     w = w[:, inside]
-    battery.assert_mean(w, normal.mean)
+    assert_mean(w, normal.mean)
     products = (w - normal.mean)[:, :, None] * (w - normal.mean)[:, None, :]
-    battery.assert_mean(products, normal.covariance_matrix)
+    assert_mean(products, normal.covariance_matrix)
 
 
 def test_densities_are_on_the_supports(data):
