@@ -12,10 +12,9 @@ with it, is imported when it is first asked for: the catalogue does not wait for
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from zoo.models.catalogue import create, names
-
 if TYPE_CHECKING:
     from zoo.models.bnn import BNN, PBPNetwork
+    from zoo.models.catalogue import create, names
     from zoo.models.deepgmg import DeepGMG
     from zoo.models.edge_graph import EdgeGraphModel
     from zoo.models.implicit_process import BNNProcess, NeuralSampler
@@ -64,7 +63,9 @@ _HOMES = {
     "SpikeSlabLinear": "latent_binary",
     "SpikeSlabLogistic": "latent_binary",
     "SpikeSlabWeights": "weights",
+    "create": "catalogue",
     "from_module": "torch_module",
+    "names": "catalogue",
 }
 
 
