@@ -7,6 +7,9 @@ later is held against it too.
 Joblib's backends for the two lose a task whose worker is killed again and again, and wait for it for ever;
 so tasks are handed over by the clusters' own interfaces.  :class:`guides.PosteriorBootstrap`, whose draws
 need no folder, goes through ``joblib.parallel_config(backend="dask")``.
+
+A worker of Dask has a thread that draws of Python's global generator ``random``: pieces use those of torch
+and numpy, or generators of their own.
 """
 
 from __future__ import annotations
