@@ -77,7 +77,7 @@ def workers(jobs: int = 1, cluster: str | None = None) -> Iterator[Workers]:
         return
     if jobs != 1:
         raise UserError(f"--jobs is for this machine and --cluster auto: {cluster} has the workers it has")
-    _knock(cluster, host, port)
+    _knock(cluster, scheme, host, port)
     with _dask(cluster, f"tcp://{host}:{port}") if scheme == "dask" else _ray(cluster) as found:
         yield found
 
@@ -93,14 +93,19 @@ def _parts(cluster: str) -> tuple[str, str, int]:
     return scheme, host, int(port)
 
 
-def _knock(cluster: str, host: str, port: int) -> None:
-    """:raises UserError: where nobody listens"""
+def _knock(cluster: str, scheme: str, host: str, port: int) -> None:
+    """:raises UserError: where nobody listens, or one that does not greet: Dask would wait for ever"""
     try:
-        socket.create_connection((host.strip("[]"), port), timeout=PATIENCE).close()
+        with socket.create_connection((host.strip("[]"), port), timeout=PATIENCE) as line:
+            greeted = scheme != "dask" or b"compression" in line.recv(1000)
+    except TimeoutError:
+        greeted = False
     except (OSError, OverflowError) as error:
         raise UserError(
             f"no cluster answers at {cluster} ({error}): is its scheduler running, and is that its port?"
         ) from None
+    if not greeted:
+        raise UserError(f"what listens at {cluster} is no {scheme} scheduler: is that its port?")
 
 
 # -------------------------------------------------------------------------------------------- on the worker

@@ -14,6 +14,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 
 import joblib
 import numpy as np
@@ -84,6 +85,23 @@ def test_nobody_there():
         port = free.getsockname()[1]
         with pytest.raises(UserError, match=f"no cluster answers at dask://localhost:{port} .*refused"):
             connect(1, f"dask://localhost:{port}")
+
+
+@pytest.mark.parametrize("greeting", [b"", b"SSH-2.0-server\r\n"])
+def test_what_listens_is_no_scheduler(greeting, monkeypatch):
+    monkeypatch.setattr(clusters, "PATIENCE", 0.2)
+    with socket.create_server(("localhost", 0)) as server:
+        greeter = Thread(target=greet, args=(server, greeting))
+        greeter.start()
+        with pytest.raises(UserError, match="what listens at dask://localhost:.* is no dask scheduler"):
+            connect(1, f"dask://localhost:{server.getsockname()[1]}")
+        greeter.join()
+
+
+def greet(server: socket.socket, greeting: bytes) -> None:
+    with server.accept()[0] as line:
+        line.sendall(greeting)
+        line.recv(1)  # until the other side is gone
 
 
 @pytest.mark.parametrize("command", [
@@ -317,16 +335,6 @@ def test_workers_of_several_threads_are_refused(address, monkeypatch):
     monkeypatch.setattr("distributed.Client.nthreads", lambda self: {"a": 1, "b": 4})
     with pytest.raises(UserError, match="has 4 threads, .*--nthreads 1"):
         connect(1, address)
-
-
-@pytest.mark.slow
-def test_what_answers_is_no_scheduler(monkeypatch):
-    monkeypatch.setattr(clusters, "PATIENCE", 0.5)
-    with (
-        socket.create_server(("localhost", 0)) as deaf,
-        pytest.raises(UserError, match="what answers at dask://localhost:.* is no Dask scheduler"),
-    ):
-        connect(1, f"dask://localhost:{deaf.getsockname()[1]}")
 
 
 # ----------------------------------------------------------------------------------- a cluster that goes away
