@@ -26,6 +26,7 @@ def compare(
     splits: int = 1,
     seeds: int = 1,
     jobs: int = 1,
+    cluster: str | None = None,
     out: str | Path | None = None,
     target: str | None = None,
     task: str | None = None,
@@ -57,6 +58,8 @@ def compare(
         means over all, their errors those over splits (over seeds with one split), and
         ``attrs["differences"]`` lists every pair of methods, paired (:mod:`zoo.evaluation.repeats`)
     :param jobs: processes side by side, for several splits or seeds; -1 is one a core
+    :param cluster: other machines instead, which share ``out``: ``dask://HOST:PORT`` or
+        ``auto`` (:func:`zoo.fitting.clusters.workers`)
     :param out: folder as ``--out`` of the command, with which a call goes on where one like it has stopped;
         None keeps nothing
     :param target: of a CSV file, the target column; the last by default
@@ -87,8 +90,10 @@ def compare(
     from zoo.commands.compare import run
     from zoo.commands.comparison import ask
     from zoo.commands.repeated import compare_often, frame
+    from zoo.errors import UserError
     from zoo.evaluation.scoreboard import wide_frame
     from zoo.evaluation.verdict import verdict
+    from zoo.fitting.clusters import workers
 
     wishes: dict[str, Any] = {
         "model": model,
@@ -112,7 +117,11 @@ def compare(
     with tempfile.TemporaryDirectory() as folder:
         place = folder if out is None else out
         if (splits, seeds) != (1, 1):
-            return frame(compare_often(str(data), place, splits=splits, seeds=seeds, jobs=jobs, **wishes))
+            with workers(jobs, cluster) as many:
+                often = compare_often(str(data), place, splits=splits, seeds=seeds, workers=many, **wishes)
+            return frame(often)
+        if cluster is not None:
+            raise UserError("cluster is for several splits or seeds: one comparison is one process")
         comparison = ask(str(data), **wishes)
         rows = run(comparison, place)
     board = wide_frame(rows)
@@ -130,6 +139,7 @@ def leaderboard(
     seeds: int = 1,
     seed: int = 0,
     jobs: int = 1,
+    cluster: str | None = None,
     budget: str = "quick",
     out: str | Path | None = None,
 ) -> pd.DataFrame:
@@ -143,6 +153,8 @@ def leaderboard(
     :param splits: how many splits of each, from 0 on
     :param seeds: how many seeds, from ``seed`` on
     :param jobs: processes side by side; -1 is one a core.  They change no result
+    :param cluster: other machines instead, which share ``out``: ``dask://HOST:PORT`` or
+        ``auto`` (:func:`zoo.fitting.clusters.workers`)
     :param budget: ``quick`` or ``full``
     :param out: folder as ``--out`` of the command; None keeps nothing
     :return: a row a guide, best rank first, with the name of the guide as index and the columns of
@@ -153,14 +165,15 @@ def leaderboard(
     import tempfile
 
     from zoo.commands.leaderboard import ALL, plan, run
+    from zoo.fitting.clusters import workers
 
     names = [datasets] if isinstance(datasets, str | Path) else datasets
     chosen = [guides] if isinstance(guides, str) and guides != ALL else guides
     asked = plan(
         list(map(str, names)), chosen, model=model, splits=splits, seeds=seeds, seed=seed, budget=budget
     )
-    with tempfile.TemporaryDirectory() as folder:
-        board = run(asked, folder if out is None else out, jobs)
+    with tempfile.TemporaryDirectory() as folder, workers(jobs, cluster) as found:
+        board = run(asked, folder if out is None else out, found)
     table = board.table.set_index("guide")
     table.attrs["verdict"], table.attrs["when"] = board.words, board.when
     return table
@@ -172,6 +185,7 @@ def calibrate(
     *,
     out: str | Path | None = None,
     jobs: int = 1,
+    cluster: str | None = None,
     **options: Any,
 ) -> pd.DataFrame:
     """Simulation-based calibration of guides and samplers: ``zoo calibrate`` for notebooks.
@@ -183,6 +197,8 @@ def calibrate(
     :param out: folder as ``--out`` of the command, with which a call goes on where one like it has stopped;
         None keeps nothing
     :param jobs: processes side by side; -1 is one a core
+    :param cluster: other machines instead, which share ``out``: ``dask://HOST:PORT`` or
+        ``auto`` (:func:`zoo.fitting.clusters.workers`)
     :param options: those of the command: ``simulations``, ``draws``, ``rows``, ``columns``, ``correlation``,
         ``points``, ``steps``, ``seed``, ``task``, ``noise``, ``widths``, ``activation``, ``inclusion``,
         ``weight_scale`` and ``bias_scale``, see :func:`zoo.commands.calibration.ask`
@@ -194,9 +210,10 @@ def calibrate(
 
     from zoo.commands.calibrate import run
     from zoo.commands.calibration import ask
+    from zoo.fitting.clusters import workers
 
     if isinstance(options.get("widths"), int):
         options["widths"] = (options["widths"],)
     calibration = ask(model, [guides] if isinstance(guides, str) else guides, **options)
-    with tempfile.TemporaryDirectory() as folder:
-        return run(calibration, folder if out is None else out, jobs=jobs)
+    with tempfile.TemporaryDirectory() as folder, workers(jobs, cluster) as found:
+        return run(calibration, folder if out is None else out, workers=found)

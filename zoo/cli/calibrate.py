@@ -12,6 +12,7 @@ from rich.markup import escape
 from zoo.cli.options import (
     ActivationOption,
     BiasScaleOption,
+    ClusterOption,
     InclusionOption,
     ModelOption,
     OutOption,
@@ -62,6 +63,7 @@ def calibrate_command(
     steps: Annotated[int, typer.Option("--steps", help="Optimiser steps of a fit.")] = 1000,
     seed: SeedOption = 0,
     jobs: Annotated[int, typer.Option("--jobs", help="Simulations side by side; -1 is one a core.")] = 1,
+    cluster: ClusterOption = None,
     task: Annotated[
         str | None, typer.Option("--task", help="regression or binary; the model's first by default.")
     ] = None,
@@ -84,7 +86,7 @@ def calibrate_command(
     from zoo.commands.calibrate import run, sentences
     from zoo.commands.calibration import ask
     from zoo.experiments.engine.progress import show_progress
-    from zoo.fitting.side_by_side import number_of_jobs
+    from zoo.fitting.clusters import workers
 
     calibration = ask(
         model,
@@ -105,8 +107,8 @@ def calibrate_command(
         weight_scale=split_scales("--weight-scale", weight_scale),
         bias_scale=split_scales("--bias-scale", bias_scale),
     )
-    with show_progress(f"calibrate {model}", number_of_jobs(jobs)) as on_progress:
-        table = run(calibration, out, jobs=jobs, on_progress=on_progress)
+    with workers(jobs, cluster) as found, show_progress(f"calibrate {model}", found.count) as on_progress:
+        table = run(calibration, out, workers=found, on_progress=on_progress)
     console = Console()
     for sentence in sentences(calibration, Path(out), table):
         console.print(escape(sentence), highlight=False)

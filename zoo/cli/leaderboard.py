@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from zoo.budgets import BUDGETS
-from zoo.cli.options import JobsOption, ModelOption, OutOption, SeedOption, split_names
+from zoo.cli.options import ClusterOption, JobsOption, ModelOption, OutOption, SeedOption, split_names
 from zoo.cli.progress import piece_counter
 
 if TYPE_CHECKING:  # slow to import
@@ -51,17 +51,19 @@ def leaderboard_command(
     seeds: Annotated[int, typer.Option("--seeds", help="How many seeds, from --seed on.")] = 1,
     seed: SeedOption = 0,
     jobs: JobsOption = 1,
+    cluster: ClusterOption = None,
     budget: Annotated[str, typer.Option("--budget", help=f"{' or '.join(BUDGETS)}, see above.")] = "quick",
 ) -> None:
     """See ``LEADERBOARD_HELP``."""
     from zoo.commands.leaderboard import ALL, plan, run
+    from zoo.fitting.clusters import workers
 
     names = ALL if guides == ALL else split_names(guides)
     asked = plan(
         split_names(datasets), names, model=model, splits=splits, seeds=seeds, seed=seed, budget=budget
     )
-    with piece_counter("leaderboard") as on_piece:
-        board = run(asked, out, jobs, on_piece)
+    with workers(jobs, cluster) as found, piece_counter("leaderboard") as on_piece:
+        board = run(asked, out, found, on_piece)
     console = Console()
     console.print(_table(board.table))
     for title, answer in board.when:

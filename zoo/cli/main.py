@@ -20,6 +20,7 @@ from zoo.cli.options import (
     ActivationOption,
     BiasScaleOption,
     CategoriesOption,
+    ClusterOption,
     DataArgument,
     DataName,
     DeviceOption,
@@ -593,6 +594,7 @@ def compare_command(
     splits: SplitsOption = 1,
     seeds: SeedsOption = 1,
     jobs: JobsOption = 1,
+    cluster: ClusterOption = None,
     noise: NoiseOption = None,
     widths: WidthsOption = None,
     activation: ActivationOption = None,
@@ -620,16 +622,18 @@ def compare_command(
     }
     if (splits, seeds) != (1, 1):
         from zoo.commands.repeated import compare_often
+        from zoo.fitting.clusters import workers
 
-        with piece_counter(f"{model} on {data}") as on_piece:
+        with workers(jobs, cluster) as many, piece_counter(f"{model} on {data}") as on_piece:
             found = compare_often(
-                data, out, split=split, seed=seed, splits=splits, seeds=seeds, jobs=jobs, on_piece=on_piece,
-                **wishes,
+                data, out, split=split, seed=seed, splits=splits, seeds=seeds, workers=many,
+                on_piece=on_piece, **wishes,
             )  # fmt: skip
         _tell_comparison(found.rows, found.words, found.notes, f"{model} on {data}", budget, out)
         return
-    if jobs != 1:
-        raise UserError("--jobs is for several --splits or --seeds: one comparison is one process")
+    for option, given in (("jobs", jobs != 1), ("cluster", cluster is not None)):
+        if given:
+            raise UserError(f"--{option} is for several --splits or --seeds: one comparison is one process")
     from zoo.commands.compare import run
     from zoo.commands.comparison import ask
     from zoo.evaluation.verdict import verdict

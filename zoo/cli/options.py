@@ -29,6 +29,14 @@ SeedOption = Annotated[int, typer.Option("--seed", help="Seed of every random nu
 SplitsOption = Annotated[int, typer.Option("--splits", help="How many splits, from --split on.")]
 SeedsOption = Annotated[int, typer.Option("--seeds", help="How many seeds, from --seed on.")]
 JobsOption = Annotated[int, typer.Option("--jobs", help="Processes side by side; -1 is one a core.")]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        help="Compute on dask://HOST:PORT, whose machines have the same software and "
+        "share the folder --out under one path; or auto, a Dask cluster of --jobs processes here.",
+    ),
+]
 TargetOption = Annotated[
     str | None, typer.Option("--target", help="CSV only: target column; the last by default.")
 ]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from zoo.cli.options import split_names
+from zoo.cli.options import ClusterOption, split_names
 from zoo.commands.options import check_seed
 from zoo.errors import UserError
 
@@ -32,6 +32,7 @@ Examples:
   zoo reproduce example/dice --out out/dice  a few seconds
   zoo reproduce example/dice --datasets fair --trials 50 --out out/dice
   zoo reproduce sspbp/table-3.3 --jobs -1 --out out/table-3.3
+  zoo reproduce sspbp/table-3.3 --cluster dask://host:8786 --out /shared/table-3.3
   zoo reproduce sspbp/table-3.3 --budget quick --methods pbp --out out/quick
   zoo reproduce sspbp/table-3.3 --datasets yacht --set epochs=10 --out out/ten
 """
@@ -58,6 +59,7 @@ def reproduce_command(
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="The seeds of all cells come from it.")] = 0,
     jobs: Annotated[int, typer.Option("--jobs", help="Cells side by side; -1 is one a core.")] = 1,
+    cluster: ClusterOption = None,
     budget: Annotated[
         str, typer.Option("--budget", help="quick (for a look) or full (--list NAME says what it is).")
     ] = "full",
@@ -82,10 +84,8 @@ def reproduce_command(
     if out is None:
         raise UserError(f"where to? give --out, as in: zoo reproduce {experiment} --out out/{experiment}")
     from zoo.experiments.engine.request import plan
-    from zoo.fitting.side_by_side import number_of_jobs
 
     check_seed(seed)
-    jobs = number_of_jobs(jobs)
     parts = {"datasets": datasets, "methods": methods, "settings": settings}
     chosen = {axis: None if text is None else split_names(text) for axis, text in parts.items()}
     options = _changes(changes or [])
@@ -93,9 +93,10 @@ def reproduce_command(
     from zoo.experiments.engine.page import rich_table
     from zoo.experiments.engine.progress import show_progress
     from zoo.experiments.engine.runner import reproduce
+    from zoo.fitting.clusters import workers
 
-    with show_progress(experiment, jobs) as on_progress:
-        outcome = reproduce(request, out, jobs=jobs, retry_failed=retry_failed, on_progress=on_progress)
+    with workers(jobs, cluster) as found, show_progress(experiment, found.count) as on_progress:
+        outcome = reproduce(request, out, workers=found, retry_failed=retry_failed, on_progress=on_progress)
     Console().print(rich_table(outcome.lines))
     _tell(outcome, out)
     if len(outcome.failed) == len(outcome.asked):

@@ -21,31 +21,34 @@ from zoo.experiments.engine.records import CELLS, read_record, sweep
 from zoo.experiments.engine.workers import run_cell
 from zoo.files.output import output_folder
 from zoo.files.tables import markdown_table, write_csv, write_text
-from zoo.fitting.side_by_side import CallEndedError, number_of_jobs, one_thread, results_of
+from zoo.fitting.side_by_side import ALONE, CallEndedError, Workers, one_thread
 from zoo.registry.guides import GUIDES
 
 Ranks = dict[str, dict[str, np.ndarray]]
 
 
 def run(
-    calibration: Calibration, out: str | Path, *, jobs: int = 1, on_progress: OnProgress | None = None
+    calibration: Calibration,
+    out: str | Path,
+    *,
+    workers: Workers = ALONE,
+    on_progress: OnProgress | None = None,
 ) -> pd.DataFrame:
     """Computes the simulations that have no result yet, and writes the folder from all that are there.
 
     Writes ``calibration.csv`` (a row a method and quantity: the columns of :func:`summary`), ``ranks.csv`` (a
     row a simulation), ``calibration.md``, ``calibration.png`` and ``config.json``.
 
-    :param jobs: processes side by side; -1 is one a core
+    :param workers: who computes (:func:`zoo.fitting.clusters.workers`)
     :returns: what ``calibration.csv`` holds
     :raises UserError: when the folder cannot be written or belongs to another request
     :raises CallEndedError: when a process died; what is finished is kept
     :raises Interrupted: at Ctrl-C, with what is kept
     """
-    jobs = number_of_jobs(jobs)
     with output_folder(out, calibration.config()) as folder:
         sweep(folder)
         try:
-            _compute(calibration, folder, jobs, on_progress)
+            _compute(calibration, folder, workers, on_progress)
         except KeyboardInterrupt:
             raise Interrupted(
                 f"interrupted; {out} keeps {_kept(calibration, folder)} of {len(calibration.cells())} "
@@ -66,7 +69,9 @@ def _kept(calibration: Calibration, folder: Path) -> int:
     return sum(read_record(folder, cell) is not None for cell in calibration.cells())
 
 
-def _compute(calibration: Calibration, folder: Path, jobs: int, on_progress: OnProgress | None) -> None:
+def _compute(
+    calibration: Calibration, folder: Path, workers: Workers, on_progress: OnProgress | None
+) -> None:
     tell = on_progress or (lambda todo, finished: None)
     cells = calibration.cells()
     records = {cell.name: read_record(folder, cell) for cell in cells}
@@ -76,8 +81,9 @@ def _compute(calibration: Calibration, folder: Path, jobs: int, on_progress: OnP
     if not todo:
         return
     metrics = calibration.metrics
-    work = [(simulate, metrics, cell, folder.absolute()) for cell in todo.values()]
-    with one_thread(), contextlib.closing(results_of(run_cell, work, jobs)) as results:
+    folder = folder.absolute()
+    work = [(simulate, metrics, cell, folder) for cell in todo.values()]
+    with one_thread(), contextlib.closing(workers.results_of(run_cell, work, folder)) as results:
         for record in results:
             del todo[record.cell.name]
             finished.append(record)

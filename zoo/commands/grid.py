@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from zoo.commands.reference import reference_posterior
 from zoo.errors import Interrupted, UserError
 from zoo.evaluation.repeats import Run
 from zoo.files.output import output_folder
-from zoo.fitting.side_by_side import one_thread, results_of
+from zoo.fitting.side_by_side import Workers, one_thread
 
 #: Told how many pieces of work are finished, and how many there are.
 OnPiece = Callable[[int, int], None]
@@ -47,17 +48,21 @@ def label(split: int, seed: int) -> str:
     return f"split-{split}-seed-{seed}"
 
 
-def compute(places: Sequence[Place], folder: Path, jobs: int, on_piece: OnPiece | None = None) -> list[Run]:
+def compute(
+    places: Sequence[Place], folder: Path, workers: Workers, on_piece: OnPiece | None = None
+) -> list[Run]:
     """Fits what is missing, a reference or a guide a piece, then grades every comparison.
 
     What is finished stays in the folders of the comparisons however the call ends, and is not computed again.
-    Results do not hang on ``jobs``.
+    Results do not hang on the workers.
 
     :param folder: of this call alone, see :func:`zoo.files.output.sole_folder`
     :raises UserError: before any work, when the folder of a comparison belongs to another one
-    :raises CallEndedError: when a process died
+    :param workers: who computes (:func:`zoo.fitting.clusters.workers`)
+    :raises CallEndedError: when a process died, or a cluster went away
     :raises Interrupted: at Ctrl-C
     """
+    folder = folder.absolute()  # workers have another place to start from
     for place in places:
         with output_folder(folder / place.folder, place.comparison.config()):
             pass
@@ -66,15 +71,16 @@ def compute(places: Sequence[Place], folder: Path, jobs: int, on_piece: OnPiece 
     failed: dict[int, dict[str, str]] = {}
     runs: dict[int, Run] = {}
     try:
-        with one_thread():
-            for i, name, status in results_of(_fit, work, jobs):
+        with one_thread(), contextlib.closing(workers.results_of(_fit, work, folder)) as fits:
+            for i, name, status in fits:
                 done += 1
                 if status != "ok":
                     failed.setdefault(i, {})[name] = status
                 if on_piece:
                     on_piece(done, total)
-            gradings = [(i, place, folder, failed.get(i, {})) for i, place in enumerate(places)]
-            for i, run in results_of(_grade, gradings, jobs):
+        gradings = [(i, place, folder, failed.get(i, {})) for i, place in enumerate(places)]
+        with one_thread(), contextlib.closing(workers.results_of(_grade, gradings, folder)) as grades:
+            for i, run in grades:
                 done += 1
                 runs[i] = run
                 if on_piece:

@@ -21,7 +21,7 @@ from zoo.evaluation.scoreboard import scoreboard_frame
 from zoo.files.output import output_folder, sole_folder
 from zoo.files.tables import write_csv, write_text
 from zoo.fitting.problem import load_problem
-from zoo.fitting.side_by_side import number_of_jobs
+from zoo.fitting.side_by_side import ALONE, Workers
 from zoo.registry.queries import GUIDES, applicable, check_data, find_guide, find_model
 
 ALL = "all"
@@ -179,19 +179,18 @@ def _check_folders(places: Sequence[Place]) -> None:
         raise UserError(f"two of --datasets are called {twice.dataset!r}: rename one of the files")
 
 
-def run(asked: Asked, out: str | Path, jobs: int = 1, on_piece: OnPiece | None = None) -> Board:
+def run(asked: Asked, out: str | Path, workers: Workers = ALONE, on_piece: OnPiece | None = None) -> Board:
     """Does the work and writes the folder; what an earlier call has left is used.
 
     Writes ``DATASET/split-S-seed-K/`` (a comparison each, :mod:`zoo.commands.compare`), ``runs.csv`` (all
     their scoreboards), ``differences.csv``, ``leaderboard.csv``, ``.md`` and ``.png``, and ``config.json``.
 
-    :param jobs: processes side by side; -1 is one a core.  They change no result
+    :param workers: who computes (:func:`zoo.fitting.clusters.workers`).  They change no result
     :raises UserError: when the folder cannot be written, belongs to another call, or one is at work in it
     :raises Interrupted: at Ctrl-C, with what is kept
     """
-    jobs = number_of_jobs(jobs)
     with sole_folder(out), output_folder(out, asked.config()) as folder:
-        runs = compute(asked.places, folder, jobs, on_piece)
+        runs = compute(asked.places, folder, workers, on_piece)
         found = standings(runs, _notes(asked.places))
         table = leaderboard_frame(found, asked.refusals)
         write_csv(_runs_frame(runs, asked.refusals), folder / "runs.csv")

@@ -16,7 +16,7 @@ from zoo.evaluation.scoreboard import Row, wide_frame, write_scoreboard
 from zoo.evaluation.verdict import CLEAR, verdict
 from zoo.files.output import output_folder, sole_folder
 from zoo.files.tables import write_csv
-from zoo.fitting.side_by_side import number_of_jobs
+from zoo.fitting.side_by_side import ALONE, Workers
 
 #: What the standard errors are.
 ERRORS = (
@@ -47,7 +47,7 @@ def compare_often(
     seed: int = 0,
     splits: int = 1,
     seeds: int = 1,
-    jobs: int = 1,
+    workers: Workers = ALONE,
     on_piece: OnPiece | None = None,
     **wishes: object,
 ) -> Repeated:
@@ -58,19 +58,19 @@ def compare_often(
     A second call goes on with what is there, also with more splits and seeds.
 
     :param splits: how many, from ``split`` on; so are ``seeds``
+    :param workers: who computes (:func:`zoo.fitting.clusters.workers`)
     :param wishes: of :func:`zoo.commands.comparison.ask`
     :raises UserError: for what cannot be done, before any work
     """
     check_count("splits", splits)
     check_count("seeds", seeds)
-    jobs = number_of_jobs(jobs)
     places = [
         _place(ask(data, split=s, seed=k, **wishes))
         for s in range(split, split + splits)
         for k in range(seed, seed + seeds)
     ]
     with sole_folder(out), output_folder(out, _config(places)) as folder:
-        runs = compute(places, folder, jobs, on_piece)
+        runs = compute(places, folder, workers, on_piece)
         repeated = summarise(runs, places[0].comparison.notes)
         _write(repeated, folder, f"{places[0].comparison.entry.name} on {places[0].dataset}")
     return repeated

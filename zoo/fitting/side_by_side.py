@@ -10,7 +10,9 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeVar
 
 from zoo.errors import FailedError, UserError
 from zoo.fitting.threads import one_torch_thread
@@ -22,6 +24,61 @@ class CallEndedError(FailedError):
     """The call could not go on, and what it has finished is kept; the command line exits with 1."""
 
 
+class Workers(Protocol):
+    """Who computes the pieces.
+
+    :ivar count: how many work side by side
+    """
+
+    count: int
+
+    def results_of(self, function: Callable[..., T], work: Sequence[tuple], folder: Path) -> Iterator[T]:
+        """``function(*arguments)`` for each element of ``work``, as they come.
+
+        :param folder: where the pieces leave what they find; all workers must see it
+        :raises UserError: when a worker cannot do them, for what it must have and does not; before any work
+        :raises CallEndedError: when a process died, or the cluster went away; else what the function raises
+        """
+
+
+@dataclass(frozen=True)
+class Here:
+    """This process, or several others of this machine."""
+
+    count: int = 1
+
+    def results_of(self, function: Callable[..., T], work: Sequence[tuple], folder: Path) -> Iterator[T]:
+        """See :class:`Workers`."""
+        jobs = min(self.count, len(work))
+        if jobs <= 1:
+            yield from (function(*arguments) for arguments in work)
+            return
+        from joblib import Parallel, delayed, parallel_config
+        from joblib.externals.loky.process_executor import BrokenProcessPool
+
+        threads = None if "OMP_NUM_THREADS" in os.environ else 1
+        with parallel_config("loky", inner_max_num_threads=threads):
+            parallel = Parallel(jobs, return_as="generator_unordered", batch_size=1)
+        flags = os.environ.get("XLA_FLAGS", "")
+        results = parallel(delayed(_run_in_worker)(os.getpid(), flags, function, *args) for args in work)
+        try:
+            for result in results:  # noqa: UP028 (a delegated end would not be quiet below)
+                yield result
+        except BrokenProcessPool:
+            raise CallEndedError(
+                "a process was killed, for want of memory perhaps: with fewer --jobs the same command goes "
+                "on from what is finished"
+            ) from None
+        finally:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that what runs is given up
+                results.close()
+
+
+#: One piece after another.
+ALONE = Here()
+
+
 def number_of_jobs(jobs: int) -> int:
     """:raises UserError: unless it is a count, or -1 for one a core"""
     if jobs == -1:
@@ -31,37 +88,6 @@ def number_of_jobs(jobs: int) -> int:
     if jobs < 1:
         raise UserError(f"--jobs must be at least 1, or -1 for one a core, not {jobs}")
     return jobs
-
-
-def results_of(function: Callable[..., T], work: Sequence[tuple], jobs: int) -> Iterator[T]:
-    """``function(*arguments)`` for each element of ``work``, as they come.
-
-    :raises CallEndedError: when a process died; else what the function raises
-    """
-    jobs = min(jobs, len(work))
-    if jobs <= 1:
-        yield from (function(*arguments) for arguments in work)
-        return
-    from joblib import Parallel, delayed, parallel_config
-    from joblib.externals.loky.process_executor import BrokenProcessPool
-
-    threads = None if "OMP_NUM_THREADS" in os.environ else 1
-    with parallel_config("loky", inner_max_num_threads=threads):
-        parallel = Parallel(jobs, return_as="generator_unordered", batch_size=1)
-    flags = os.environ.get("XLA_FLAGS", "")
-    results = parallel(delayed(_run_in_worker)(os.getpid(), flags, function, *args) for args in work)
-    try:
-        for result in results:  # noqa: UP028 (a delegated end would not be quiet below)
-            yield result
-    except BrokenProcessPool:
-        raise CallEndedError(
-            "a process was killed, for want of memory perhaps: with fewer --jobs the same command goes on "
-            "from what is finished"
-        ) from None
-    finally:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that what runs is given up
-            results.close()
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from zoo.commands.calibration import ask
 from zoo.errors import FailedError, Interrupted, UserError
 from zoo.experiments.engine.records import RESULT, cell_folder
 from zoo.fitting.samplers import Sampled, samplers
+from zoo.fitting.side_by_side import Here
 
 #: A linear regression whose posterior is known.
 LINEAR = {"widths": (0,), "noise": 1.0}
@@ -223,7 +224,7 @@ def test_command_and_notebook_give_the_same(tmp_path):
 
 @pytest.mark.slow
 def test_processes_give_the_same(exact, tmp_path):
-    run(ask(guides=["exact"], simulations=8, **LINEAR), tmp_path, jobs=2)
+    run(ask(guides=["exact"], simulations=8, **LINEAR), tmp_path, workers=Here(2))
     together, alone = (pd.read_csv(folder / "ranks.csv") for folder in (tmp_path, exact[0]))
     pd.testing.assert_frame_equal(together, alone.head(8))
 

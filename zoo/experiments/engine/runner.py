@@ -18,7 +18,7 @@ from zoo.experiments.engine.tables import Line, table_lines, write_tables
 from zoo.experiments.engine.workers import run_cell
 from zoo.files.output import output_folder, versions
 from zoo.files.tables import write_text
-from zoo.fitting.side_by_side import CallEndedError, number_of_jobs, one_thread, results_of
+from zoo.fitting.side_by_side import ALONE, CallEndedError, Workers, one_thread
 
 #: Packages whose versions change numbers.
 PACKAGES = ("posterior-zoo", "numpy", "torch", "jax", "pyro-ppl", "numpyro")
@@ -48,18 +48,17 @@ def reproduce(
     request: Request,
     out: str | Path,
     *,
-    jobs: int = 1,
+    workers: Workers = ALONE,
     retry_failed: bool = False,
     on_progress: OnProgress | None = None,
 ) -> Outcome:
     """Computes what is missing, and writes the tables of all that is there.
 
-    :param jobs: processes side by side; -1 is one a core
+    :param workers: who computes (:func:`zoo.fitting.clusters.workers`)
     :param retry_failed: compute failed cells again
     :raises UserError: when the folder cannot be written or belongs to another run, or a cell met bad input
     :raises CallEndedError: when a process died, or the pictures could not be made
     """
-    jobs = number_of_jobs(jobs)
     ended: Exception | None = None
     packages = {name: version for name, version in versions().items() if name in PACKAGES}
     with output_folder(out, request.config(packages)) as folder:
@@ -67,7 +66,7 @@ def reproduce(
         known = [read_record(folder, cell) for cell in request.cells()]
         done = [record for record in known if record is not None and (record.ok or not retry_failed)]
         try:
-            _compute(request, folder, done, jobs, on_progress)
+            _compute(request, folder, done, workers, on_progress)
         except (UserError, CallEndedError) as error:
             ended = error  # raised below, where it takes no folder away
         finally:
@@ -90,9 +89,9 @@ def _place(cell: Cell) -> tuple:
 
 
 def _compute(
-    request: Request, out: Path, done: Sequence[Record], jobs: int, on_progress: OnProgress | None
+    request: Request, out: Path, done: Sequence[Record], workers: Workers, on_progress: OnProgress | None
 ) -> None:
-    """All cells but those that are done; raises what :func:`results_of` does."""
+    """All cells but those that are done; raises what :meth:`Workers.results_of` does."""
     finished = {_place(record.cell): record for record in done}
     todo = {_place(cell): cell for cell in request.cells() if _place(cell) not in finished}
     tell = on_progress or (lambda todo, finished: None)
@@ -100,8 +99,9 @@ def _compute(
     if not todo:
         return
     run, metrics = request.experiment.run, tuple(request.experiment.metrics)
-    work = [(run, metrics, cell, out.absolute()) for cell in todo.values()]
-    with one_thread(), contextlib.closing(results_of(run_cell, work, jobs)) as records:
+    out = out.absolute()  # workers have another place to start from
+    work = [(run, metrics, cell, out) for cell in todo.values()]
+    with one_thread(), contextlib.closing(workers.results_of(run_cell, work, out)) as records:
         for record in records:
             del todo[_place(record.cell)]
             finished[_place(record.cell)] = record

@@ -16,7 +16,7 @@ from tests.zoo.experiments.toy_experiments import CELLS, declare
 from zoo.errors import UserError
 from zoo.experiments.engine.request import plan
 from zoo.experiments.engine.runner import reproduce
-from zoo.fitting.side_by_side import CallEndedError
+from zoo.fitting.side_by_side import CallEndedError, Here
 
 pytestmark = pytest.mark.usefixtures("calls")
 
@@ -184,7 +184,7 @@ def test_cell_that_exits_has_failed(tmp_path):
 @pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_bad_input_ends_the_call_and_keeps_what_is_finished(jobs, calls, monkeypatch, tmp_path):
     with pytest.raises(UserError, match="b . 5x?5? trial 0: the file of b is missing"):
-        reproduce(plan("toy/refused"), tmp_path / "out", jobs=jobs)
+        reproduce(plan("toy/refused"), tmp_path / "out", workers=Here(jobs))
     if jobs == 1:
         assert len(results(tmp_path / "out")) == len(calls) == 4
         assert len(rows(tmp_path / "out", "table.csv")) == 6
@@ -219,7 +219,7 @@ def test_interrupted_between_two_results_gives_the_rest_up_quietly(recwarn, tmp_
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        reproduce(plan("toy/slow"), tmp_path, jobs=2, on_progress=stop)
+        reproduce(plan("toy/slow"), tmp_path, workers=Here(2), on_progress=stop)
     assert list(recwarn) == []
     assert (tmp_path / "table.md").exists()
 
@@ -255,7 +255,7 @@ def test_side_by_side_is_one_after_another(monkeypatch, tmp_path):
     reproduce(
         plan("toy/random_numbers"),
         tmp_path / "two",
-        jobs=2,
+        workers=Here(2),
         on_progress=lambda todo, finished: seen.append((len(todo), len(finished))),
     )
     assert without_seconds(tmp_path / "one") == without_seconds(tmp_path / "two")
@@ -275,7 +275,7 @@ def test_order_of_the_cells_does_not_matter(tmp_path):
 @pytest.mark.slow
 def test_process_that_is_killed_ends_the_call_and_loses_nothing_else(tmp_path):
     with pytest.raises(CallEndedError, match="a process was killed.*fewer --jobs"):
-        reproduce(plan("toy/dies"), tmp_path, jobs=2)
+        reproduce(plan("toy/dies"), tmp_path, workers=Here(2))
     assert len(results(tmp_path)) >= 8
     assert (tmp_path / "table.md").exists()
     assert running(tmp_path) == []
