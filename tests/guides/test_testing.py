@@ -30,6 +30,7 @@ class MyGuide(AutoMeanField):
         super().__init__(model, init_scale=0.05)
 
 
+@pytest.mark.slow
 def test_a_guide_of_another_package():
     check_guide(MyGuide)
 

@@ -201,6 +201,7 @@ def test_weights_given_indicators_are_gaussian_in_what_is_in(law):
     assert_mean(products, normal.covariance_matrix)
 
 
+@pytest.mark.slow
 def test_densities_are_on_the_supports(data):
     """A site without a spike: its density is that of the mapped Gaussian, by a histogram-free identity: the
     mean of ``p / q`` over draws is the integral of any normalised ``p``.

@@ -98,6 +98,7 @@ def test_a_member_is_the_comparison_itself(board, tables, tmp_path):
     pd.testing.assert_frame_equal(one, member, check_exact=True)
 
 
+@pytest.mark.slow
 def test_what_is_there_is_not_fitted_again(board, tmp_path, monkeypatch):
     """A resumed board is the uninterrupted one; what was lost alone is computed."""
     out, call, _ = board

@@ -182,6 +182,7 @@ def test_a_file_may_import_its_neighbour(tmp_path):
     assert find_model(f"{mine}:model").name == "mine.py:model"
 
 
+@pytest.mark.slow
 def test_pyros_sampler_runs_by_itself_for_few_numbers_only(table, tmp_path, monkeypatch):
     make_tiny(monkeypatch)
     many = f"{LINEAR}    pyro.sample('u', dist.Normal(torch.zeros(200), 1.0).to_event(1))"
