@@ -1,0 +1,275 @@
+"""The command ``zoo fit``: its help and what it prints.  Imports nothing slow by itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from zoo.budgets import STEPS
+from zoo.cli.options import (
+    ActivationOption,
+    BiasScaleOption,
+    CategoriesOption,
+    DataArgument,
+    DeviceOption,
+    DropOption,
+    HoldoutOption,
+    InclusionOption,
+    MissingOption,
+    ModelOption,
+    NoiseOption,
+    OutOption,
+    SeedOption,
+    SplitOption,
+    TargetOption,
+    TaskOption,
+    WeightScaleOption,
+    WidthsOption,
+    check_fit_numbers,
+    fit_options,
+    split_scales,
+    split_widths,
+    table_options,
+)
+from zoo.cli.progress import progress_bar
+from zoo.cli.tell import complain, print_notes
+from zoo.commands.options import check_seed, model_options
+from zoo.errors import UserError
+from zoo.fitting.threads import one_torch_thread
+from zoo.models.densities import DENSITY_MODELS
+
+if TYPE_CHECKING:  # slow to import
+    pass
+
+FIT_HELP = """Fits one guide to one model and saves it for zoo predict.
+
+The rows of one split are fitted (--split; one row in ten is held out and scored at the end). An interrupted
+fit goes on when the same command is given again; one with more --steps starts again in the same folder, for
+the learning rate falls to zero over all steps. The folder holds fit.safetensors (the fit), config.json, and
+for guides that are fitted by an optimiser losses.csv and loss.png (minus the ELBO of every step, in nats).
+--steps, --lr and --batch-size are theirs.
+
+\b
+Examples:
+  zoo fit diabetes --guide mean-field --out out/fit
+  zoo fit houses.csv --target price --model pbp-bnn --guide pbp --out out/houses
+  zoo fit people.csv --target risk --drop id,name --missing impute --out out/risk
+  zoo fit houses.csv --model mine.py:model --guide mean-field --out out/mine
+  zoo fit boston --guide spike-slab --inclusion 0.1 --split 3 --out out/sparse
+  zoo fit table.csv --model maf --out out/density   a table without a target
+  zoo fit edges.csv --model edge-graph --steps 60 --out out/edges
+
+A CSV file has a header, and columns of numbers, dates (2020-12-31, taken as days), flags (true/false,
+yes/no) or categories: any other text, with an input for each of at most 50 levels of the training rows. Texts
+in the target are classes. A missing value (empty, NA, ?) is refused, or with --missing impute filled in by
+the median or the most frequent text of the training rows. The fit keeps what was done, and zoo predict does
+the same to new rows. zoo data show people.csv tells what each column is taken for.
+
+A model of your own is a function in a file, --model path/to/file.py:model, of standardised rows and targets:
+
+\b
+  def model(x, y=None):                      # x [rows, columns], y [rows]
+      w = pyro.sample("w", dist.Normal(torch.zeros(x.shape[1]), 1.0).to_event(1))
+      with pyro.plate("data", len(x)):
+          pyro.sample("y", dist.Normal(x @ w, 0.5), obs=y)
+
+For classes the law of y is Bernoulli or Categorical. A torch network becomes a model in one line of such a
+file: model = zoo.models.from_module(net, layers="last"). Any guide that can take a step on it will do. The
+fit keeps the checksum of the file, and zoo predict refuses a file that has changed.
+
+--device cuda takes the steps of stochastic variational inference on a GPU, with other random numbers than
+those of the CPU. What was fitted predicts on the CPU: zoo predict needs no GPU.
+
+A density (maf, realnvp, spline-flow) models all columns, by the bootstrap with shared parameters; it takes
+--steps, --lr and --concentration, and zoo sample draws new rows from it.
+
+Graphs (edge-graph) are a CSV file with a line an edge, columns sender and recipient, and graph and time if
+there are such; --steps are passes over the graphs. No guide: its weights are numbers. --timed, --window and
+--messages say how nodes hear of the edges so far.
+"""
+
+
+@one_torch_thread()
+def fit_command(
+    data: DataArgument,
+    out: OutOption,
+    model: ModelOption = "bnn",
+    guide: Annotated[str, typer.Option("--guide", help="Guide to fit; zoo list names them.")] = "mean-field",
+    target: TargetOption = None,
+    task: TaskOption = None,
+    split: SplitOption = 0,
+    holdout: HoldoutOption = None,
+    drop: DropOption = None,
+    categories: CategoriesOption = None,
+    missing: MissingOption = "refuse",
+    device: DeviceOption = "cpu",
+    seed: SeedOption = 0,
+    steps: Annotated[
+        int | None, typer.Option("--steps", help=f"Optimiser steps; {STEPS} by default.")
+    ] = None,
+    lr: Annotated[
+        float | None,
+        typer.Option(
+            "--lr",
+            help="First learning rate, which falls to zero along a half cosine; by default 0.01, with fewer "
+            "than 10000 steps up to 0.05 (ensembles and map: 0.01).",
+        ),
+    ] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option("--batch-size", help="Rows of a minibatch; by default all up to 1000 rows, else 500."),
+    ] = None,
+    noise: NoiseOption = None,
+    widths: WidthsOption = None,
+    activation: ActivationOption = None,
+    inclusion: InclusionOption = None,
+    weight_scale: WeightScaleOption = None,
+    bias_scale: BiasScaleOption = None,
+    concentration: Annotated[
+        float | None,
+        typer.Option(
+            "--concentration",
+            help="Densities only: rows of data that the base measure weighs, a tenth of them by default; 0 "
+            "leaves it out.",
+        ),
+    ] = None,
+    timed: Annotated[
+        bool, typer.Option("--timed", help="edge-graph only: messages are weighed by the age of their edge.")
+    ] = False,
+    window: Annotated[
+        int | None, typer.Option("--window", help="edge-graph only: messages along the last edges, so many.")
+    ] = None,
+    messages: Annotated[
+        str | None, typer.Option("--messages", help="edge-graph only: aggregated by log, mean or sum; log.")
+    ] = None,
+) -> None:
+    """See ``FIT_HELP``."""
+    columns = {"drop": drop, "categories": categories, "missing": None if missing == "refuse" else missing}
+    columns["holdout"] = None if holdout is None else True
+    columns["device"] = None if device == "cpu" else device
+    if model == "edge-graph":
+        others = {"guide": guide != "mean-field", "target": target, "task": task, "split": split}
+        others |= {"noise": noise, "widths": widths, "activation": activation, "inclusion": inclusion}
+        others |= {"weight-scale": weight_scale, "bias-scale": bias_scale, "concentration": concentration}
+        others |= columns
+        kind = {"timed": timed, "window": window, "aggregation": messages or "log"}
+        _fit_edges(data, out, seed, {"epochs": steps, "lr": lr, "batch": batch_size}, kind, others)
+        return
+    for name, value in {"timed": timed, "window": window, "messages": messages}.items():
+        if value:
+            raise UserError(f"--{name} is for model edge-graph")
+    if model in DENSITY_MODELS:
+        others = {
+            "guide": None if guide == "mean-field" else guide, "target": target, "task": task,
+            "batch-size": batch_size, "noise": noise, "widths": widths, "activation": activation,
+            "inclusion": inclusion, "weight-scale": weight_scale, "bias-scale": bias_scale, **columns,
+        }  # fmt: skip
+        _fit_density(data, model, concentration, {"steps": steps, "lr": lr}, split, seed, out, others)
+        return
+    if concentration is not None:
+        raise UserError(f"--concentration is for densities: {', '.join(DENSITY_MODELS)}")
+    from zoo.commands.predict import fit, held_out
+    from zoo.fitting.problem import load_problem
+    from zoo.registry.queries import find_model
+
+    check_seed(seed)
+    wishes = fit_options(guide, {"steps": steps, "lr": lr, "batch-size": batch_size})
+    problem = load_problem(
+        data,
+        split=split,
+        target=target,
+        task=task,
+        holdout=holdout,
+        table=table_options(drop, categories, missing),
+        dtype=find_model(model).dtype,
+    )
+    given = {
+        "widths": split_widths(widths),
+        "activation": activation,
+        "noise_scale": noise,
+        "inclusion": inclusion,
+        "weight_scale": split_scales("--weight-scale", weight_scale),
+        "bias_scale": split_scales("--bias-scale", bias_scale),
+    }
+    options = model_options(problem, model, [guide], given)
+    with progress_bar() as progress:
+        result = fit(
+            data,
+            problem,
+            model=model,
+            guide=guide,
+            options=options,
+            wishes=wishes,
+            seed=seed,
+            out=out,
+            device=device,
+            progress=progress,
+            tell=complain,
+        )
+    print_notes(problem.dataset.oddities)
+    print(f"{result.summary}; saved in {out}")
+    print(held_out(problem, result, seed))
+
+
+def _fit_density(
+    data: str,
+    model: str,
+    concentration: float | None,
+    given: dict[str, float | None],
+    split: int,
+    seed: int,
+    out: Path,
+    others: dict[str, object],
+) -> None:
+    """``zoo fit`` of a table without a target.
+
+    :param others: options that do not apply, None where left out
+    """
+    from zoo.commands.density import fit
+
+    for name, value in others.items():
+        if value is not None:
+            raise UserError(
+                f"--{name} does not apply to model {model!r}, a density: every column is modelled"
+            )
+    check_seed(seed)
+    check_fit_numbers(given)
+    wishes = {name: value for name, value in given.items() if value is not None}
+    with progress_bar() as progress:
+        words = fit(
+            data, model=model, concentration=concentration, wishes=wishes, split=split, seed=seed, out=out,
+            progress=progress,
+        )  # fmt: skip
+    print(words)
+
+
+def _fit_edges(
+    data: str,
+    out: Path,
+    seed: int,
+    given: dict[str, float | None],
+    kind: dict[str, object],
+    others: dict[str, object],
+) -> None:
+    """A model of growing graphs, of a CSV file with a line an edge.
+
+    :param kind: options of the model
+    :param others: options that it does not take
+    """
+    from zoo.commands.graphs import fit_edges
+    from zoo.fitting.graphs import GraphTraining
+
+    check_seed(seed)
+    for name, value in others.items():
+        if value:
+            raise UserError(
+                f"--{name} does not apply to model 'edge-graph': --steps, --lr and --batch-size do"
+            )
+    wishes = {name: value for name, value in given.items() if value is not None}
+    if min(wishes.values(), default=1) <= 0:
+        raise UserError("--steps, --lr and --batch-size must be positive")
+    with progress_bar() as progress:
+        told = fit_edges(data, out, GraphTraining(**wishes, seed=seed), kind=kind, progress=progress)
+    print(f"{told}; saved in {out}")

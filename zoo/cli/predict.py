@@ -1,0 +1,98 @@
+"""The commands ``zoo predict`` and ``zoo sample``: what a saved fit is asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from zoo.cli.options import (
+    SeedOption,
+    check_at_least,
+)
+from zoo.cli.progress import progress_bar_or_lines
+from zoo.cli.tell import complain
+from zoo.commands.options import check_seed
+from zoo.errors import UserError
+from zoo.fitting.threads import one_torch_thread
+
+if TYPE_CHECKING:  # slow to import
+    pass
+
+PREDICT_HELP = """Predicts new rows with a saved fit, in original units.
+
+Regression: columns mean, sd, q5, q50 and q95 of the predictive distribution, noise included. Classes: columns
+label, prob_0, prob_1, ..., or with the names of the classes. The file has the columns of the fit in any
+order, as they were given to zoo fit; dropped ones and the target may be missing. A category that no training
+row has is 0 in all inputs of its column, and a line says so.
+
+Densities: columns log_density (of the mixture of all draws, in nats) and q5, q50, q95 of the draws' log
+densities. Where there is no terminal, a line every ten seconds tells how far it is.
+
+\b
+Example:
+  zoo predict out/houses --input new.csv --out predictions.csv
+"""
+
+SAMPLE_HELP = """Draws new rows from a density that zoo fit has saved, each from a draw of its posterior.
+
+From a model of graphs (edge-graph) it draws as many graphs, with the numbers of edges of training graphs, and
+their times; the file has a line an edge.
+
+\b
+Examples:
+  zoo sample out/density --rows 1000 --out new.csv
+  zoo sample out/edges --rows 100 --out graphs.csv
+"""
+
+
+@one_torch_thread()
+def predict_command(
+    folder: Annotated[Path, typer.Argument(help="The --out folder of zoo fit.")],
+    table: Annotated[
+        Path, typer.Option("--input", help="CSV file with the feature columns of the fit, in any order.")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="CSV file to write, one line a row.")],
+    draws: Annotated[
+        int, typer.Option("--draws", help="Networks drawn, where the guide has no closed form.")
+    ] = 1000,
+    seed: SeedOption = 0,
+) -> None:
+    """See ``PREDICT_HELP``."""
+    from zoo.commands import density
+    from zoo.commands.graphs import is_edge_fit
+    from zoo.commands.predict import predict
+
+    check_at_least(1, draws=draws)
+    check_seed(seed)
+    if is_edge_fit(folder):
+        raise UserError(f"{folder} holds a model of graphs: zoo sample draws them")
+    with progress_bar_or_lines() as progress:
+        if density.is_density(folder):
+            rows = density.predict(folder, table, out, progress=progress)
+            print(f"{rows} rows scored; written to {out}")
+            return
+        rows = predict(folder, table, out, draws=draws, seed=seed, progress=progress, tell=complain)
+    print(f"{rows} rows predicted; written to {out}")
+
+
+@one_torch_thread()
+def sample_command(
+    folder: Annotated[Path, typer.Argument(help="The --out folder of zoo fit --model maf, or edge-graph.")],
+    out: Annotated[Path, typer.Option("--out", help="CSV file to write, one line a row.")],
+    rows: Annotated[int, typer.Option("--rows", help="How many rows, or graphs.")] = 1000,
+    seed: SeedOption = 0,
+) -> None:
+    """See ``SAMPLE_HELP``."""
+    from zoo.commands.density import sample
+    from zoo.commands.graphs import is_edge_fit, sample_edges
+
+    check_at_least(1, rows=rows)
+    check_seed(seed)
+    if is_edge_fit(folder):
+        edges = sample_edges(folder, out, rows, seed)
+        print(f"{rows} graphs of {edges} edges in all drawn; written to {out}")
+        return
+    sample(folder, out, rows=rows, seed=seed)
+    print(f"{rows} rows drawn; written to {out}")
