@@ -30,7 +30,7 @@ app = typer.Typer(
     help="Bayesian deep-learning models in Pyro, their guides, and how far each guide is from the truth.\n\n"
     "\b\nThe main job is to grade guides against a posterior that can be trusted:\n"
     "  zoo compare diabetes --out out/diabetes    two guides against NUTS, a minute\n\n"
-    "\b\nWhich guide to use when, and whether its posteriors are right on data from the model itself:\n"
+    "\b\nWhich guide to use when, and whether its posteriors are right:\n"
     "  zoo leaderboard --datasets diabetes,yacht --out out/board\n"
     "  zoo calibrate --guide exact,mean-field --widths 0 --noise 1 --out out/linear\n\n"
     "\b\nWhat there is, a line each, and everything about one of them:\n"
