@@ -146,15 +146,14 @@ ENTRIES = (
         code="guides.implicit.AdversarialVariationalBayes(model).fit(x, y)",
         citation=AVB,
         refuses=refuses_spikes,
-        note="its divergence is an estimate: no bound",
         card=Card(
             law="w = network(e), e ~ N(0, I) of 100 dimensions\n"
             "maximised: E log p(y | w) - KL(q || p), the KL by adaptive contrast: a classifier of whitened "
             "draws and the Gaussian with their moments",
             assumes="real, positive or unit-interval sites, whatever the model",
             cost="10 ms a step of 100 rows on boston",
-            fails="with more weights than noise dimensions q has no density; the moments of 100 draws are "
-            "noisy",
+            fails="its divergence is an estimate: no bound; with more weights than noise dimensions q has no "
+            "density; the moments of 100 draws are noisy",
         ),
     ),
     GuideEntry(
