@@ -270,8 +270,10 @@ def _going_away(cluster: str, *errors: type[Exception]) -> Iterator[None]:
 
 
 def _quiet(name: str) -> None:
-    """What a cluster logs of its ends is said in a line of ours."""
-    logging.getLogger(name).setLevel(logging.CRITICAL)
+    """What a cluster logs of its ends, by a logger a module, is said in a line of ours."""
+    for known in (name, *logging.root.manager.loggerDict):
+        if known == name or known.startswith(f"{name}."):
+            logging.getLogger(known).setLevel(logging.CRITICAL)
 
 
 # ------------------------------------------------------------------------------------------------------ Dask
