@@ -145,6 +145,7 @@ def test_bound_without_gradients_is_the_same(case):
     assert_mean(values, exact_loss_of_draws(guide, case.prior, x, y))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("elbo", "write"),
     [

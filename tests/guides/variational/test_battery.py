@@ -116,6 +116,7 @@ def test_conjugate_regression_is_solved_exactly(make, monkeypatch):
     assert bound == pytest.approx(exact.log_evidence - gap, abs=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_double")
 def test_spike_slab_posterior_is_exact_on_an_orthogonal_design(monkeypatch):
     """There the exact posterior is a product of spikes and slabs, so the bound is the evidence itself."""
@@ -240,6 +241,7 @@ def test_minibatch_bound_is_that_of_all_rows_given_the_weights(case):
 each_latent_case = pytest.mark.parametrize("case", [c for c in CASES if not c.exact_loss_known], ids=str)
 
 
+@pytest.mark.slow
 @each_latent_case
 def test_minibatches_of_guides_with_latent_variables(case):
     check_minibatches(case)

@@ -466,6 +466,7 @@ def test_updates_of_the_covariance_change_the_samples(make):
     assert not torch.equal(*networks)
 
 
+@pytest.mark.slow
 @each_kind
 def test_draws_have_the_inclusion_and_the_marginals_that_are_reported(make):
     x, y = data()

@@ -80,6 +80,7 @@ def arrays(problem):
     return problem.x.double().numpy(), problem.y.double().numpy()
 
 
+@pytest.mark.slow
 def test_every_guide_has_its_inclusion_error(graded):
     comparison, rows, out = graded
     assert comparison.reference == "exact"

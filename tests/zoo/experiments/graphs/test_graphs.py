@@ -114,6 +114,7 @@ def test_cells_of_the_synthetic_table(method, cell):
     assert (figures["valid"] == 1) == (method == "perfect")
 
 
+@pytest.mark.slow
 @NEEDS_MIRROR
 @pytest.mark.parametrize("setting", [name for name in PASSED if name != "sum"])
 def test_cells_of_the_real_table(setting, cell):

@@ -225,6 +225,7 @@ def test_layers_and_units(monkeypatch):
     assert [widths for *_, widths, _ in asked] == [(50,), (10, 10), (100,)]
 
 
+@pytest.mark.slow
 def test_slab_probabilities_a_layer():
     slabs = networks.mean_slabs(cell_of("sspbp/table-3.2", "sspbp", "4x4"))
     assert list(slabs) == ["slab_layer_1", "slab_layer_2", "slab_layer_3"]
