@@ -3,7 +3,8 @@
 Each new node is joined to earlier ones: a decision whether there is to be another edge, then which node it
 goes to; after every edge all nodes exchange two rounds of messages.  The number of nodes is given, as in
 Ott 2022 (dissertation, chapter 5): the decision to add a node is not used.  Sizes are those of the DGL
-library's example.
+library's example.  Messages are summed, so that gradients would explode: they pass a round scaled down
+(:func:`~zoo.models.graphs.graph_states.steadily`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 from data_loaders.graphs.edge_lists import EdgeList
 from zoo.errors import UserError
 from zoo.models.graphs.edge_batches import Layout, batches, by_length, padded
-from zoo.models.graphs.graph_states import fitted, folded, joined_to, round_of_messages, whole_graph
+from zoo.models.graphs.graph_states import fitted, folded, joined_to, round_of_messages, steadily, whole_graph
 
 STATE, WHOLE, ROUNDS = 16, 32, 2
 AT_ONCE = 128
@@ -186,7 +187,8 @@ class DeepGMG(nn.Module):
             afters.append(whole)
             states.append(nodes.reshape(-1, STATE))
             if plan.adds[t, :alive].any():
-                passed = self._passed(nodes, adjacencies[t].view(alive, width, width), degrees[t], folds)
+                neighbours = adjacencies[t].view(alive, width, width), degrees[t], folds
+                passed = steadily(nodes, lambda nodes, given=neighbours: self._passed(nodes, *given))
                 nodes = torch.where(adds[t, :alive, None, None], passed, nodes)
         return torch.cat(states), torch.cat(befores), torch.cat(afters)
 

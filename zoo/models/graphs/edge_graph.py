@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from data_loaders.graphs.edge_lists import EdgeList, edge_list
 from zoo.errors import UserError
 from zoo.models.graphs.edge_batches import Plan, batches
-from zoo.models.graphs.graph_states import fitted, folded, joined_to, round_of_messages, whole_graph
+from zoo.models.graphs.graph_states import fitted, folded, joined_to, round_of_messages, steadily, whole_graph
 
 Aggregation = Literal["mean", "log", "sum"]
 #: Graphs that grow at once when they are drawn or scored.
@@ -89,7 +89,8 @@ class EdgeGraphModel(nn.Module):
     :param state: d, numbers a node
     :param aggregation: of the messages that a node receives: their mean times ``log(1 + number)``; their
         mean, which does not tell how many there are; or their sum, as in the dissertation, whose gradients
-        explode in graphs with many repeated edges
+        would explode in graphs with many edges: there they pass a round scaled down
+        (:func:`~zoo.models.graphs.graph_states.steadily`)
     :param timed: whether a message is weighed by a function of ``1 / (age of its edge + 1)``, the age in
         units of :attr:`unit`
     :param window: messages pass along the last so many edges only
@@ -230,8 +231,11 @@ class EdgeGraphModel(nn.Module):
             if opens[1][t, :alive].any():
                 nodes = self._opened(nodes, whole, place[:width], with_sender[t, :alive], opens[1][t, :alive])
             states.append(nodes.reshape(-1, self.state))
-            received = adjacencies[t].view(alive, width, width)
-            nodes = round_of_messages(nodes, received, degrees[t], fold, self.update)
+            received = adjacencies[t].view(alive, width, width), degrees[t], fold, self.update
+            if self.aggregation == "sum":
+                nodes = steadily(nodes, lambda nodes, given=received: round_of_messages(nodes, *given))
+            else:
+                nodes = round_of_messages(nodes, *received)
         return torch.cat(states), torch.cat(wholes), torch.cat(wholes_with_sender)
 
     # ---------------------------------------------------------------------------------------------- one step

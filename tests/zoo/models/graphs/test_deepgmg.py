@@ -72,6 +72,23 @@ def test_drawn_graphs_follow_the_likelihood():
     assert chisquare(*pooled).pvalue > 1e-3
 
 
+def test_gradient_of_large_hubs_does_not_explode(monkeypatch):
+    """Sums over many neighbours, with the parameters of a training that has begun."""
+    graph = draw_graphs("ba", 1, seed=1)[0]
+    model = DeepGMG()
+    for parameter in model.parameters():
+        parameter.data *= 2
+
+    def norm() -> float:
+        model.zero_grad()
+        model.log_prob([graph]).sum().backward()
+        return torch.stack([p.grad.double().norm() for p in model.parameters()]).norm().item()
+
+    steady = norm()
+    monkeypatch.setattr("zoo.models.graphs.deepgmg.steadily", lambda nodes, turn: turn(nodes))
+    assert steady < 1e4 < 1e8 < norm()
+
+
 def test_arrivals_are_those_of_the_simple_graph():
     graph = edge_list([(0, 1), (1, 0), (1, 1), (2, 0), (2, 1), (3, 3)])
     assert arrivals(graph) == [[], [0], [0, 1], []]

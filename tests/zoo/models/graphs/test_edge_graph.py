@@ -62,7 +62,9 @@ def test_likelihood_is_that_of_the_plain_model(kind):
 
 
 @pytest.mark.parametrize("kind", ["mean", "timed-sum", "end", "mean-window"])
-def test_gradient_is_that_of_the_plain_model(kind):
+def test_gradient_is_that_of_the_plain_model(kind, monkeypatch):
+    """That of sums where it is not scaled down."""
+    monkeypatch.setattr("zoo.models.graphs.edge_graph.steadily", lambda nodes, turn: turn(nodes))
     model, graphs = double(**KINDS[kind]), mixed_graphs()[:4]
     model.log_prob(graphs).sum().backward()
     batched = [parameter.grad.clone() for parameter in model.parameters()]
@@ -157,10 +159,11 @@ def test_age_of_edges_matters_only_where_it_is_asked_for():
         torch.testing.assert_close(scaled, values[1:], atol=1e-12, rtol=0)
 
 
-def test_gradients_stay_finite_on_many_repeated_edges():
-    """Where the dissertation's aggregation, a sum, explodes."""
+@pytest.mark.parametrize("aggregation", ["log", "sum"])
+def test_gradients_stay_finite_on_many_repeated_edges(aggregation):
+    """Where the dissertation's aggregation, a sum, explodes if its gradient is not scaled down."""
     graph = draw_graphs("dnnd", 1, seed=1)[0]
-    model = EdgeGraphModel()
+    model = EdgeGraphModel(aggregation=aggregation)
     model.log_prob([graph]).sum().backward()
     norm = torch.stack([p.grad.norm() for p in model.parameters()]).norm()
     assert norm < 5e3
