@@ -20,12 +20,12 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from data_loaders.edge_lists import EdgeList
-from data_loaders.random_graphs import draw_graphs
+from data_loaders.graphs.edge_lists import EdgeList
+from data_loaders.graphs.random_graphs import draw_graphs
 from tests.zoo.models import plain_deepgmg, plain_edge_graph
-from zoo.models.deepgmg import DeepGMG, arrivals
-from zoo.models.edge_batches import batches
-from zoo.models.edge_graph import EdgeGraphModel
+from zoo.models.graphs.deepgmg import DeepGMG, arrivals
+from zoo.models.graphs.edge_batches import batches
+from zoo.models.graphs.edge_graph import EdgeGraphModel
 
 #: What we must reach: ratios to the loop, and graphs a second.
 BARS = {"edge model": 15.0, "deepgmg": 4.0, "drawn a second": 20.0}

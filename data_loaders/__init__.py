@@ -15,11 +15,11 @@ error raised on purpose is a `DataError` with a message of one line.
 from data_loaders.densities import DensityData, load_density
 from data_loaders.errors import DataError
 from data_loaders.loading import describe, fetch, list_datasets, load
-from data_loaders.own_tables import TableOptions, load_rows, load_table, survey
-from data_loaders.recipe import Recipe
 from data_loaders.records import Dataset, Description
 from data_loaders.standardise import Standardizer
-from data_loaders.tables import load_csv
+from data_loaders.tables.csv_tables import load_csv
+from data_loaders.tables.own_tables import TableOptions, load_rows, load_table, survey
+from data_loaders.tables.recipe import Recipe
 from data_loaders.toy import LAWS, ToyLaw, generate_bimodal, generate_heteroscedastic, generate_piecewise
 
 __all__ = [

@@ -20,11 +20,11 @@ from types import MappingProxyType
 
 import numpy as np
 
-from data_loaders.entries import Entry
+from data_loaders.catalogue.entries import Entry
 from data_loaders.errors import DataError, nearest, short_reason
-from data_loaders.files import cache_folder, download, mirror_folder, read_arrays
 from data_loaders.loading import load
-from data_loaders.parsing import parse_raw
+from data_loaders.originals.files import cache_folder, download, mirror_folder, read_arrays
+from data_loaders.originals.parsing import parse_raw
 
 ARCHIVE = "https://zenodo.org/record/1161203/files/data.tar.gz"
 #: Of shuffles, and of the noise that makes discrete columns continuous: those of the published code.

@@ -23,10 +23,10 @@ from types import MappingProxyType
 
 import numpy as np
 
-from data_loaders.entries import Entry
+from data_loaders.catalogue.entries import Entry
 from data_loaders.errors import DataError, short_reason
-from data_loaders.files import cache_folder, download, mirror_folder
-from data_loaders.parsing import RawError
+from data_loaders.originals.files import cache_folder, download, mirror_folder
+from data_loaders.originals.parsing import RawError
 from data_loaders.records import Dataset
 
 TRAIN_ROWS, TEST_ROWS = 60_000, 10_000

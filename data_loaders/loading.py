@@ -8,16 +8,18 @@ from pathlib import Path
 
 import numpy as np
 
-from data_loaders import bundled, posteriordb, random_graphs, shipped, toy
-from data_loaders.catalogue import ENTRIES, entry
-from data_loaders.entries import Entry
+from data_loaders import toy
+from data_loaders.catalogue.entries import Entry
+from data_loaders.catalogue.lookup import ENTRIES, entry
 from data_loaders.errors import DataError, short_reason
-from data_loaders.files import read_arrays
+from data_loaders.graphs import random_graphs
 from data_loaders.images import fetch_images, load_images
-from data_loaders.oddities import copied_rows
-from data_loaders.parsing import Arrays, parse_raw
+from data_loaders.originals import bundled, posteriordb, shipped
+from data_loaders.originals.files import read_arrays
+from data_loaders.originals.parsing import Arrays, parse_raw
 from data_loaders.records import Dataset, Description, Whole
 from data_loaders.splits import check_split, rows_of
+from data_loaders.tables.oddities import copied_rows
 
 # Sets whose variables are selected under Zellner's g-prior, with g the number of rows.
 _G_PRIOR = ("us_crime", "mjmcmc_sim_linear")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 if TYPE_CHECKING:
-    from data_loaders.recipe import Recipe
+    from data_loaders.tables.recipe import Recipe
 
 Task = Literal["regression", "binary", "multiclass"]
 

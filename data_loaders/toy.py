@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from data_loaders.errors import DataError
-from data_loaders.parsing import Arrays
+from data_loaders.originals.parsing import Arrays
 from data_loaders.records import Dataset, Whole
 
 _PIECEWISE_ROWS = 1000

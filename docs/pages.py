@@ -14,7 +14,7 @@ import jupytext
 from guides.posterior.files import write_atomically
 from zoo.cli import show
 from zoo.models.densities import DENSITY_MODELS
-from zoo.models.growth_models import GROWTH_MODELS
+from zoo.models.graphs.growth_models import GROWTH_MODELS
 from zoo.papers import PAPERS
 from zoo.registry.queries import GUIDES, MODELS
 
@@ -121,9 +121,9 @@ INTERFACE = {
             "data_loaders",
             "data_loaders.loading",
             "data_loaders.records",
-            "data_loaders.entries",
+            "data_loaders.catalogue.entries",
             "data_loaders.registered",
-            "data_loaders.tables",
+            "data_loaders.tables.csv_tables",
             "data_loaders.densities",
             "data_loaders.standardise",
             "data_loaders.toy",
@@ -142,9 +142,9 @@ INTERFACE = {
             "zoo.models.torch_module",
             "zoo.models.implicit_process",
             "zoo.models.normalizing_flow",
-            "zoo.models.edge_graph",
-            "zoo.models.deepgmg",
-            "zoo.models.random_graphs",
+            "zoo.models.graphs.edge_graph",
+            "zoo.models.graphs.deepgmg",
+            "zoo.models.graphs.random_graphs",
         ],
     ),
     "zoo": (

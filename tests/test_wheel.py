@@ -80,8 +80,8 @@ def test_wheel_holds_every_module_and_data_file(wheel):
         "guides/core/kernels.c",
         "guides/py.typed",
         "zoo/commands/html/report.html",
-        "data_loaders/csv/raisin.csv",
-        "data_loaders/csv/SOURCES.txt",
+        "data_loaders/originals/csv/raisin.csv",
+        "data_loaders/originals/csv/SOURCES.txt",
         "zoo/experiments/sspbp/published/table-3.3.csv",
         "zoo/experiments/lbbnn/published/explained.csv",
     }

@@ -23,7 +23,7 @@ from guides.variational.orderings import BreadthFirst, UniformOrders, bound, enu
 from zoo.evaluation.graphs import compare, describe, floors
 from zoo.fitting.graphs import GraphTraining, fit_graphs, nats
 from zoo.models import EdgeGraphModel, HollywoodProcess
-from zoo.models.bayesian_heads import BayesianHeads, last_layers
+from zoo.models.graphs.bayesian_heads import BayesianHeads, last_layers
 
 torch.set_num_threads(1)
 process = HollywoodProcess(alpha=1.0, sigma=0.7)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data_loaders import catalogue
+from data_loaders.catalogue import lookup
 
 NO_FILES = "ZOO_DATA is not set: there are no real files to test against"
 
@@ -31,7 +31,7 @@ def stored(mirror: Path) -> Callable[[str], dict[str, np.ndarray]]:
     """Reads the file of a set straight, without the code under test."""
 
     def read(name: str) -> dict[str, np.ndarray]:
-        with np.load(mirror / catalogue.entry(name).file, allow_pickle=False) as file:
+        with np.load(mirror / lookup.entry(name).file, allow_pickle=False) as file:
             return {key: file[key] for key in file.files}
 
     return read
@@ -50,8 +50,8 @@ def change_entry(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Replaces facts of one set for the length of a test."""
 
     def change(name: str, **facts: object) -> None:
-        altered = dataclasses.replace(catalogue.entry(name), **facts)
-        monkeypatch.setattr(catalogue, "ENTRIES", {**catalogue.ENTRIES, name: altered})
+        altered = dataclasses.replace(lookup.entry(name), **facts)
+        monkeypatch.setattr(lookup, "ENTRIES", {**lookup.ENTRIES, name: altered})
 
     return change
 

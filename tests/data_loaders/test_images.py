@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from data_loaders import DataError, Standardizer, describe, fetch, images, load
-from data_loaders.catalogue import entry
+from data_loaders.catalogue.lookup import entry
 from data_loaders.images import _Md5, read_idx
-from data_loaders.parsing import RawError
+from data_loaders.originals.parsing import RawError
 
 NAMES = ("mnist", "fashion_mnist", "kmnist")
 #: The first rows of the stand-in test set of KMNIST: the split never changes.

@@ -9,7 +9,7 @@ import pytest
 
 import data_loaders
 from data_loaders import DataError
-from data_loaders.catalogue import ENTRIES
+from data_loaders.catalogue.lookup import ENTRIES
 from data_loaders.registered import Catalogue
 from tests.zoo.cli_helpers import run_zoo
 from zoo.experiments.engine.catalogue import OTHERS, experiments
@@ -27,7 +27,7 @@ from functools import partial
 
 import numpy as np
 
-from data_loaders.entries import Entry
+from data_loaders.catalogue.entries import Entry
 from data_loaders.records import Whole
 from zoo.experiments.engine.declaration import Effort, Experiment, Source
 from zoo.models.entries import Card, ModelEntry

@@ -75,7 +75,7 @@ def list_models_and_guides(key: str | None = None) -> None:
     """
     papers = list(PAPERS.values()) if key is None else [find_paper(key)]
     from zoo.models.densities import DENSITY_MODELS
-    from zoo.models.growth_models import GROWTH_MODELS
+    from zoo.models.graphs.growth_models import GROWTH_MODELS
     from zoo.registry.queries import GUIDES, MODELS, kinds_of_weights
 
     def listed(catalogue: Mapping[str, Any]) -> list[Any]:
@@ -132,7 +132,7 @@ def _short(cost: str) -> str:
 def list_data() -> None:
     """All data sets, and the tables without a target."""
     from data_loaders import describe, list_datasets
-    from data_loaders.catalogue import ENTRIES
+    from data_loaders.catalogue.lookup import ENTRIES
     from data_loaders.densities import DENSITIES
 
     heading = ("name", "task", "rows", "columns", "splits", "from")

@@ -91,7 +91,7 @@ def _densities() -> Iterable[str]:
 
 
 def _growths() -> Iterable[str]:
-    from zoo.models.growth_models import GROWTH_MODELS
+    from zoo.models.graphs.growth_models import GROWTH_MODELS
 
     return GROWTH_MODELS
 
@@ -123,7 +123,7 @@ def tell_paper(name: str) -> Text:
 def tell_data_set(name: str) -> Text:
     """:raises DataError: naming the nearest data sets"""
     from data_loaders import describe
-    from data_loaders.catalogue import ENTRIES
+    from data_loaders.catalogue.lookup import ENTRIES
 
     d, experimental = describe(name), IN_EXPERIMENTS.get(name, name)
     source = "" if d.file is None or d.downloadable else " (read from the folder that ZOO_DATA names)"
@@ -235,7 +235,7 @@ def tell_density(name: str) -> Text:
 
 def tell_growth(name: str) -> Text:
     """A model of graphs."""
-    from zoo.models.growth_models import GROWTH_MODELS
+    from zoo.models.graphs.growth_models import GROWTH_MODELS
 
     model = GROWTH_MODELS[name]
     return [

@@ -13,14 +13,14 @@ import torch
 from rich.progress import Progress
 from safetensors.torch import load_file, save_file
 
-from data_loaders.edge_lists import EdgeList
-from data_loaders.edge_tables import load_edges, write_edges
+from data_loaders.graphs.edge_lists import EdgeList
+from data_loaders.graphs.edge_tables import load_edges, write_edges
 from zoo.errors import UserError
 from zoo.files.output import output_folder, read_config
 from zoo.files.sealed import is_finished, read_seal, write_seal
 from zoo.fitting.graphs import GraphTraining, fit_graphs
 from zoo.fitting.methods import Watch
-from zoo.models.edge_graph import EdgeGraphModel
+from zoo.models.graphs.edge_graph import EdgeGraphModel
 from zoo.seeds import stable_seed
 
 #: Name of the model on the command line, which is also what the folder's configuration says.

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_loaders.edge_lists import EdgeList, from_networkx
+from data_loaders.graphs.edge_lists import EdgeList, from_networkx
 from zoo.errors import FailedError, UserError
 from zoo.fitting.methods import UNWATCHED, Watch
-from zoo.models.edge_batches import batches
-from zoo.models.edge_graph import EdgeGraphModel
+from zoo.models.graphs.edge_batches import batches
+from zoo.models.graphs.edge_graph import EdgeGraphModel
 from zoo.seeds import stable_seed
 
 

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from zoo.models.bnn import BNN, PBPNetwork
     from zoo.models.catalogue import create, names
-    from zoo.models.deepgmg import DeepGMG
-    from zoo.models.edge_graph import EdgeGraphModel
+    from zoo.models.graphs.deepgmg import DeepGMG
+    from zoo.models.graphs.edge_graph import EdgeGraphModel
+    from zoo.models.graphs.random_graphs import HollywoodModel, HollywoodProcess
     from zoo.models.implicit_process import BNNProcess, NeuralSampler
     from zoo.models.latent_binary import SpikeSlabLinear, SpikeSlabLogistic
     from zoo.models.lenet import LeNet
     from zoo.models.normalizing_flow import FlowDensity
-    from zoo.models.random_graphs import HollywoodModel, HollywoodProcess
     from zoo.models.torch_module import from_module
     from zoo.models.weights import FanIn, GaussianWeights, SpikeSlabWeights
 
@@ -52,11 +52,11 @@ _HOMES = {
     "BNNProcess": "implicit_process",
     "FanIn": "weights",
     "FlowDensity": "normalizing_flow",
-    "DeepGMG": "deepgmg",
-    "EdgeGraphModel": "edge_graph",
+    "DeepGMG": "graphs.deepgmg",
+    "EdgeGraphModel": "graphs.edge_graph",
     "GaussianWeights": "weights",
-    "HollywoodModel": "random_graphs",
-    "HollywoodProcess": "random_graphs",
+    "HollywoodModel": "graphs.random_graphs",
+    "HollywoodProcess": "graphs.random_graphs",
     "LeNet": "lenet",
     "NeuralSampler": "implicit_process",
     "PBPNetwork": "bnn",

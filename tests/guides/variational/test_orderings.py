@@ -12,7 +12,7 @@ import torch
 from pyro.infer import SVI, Trace_ELBO
 from torch import Tensor
 
-from data_loaders.edge_lists import edge_list
+from data_loaders.graphs.edge_lists import edge_list
 from guides.variational.orderings import (
     BreadthFirst,
     ExactOrders,
@@ -24,8 +24,8 @@ from guides.variational.orderings import (
     enumerated,
     orders,
 )
-from tests.zoo.models.test_random_graphs import growths
-from zoo.models.random_graphs import HollywoodProcess
+from tests.zoo.models.graphs.test_random_graphs import growths
+from zoo.models.graphs.random_graphs import HollywoodProcess
 
 GRAPHS = {
     "path": torch.tensor([(0, 1), (1, 2), (2, 3)]),

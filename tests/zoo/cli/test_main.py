@@ -13,7 +13,7 @@ from zoo.budgets import BASELINES, BUDGETS
 from zoo.cli.lists import shortened, width
 from zoo.experiments.engine.catalogue import experiments
 from zoo.models.densities import DENSITY_MODELS
-from zoo.models.growth_models import GROWTH_MODELS
+from zoo.models.graphs.growth_models import GROWTH_MODELS
 from zoo.papers import PAPERS
 from zoo.registry.queries import GUIDES, MODELS
 from zoo.version import __version__

@@ -6,9 +6,9 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from data_loaders.edge_lists import edge_list
-from data_loaders.edge_tables import load_edges, write_edges
-from data_loaders.random_graphs import draw_graphs
+from data_loaders.graphs.edge_lists import edge_list
+from data_loaders.graphs.edge_tables import load_edges, write_edges
+from data_loaders.graphs.random_graphs import draw_graphs
 from tests.zoo.cli_helpers import run_zoo
 from zoo.commands.graphs import STATE, fit_edges, is_edge_fit, sample_edges
 from zoo.errors import UserError

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import ks_2samp
 
-from data_loaders.random_graphs import draw_graphs
+from data_loaders.graphs.random_graphs import draw_graphs
 from zoo.errors import UserError
 from zoo.evaluation.graphs import (
     METRICS,

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from data_loaders.edge_lists import EdgeList
+from data_loaders.graphs.edge_lists import EdgeList
 from zoo.experiments.engine.declaration import Cell, stable_seed
 from zoo.fitting.graphs import GraphFit, GraphTraining, nats, train
-from zoo.models.edge_batches import Plan, batches
-from zoo.models.edge_graph import EdgeGraphModel
-from zoo.models.random_graphs import HollywoodProcess
+from zoo.models.graphs.edge_batches import Plan, batches
+from zoo.models.graphs.edge_graph import EdgeGraphModel
+from zoo.models.graphs.random_graphs import HollywoodProcess
 
 PROCESS = HollywoodProcess()
 #: Test graph whose sender probabilities are drawn.

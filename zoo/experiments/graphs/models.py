@@ -8,15 +8,15 @@ from dataclasses import dataclass
 import networkx as nx
 import numpy as np
 
-from data_loaders.edge_lists import EdgeList
-from data_loaders.graph_sets import GRAPH_SETS
+from data_loaders.graphs.edge_lists import EdgeList
+from data_loaders.graphs.graph_sets import GRAPH_SETS
 from zoo.evaluation.graphs import VALID, describe, novel_share, scores, unique_share, valid_share
 from zoo.experiments.engine.declaration import Cell, stable_seed
 from zoo.experiments.graphs.plots import EXAMPLES
 from zoo.experiments.graphs.sets import Parts, split
 from zoo.fitting.graphs import GraphTraining, median_gap, nats, train
-from zoo.models.deepgmg import DeepGMG, to_networkx
-from zoo.models.edge_graph import EdgeGraphModel
+from zoo.models.graphs.deepgmg import DeepGMG, to_networkx
+from zoo.models.graphs.edge_graph import EdgeGraphModel
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data_loaders.edge_lists import EdgeList
-from data_loaders.graph_sets import GRAPH_SETS, load_graphs, properties
-from data_loaders.random_graphs import draw_graphs
+from data_loaders.graphs.edge_lists import EdgeList
+from data_loaders.graphs.graph_sets import GRAPH_SETS, load_graphs, properties
+from data_loaders.graphs.random_graphs import draw_graphs
 from zoo.experiments.engine.declaration import Cell
 
 #: Of 1000 synthetic graphs, and of all of a real set.

@@ -75,6 +75,13 @@ def draw_curves(out: Path, records: Sequence[Record]) -> None:
     plot_curves(out / "figure-4.2.png", records)
 
 
+def draw_variants(out: Path, records: Sequence[Record]) -> None:
+    """``figure-b2.png``: test log likelihood by kind of flow, a panel a set."""
+    from zoo.experiments.npl.plots import plot_variants
+
+    plot_variants(out / "figure-b2.png", records)
+
+
 def _variants() -> tuple[str, ...]:
     """Blocks, batch normalisation, start at the identity; mean alone or covariance."""
     return tuple(
@@ -162,8 +169,8 @@ EXPERIMENTS = (
     Experiment(
         name="npl/figure-b2",
         summary="Test log likelihood of flows of 1 or 5 blocks, with batch normalisation (bn) and a start at "
-        "the identity (id), a latent mean a draw or a covariance too (cov); the print is of gas and has no "
-        "numbers.",
+        "the identity (id), a latent mean a draw or a covariance too (cov), drawn in figure-b2.png; the "
+        "print is of gas and has no numbers.",
         source=_of("Figure B.2"),
         run=Deferred("npl.flows", "variant"),
         metrics=FIGURES,
@@ -178,6 +185,7 @@ EXPERIMENTS = (
             options={**_TRAINED, "restarts": 10, "naive": 0, "rows": 1000},
         ),
         exists=lambda dataset, method, setting: method != "ml" or not setting.endswith("-cov"),
+        finish=draw_variants,
     ),
     Experiment(
         name="npl/regression",

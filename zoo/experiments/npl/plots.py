@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -42,33 +44,73 @@ def plot_clouds(path: Path, records: Sequence[Record]) -> None:
 
 def plot_curves(path: Path, records: Sequence[Record]) -> None:
     """Mean and standard error over the trials; nothing when no cell is there."""
+    _panels(path, records, _curves, 3.4, "Test log likelihood, nats a row, over the number of training rows")
+
+
+def plot_variants(path: Path, records: Sequence[Record]) -> None:
+    """As :func:`plot_curves`, kinds of flows side by side; an axis that leaves out the far end of the bad
+    ones.
+    """
+    _panels(path, records, _variants, 4.6, "Test log likelihood, nats a row, by kind of flow")
+
+
+def _panels(
+    path: Path,
+    records: Sequence[Record],
+    draw: Callable[[Axes, Sequence[Record]], None],
+    width: float,
+    title: str,
+) -> None:
+    """A panel a data set."""
     found = [record for record in records if record.ok]
     datasets = list(dict.fromkeys(record.cell.dataset for record in found))
     if not datasets:
         return
     rows, columns = arrange(len(datasets), MOST_COLUMNS)
-    figure, axes = panels(rows, columns, (3.4 * columns, 2.8 * rows + 0.4))
+    figure, axes = panels(rows, columns, (width * columns, 2.8 * rows + 0.4))
     for axis, name in zip(axes.ravel(), datasets, strict=False):
-        _panel(axis, [record for record in found if record.cell.dataset == name])
+        draw(axis, [record for record in found if record.cell.dataset == name])
         axis.set_title(name, fontsize=9)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.tick_params(labelsize=7)
     for axis in axes.ravel()[len(datasets) :]:
         axis.set_visible(False)
     axes.ravel()[0].legend(fontsize=7, frameon=False)
-    finish(figure, path, "Test log likelihood, nats a row, over the number of training rows")
+    finish(figure, path, title)
 
 
-def _panel(axis: Axes, records: Sequence[Record]) -> None:
+def _curves(axis: Axes, records: Sequence[Record]) -> None:
+    settings = sorted({r.cell.setting for r in records}, key=int)
     for method, colour in COLOURS.items():
-        points = []
-        for setting in sorted({r.cell.setting for r in records}, key=int):
-            place = [r for r in records if (r.cell.method, r.cell.setting) == (method, setting)]
-            values = [r.metrics["log_likelihood"] for r in place]
-            if values:
-                se = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
-                points.append((int(setting), statistics.fmean(values), se))
-        if points:
-            n, mean, se = zip(*points, strict=True)
-            axis.errorbar(n, mean, se, color=colour, label=method, marker="o", markersize=3, linewidth=1)
+        points = [(int(setting), *_estimate(records, method, setting)) for setting in settings]
+        _points(axis, [point for point in points if math.isfinite(point[1])], method, colour, linewidth=1)
     axis.set_xscale("log")
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.tick_params(labelsize=7)
+
+
+def _variants(axis: Axes, records: Sequence[Record]) -> None:
+    settings = list(dict.fromkeys(r.cell.setting for r in records))
+    shown = []
+    for i, (method, colour) in enumerate(COLOURS.items()):
+        points = [(j + 0.15 * i, *_estimate(records, method, s)) for j, s in enumerate(settings)]
+        points = [point for point in points if math.isfinite(point[1])]
+        _points(axis, points, method, colour, linestyle="none")
+        shown += [point[1] for point in points]
+    axis.set_xticks(range(len(settings)), settings, rotation=60, ha="right")
+    low, middle, high = np.quantile(shown, [0.0, 0.5, 1.0])
+    margin = 0.1 * (high - middle) or 0.5
+    axis.set_ylim(max(low, middle - 3 * (high - middle)) - margin, high + margin)
+
+
+def _points(axis: Axes, points: Sequence[tuple], method: str, colour: str, **style: Any) -> None:
+    if points:
+        x, mean, se = zip(*points, strict=True)
+        axis.errorbar(x, mean, se, color=colour, label=method, marker="o", markersize=3, **style)
+
+
+def _estimate(records: Sequence[Record], method: str, setting: str) -> tuple[float, float]:
+    """Mean over the trials and its standard error, 0 of one trial; nan without one."""
+    place = [r for r in records if (r.cell.method, r.cell.setting) == (method, setting)]
+    values = [r.metrics["log_likelihood"] for r in place]
+    if not values:
+        return math.nan, math.nan
+    return statistics.fmean(values), statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from data_loaders.edge_lists import edge_list
-from data_loaders.random_graphs import draw_graphs
+from data_loaders.graphs.edge_lists import edge_list
+from data_loaders.graphs.random_graphs import draw_graphs
 from zoo.errors import FailedError, UserError
 from zoo.experiments import Cell
 from zoo.experiments.engine.declaration import Record
@@ -18,7 +18,7 @@ from zoo.experiments.graphs import hollywood, models, sets
 from zoo.experiments.graphs.declared import EXPERIMENTS, PASSED
 from zoo.experiments.graphs.plots import plot_examples, plot_growth, plot_senders
 from zoo.fitting.graphs import GraphFit, GraphTraining, fit_graphs, median_gap, nats, nats_an_edge, train
-from zoo.models.edge_graph import EdgeGraphModel
+from zoo.models.graphs.edge_graph import EdgeGraphModel
 
 NEEDS_MIRROR = pytest.mark.skipif("ZOO_DATA" not in os.environ, reason="ZOO_DATA is not set: no real files")
 BY_NAME = {experiment.name: experiment for experiment in EXPERIMENTS}

@@ -96,6 +96,12 @@ def test_clouds_and_curves_are_drawn(cell, tmp_path):
     ]
     declared.draw_curves(tmp_path, curves)
     assert (tmp_path / "figure-4.2.png").stat().st_size > 1000
+    kinds = [
+        Record(cell("figure-b2", "sachs", method, kind), "ok", shown, 0.0, tmp_path)
+        for method, kind in (("ml", "1"), ("wlb_shared", "1"), ("wlb_shared", "5-bn"))
+    ]
+    declared.draw_variants(tmp_path, kinds)
+    assert (tmp_path / "figure-b2.png").stat().st_size > 1000
     declared.draw_clouds(tmp_path / "nowhere", [])
 
 

@@ -1,0 +1,1 @@
+"""What is known about every set without opening a file."""

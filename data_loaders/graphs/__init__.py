@@ -1,0 +1,1 @@
+"""Growing graphs as lists of edges: files, sets and random processes."""

@@ -1,0 +1,82 @@
+"""Graphs of one's own: a CSV file with a line an edge, and back.
+
+    graph,sender,recipient,time
+    monday,ann,bob,9.5
+    monday,bob,cid,9.7
+    tuesday,ann,cid,
+
+Columns `graph` and `time` may be left out: the whole file is one graph, edges come in the order of the lines.
+Names are any text.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+from data_loaders.errors import DataError, short_reason
+from data_loaders.graphs.edge_lists import EdgeList, edge_list
+
+COLUMNS = ("graph", "sender", "recipient", "time")
+
+
+def load_edges(path: str | Path) -> list[EdgeList]:
+    """The graphs of a CSV file, in the order in which they come first.
+
+    :raises DataError: a file that cannot be read, a column that is missing, an edge without an end, a time
+        that is no number or is given for some edges of a graph only: in one line, with the line of the file
+    """
+    try:
+        with Path(path).open(newline="", encoding="utf-8-sig") as file:
+            lines = csv.DictReader(file)
+            header = [name.strip() for name in lines.fieldnames or ()]
+            lines.fieldnames = header
+            rows = [(lines.line_num, line) for line in lines]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: cannot be read: {short_reason(error)}") from None
+    missing = [name for name in ("sender", "recipient") if name not in header]
+    if missing:
+        raise DataError(
+            f"{path}: has no column {missing[0]!r}; it needs sender and recipient, and may have graph, time"
+        )
+    graphs: dict[str, tuple[list[tuple[str, str]], list[float | None]]] = {}
+    for number, line in rows:
+        values = {name: (line.get(name) or "").strip() for name in COLUMNS}
+        if not (values["sender"] and values["recipient"]):
+            raise DataError(f"{path}: line {number}: an edge needs its sender and its recipient")
+        edges, times = graphs.setdefault(values["graph"], ([], []))
+        edges.append((values["sender"], values["recipient"]))
+        times.append(_time(path, number, values["time"]))
+    if not graphs:
+        raise DataError(f"{path}: has no edges")
+    return [_graph(path, name, *found) for name, found in graphs.items()]
+
+
+def _time(path: str | Path, number: int, text: str) -> float | None:
+    try:
+        return float(text) if text else None
+    except ValueError:
+        raise DataError(f"{path}: line {number}: time {text!r} is no number") from None
+
+
+def _graph(
+    path: str | Path, name: str, edges: Sequence[tuple[str, str]], times: Sequence[float | None]
+) -> EdgeList:
+    known = [time for time in times if time is not None]
+    if 0 < len(known) < len(times):
+        raise DataError(f"{path}: graph {name!r} has times for some of its edges only")
+    try:
+        return edge_list(edges, known if len(known) == len(times) else None)
+    except DataError as error:
+        raise DataError(f"{path}: graph {name!r}: {error}") from None
+
+
+def write_edges(path: str | Path, graphs: Sequence[EdgeList]) -> None:
+    """Writes graphs as :func:`load_edges` reads them; graphs and nodes have numbers."""
+    with Path(path).open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(COLUMNS)
+        for number, graph in enumerate(graphs):
+            for (sender, recipient), time in zip(graph.edges.tolist(), graph.times.tolist(), strict=True):
+                table.writerow((number, sender, recipient, f"{time:.17g}"))

@@ -1,0 +1,1 @@
+"""Tables of a user's own: CSV files to numbers, and what was done to them."""

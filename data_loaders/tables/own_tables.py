@@ -1,0 +1,243 @@
+"""Tables as people have them: categories, flags, dates and missing values beside the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+
+from data_loaders.errors import DataError, nearest
+from data_loaders.records import Dataset, Task
+from data_loaders.splits import PROTOCOLS, check_split, rows_of
+from data_loaders.tables.cells import Cells, is_missing, is_number, read_cells, target_column
+from data_loaders.tables.columns import (
+    MOST_LEVELS,
+    Kind,
+    flag_levels,
+    kind_of,
+    missing_in,
+    read_column,
+    unusable,
+)
+from data_loaders.tables.csv_tables import STANDARD_SPLITS, check_rows, load_csv, targets
+from data_loaders.tables.oddities import constant_columns, copied_rows, row_numbers
+from data_loaders.tables.recipe import Column, Recipe, encode
+
+Missing = Literal["refuse", "impute"]
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """What is said about the columns of a CSV file.
+
+    `drop` are columns to leave out, `categories` columns whose numbers are codes and no quantities; `missing`
+    values are refused, or imputed: by the median of the training rows, of texts by the most frequent one.
+    """
+
+    drop: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    missing: Missing = "refuse"
+
+
+AS_IT_IS = TableOptions()
+
+
+@dataclass(frozen=True)
+class Survey:
+    """A column as it was found: its kind, how many rows lack a value, how many levels a category has, and why
+    it cannot be used as it is (empty where it can).
+    """
+
+    name: str
+    kind: Kind
+    missing: int
+    levels: int
+    problem: str
+
+
+def load_table(
+    path: str | Path,
+    target: str | None = None,
+    *,
+    task: Task | None = None,
+    split: int = 0,
+    protocol: str = "standard",
+    options: TableOptions = AS_IT_IS,
+) -> Dataset:
+    """Read a CSV file (UTF-8, commas, header in the first line) as a `Dataset` of numbers. Its columns are
+    numbers, dates (2020-12-31), flags (true/false, yes/no) or categories (any other text).
+
+    A category becomes an input for every level in the training rows, 1 where it is and 0 elsewhere; a flag
+    one input 0 or 1; a date the days since 1970. `Dataset.recipe` says what was done, None for a table of
+    numbers, which is as `load_csv` reads it. A target of texts is classes, in alphabetical order: if `task`
+    is left out "binary" for two, "multiclass" for more. A target of numbers is "regression" then.
+
+    Raises DataError with one line that names the file and every column that cannot be used, and the remedy.
+    """
+    if task is not None and task not in get_args(Task):
+        raise DataError(f"unknown task {task!r}: it must be one of {', '.join(get_args(Task))}")
+    cells = read_cells(Path(path))
+    target = target_column(cells, target, True)
+    number = check_split(str(path), split, protocol, STANDARD_SPLITS, PROTOCOLS)
+    check_rows(cells, protocol)
+    train, test = rows_of(len(cells.rows), number, protocol)
+    names = _used_columns(cells, target, options)
+    columns = _learn(cells, names, train, options)
+    y, labels, task = _classes_or_numbers(cells, target, task)
+    recipe = Recipe(columns, options.drop, labels)
+    if repeated := sorted({name for name in recipe.features if recipe.features.count(name) > 1}):
+        raise cells.fail(f"would have two inputs of one name, {', '.join(repeated)}: rename a column")
+    if recipe.plain:
+        return load_csv(path, target, task=task, split=split, protocol=protocol)
+    x, new = encode(cells, columns)
+    return Dataset(
+        name=Path(path).stem,
+        task=task,
+        x_train=x[train],
+        y_train=y[train],
+        x_test=x[test],
+        y_test=y[test],
+        feature_names=recipe.features,
+        target_name=target,
+        split=number,
+        protocol=protocol,
+        oddities=_notes(cells, recipe)
+        + new
+        + row_numbers(x, recipe.features)
+        + constant_columns(x, recipe.features)
+        + copied_rows(x, y, train, test),
+        extras={"rows_train": train, "rows_test": test},
+        recipe=recipe,
+    )
+
+
+def load_rows(path: str | Path, target: str | None, recipe: Recipe) -> tuple[np.ndarray, tuple[str, ...]]:
+    """New rows, encoded as those that `recipe` was made for: the inputs float64 [rows, features], and
+    sentences about what is new in them. Raises DataError as `Recipe.encode` does.
+    """
+    return recipe.encode(read_cells(Path(path)), target)
+
+
+def survey(path: str | Path, options: TableOptions = AS_IT_IS) -> list[Survey]:
+    """What `load_table` finds in every column of a file."""
+    cells = read_cells(Path(path))
+    _check_names(cells, options)
+    return [_look(cells, name, options) for name in cells.header if name not in options.drop]
+
+
+def _check_names(cells: Cells, options: TableOptions) -> None:
+    for option, names in (("drop", options.drop), ("categories", options.categories)):
+        for name in names:
+            if name not in cells.header:
+                raise cells.fail(f"has no column {name!r} for --{option}{nearest(name, cells.header)}")
+    if options.missing not in get_args(Missing):
+        raise DataError(
+            f"missing values can be dealt with by {' or '.join(get_args(Missing))}, not {options.missing!r}"
+        )
+
+
+def _used_columns(cells: Cells, target: str, options: TableOptions) -> list[str]:
+    _check_names(cells, options)
+    if target in options.drop:
+        raise cells.fail(f"cannot drop {target!r}: it is the target")
+    found = [name for name in cells.header if name != target and name not in options.drop]
+    if not found:
+        clue = "; are its values separated by commas?" if len(cells.header) == 1 else ""
+        raise cells.fail(f"has no feature column beside the target {target!r}{clue}")
+    return found
+
+
+def _look(cells: Cells, name: str, options: TableOptions) -> Survey:
+    """One column by itself, whatever `options` say about missing values."""
+    texts = cells.column(name)
+    kind = "category" if name in options.categories else kind_of(texts)
+    problem = read_column(texts, kind, flag_levels(texts))[1]
+    if not problem and kind == "category":
+        problem = unusable(texts)
+    told = [text for text in texts if not is_missing(text)]
+    levels = len(set(told)) if kind in ("category", "flag") else 0
+    return Survey(name, kind, len(texts) - len(told), levels, problem if told else "no value in any row")
+
+
+def _learn(
+    cells: Cells, names: Sequence[str], train: np.ndarray, options: TableOptions
+) -> tuple[Column, ...]:
+    """What becomes of every column, from the training rows; every column that cannot be used is refused at
+    once.
+    """
+    found = [_look(cells, name, options) for name in names]
+    problems = {one.name: one.problem for one in found if one.problem}
+    lacking = [one.name for one in found if one.missing and not one.problem]
+    if options.missing == "refuse":
+        problems |= {name: missing_in(cells.column(name)) for name in lacking}
+    columns = [_column(cells, one, train, options) for one in found if one.name not in problems]
+    problems |= {
+        column.name: "no value in any training row" for column in columns if column.fill != column.fill
+    }
+    if not problems:
+        return tuple(columns)
+    told = [f"column {name!r}, {problem}" for name, problem in problems.items()]
+    unfit = [name for name in problems if options.missing == "impute" or name not in lacking]
+    remedies = [f"--drop {','.join(unfit)} leaves {'them' if len(unfit) > 1 else 'it'} out"] if unfit else []
+    if len(unfit) < len(problems):
+        remedies.append(f"--missing impute fills in what is missing, or --drop {','.join(lacking)}")
+    mixed = [one.name for one in found if one.problem.endswith("is not a number")]
+    if mixed:
+        remedies.append(f"--categories {','.join(mixed)} takes numbers for names")
+    raise cells.fail(f"{'; '.join(told)} ({', '.join(remedies)})")
+
+
+def _column(cells: Cells, found: Survey, train: np.ndarray, options: TableOptions) -> Column:
+    import pandas as pd
+
+    if found.kind in ("number", "date") and options.missing == "refuse":
+        return Column(found.name, found.kind)
+    texts = cells.column(found.name)
+    flags = flag_levels(texts) if found.kind == "flag" else ()
+    values = pd.Series(read_column(texts, found.kind, flags)[0][train])
+    levels = flags or (tuple(sorted(values.dropna().unique())) if found.kind == "category" else ())
+    if options.missing == "refuse":
+        return Column(found.name, found.kind, levels)
+    if found.kind in ("number", "date"):
+        return Column(found.name, found.kind, levels, float(values.median()))
+    common = values.mode()
+    return Column(found.name, found.kind, levels, common.iloc[0] if len(common) else float("nan"))
+
+
+def _classes_or_numbers(
+    cells: Cells, target: str, task: Task | None
+) -> tuple[np.ndarray, tuple[str, ...], Task]:
+    """The target, the names of its classes where they have names, and the task."""
+    texts = cells.column(target)
+    if problem := missing_in(texts):
+        raise cells.fail(f"column {target!r}, {problem}; a target is not filled in: remove the row")
+    if any(map(is_number, texts)) or task == "regression":
+        chosen = task or "regression"
+        return targets(cells, target, chosen), (), chosen
+    labels = sorted(set(texts))
+    if len(labels) == 1:
+        raise cells.fail(f"the target column {target!r} is constant ({labels[0]!r} in every row)")
+    if len(labels) > MOST_LEVELS or len(labels) == len(texts):
+        raise cells.fail(
+            f"the target column {target!r} has {len(labels)} different texts: these are no classes"
+        )
+    if task == "binary" and len(labels) > 2:
+        raise cells.fail(f"the target column {target!r} has {len(labels)} classes: --task multiclass")
+    places = {label: place for place, label in enumerate(labels)}
+    y = np.array([places[text] for text in texts], dtype=np.int64)
+    return y, tuple(labels), task or ("binary" if len(labels) == 2 else "multiclass")
+
+
+def _notes(cells: Cells, recipe: Recipe) -> tuple[str, ...]:
+    """What was done to the columns, for a reader of results."""
+    notes = []
+    if recipe.labels:
+        notes.append("classes: " + ", ".join(f"{label} = {k}" for k, label in enumerate(recipe.labels)))
+    for column in recipe.columns:
+        count = sum(map(is_missing, cells.column(column.name)))
+        if count and column.fill is not None:
+            notes.append(f"column {column.name!r}: {count} missing, taken for {column.fill}")
+    return tuple(notes)

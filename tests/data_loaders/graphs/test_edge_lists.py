@@ -1,0 +1,76 @@
+"""Growing graphs: nodes by first appearance, edges by time, bad input refused in one line."""
+
+from __future__ import annotations
+
+import networkx as nx
+import numpy as np
+import pytest
+
+from data_loaders import DataError
+from data_loaders.graphs.edge_lists import breadth_first, edge_list, first_appearance, from_networkx
+
+
+def test_labels_of_any_kind_are_numbered_by_first_appearance():
+    graph = edge_list([("b", "a"), ("a", 3), ("b", (1, 2))])
+    assert graph.edges.tolist() == [[0, 1], [1, 2], [0, 3]]
+    assert graph.times.tolist() == [0, 1, 2]
+    assert (len(graph), graph.num_nodes) == (3, 4)
+    np.testing.assert_array_equal(first_appearance(np.array([[7, 7], [2, 7]])), [[0, 0], [1, 0]])
+
+
+def test_edges_are_sorted_by_time_and_ties_stay_in_order():
+    graph = edge_list([(0, 1), (5, 6), (2, 3), (3, 4)], times=[2.0, -1.0, 0.5, 0.5])
+    assert graph.edges.tolist() == [[0, 1], [2, 3], [3, 4], [5, 6]]
+    assert graph.times.tolist() == [-1, 0.5, 0.5, 2]
+
+
+def test_loops_and_repeated_edges_stay_in_the_list_and_leave_the_simple_graph():
+    graph = edge_list([(0, 0), (0, 1), (1, 0), (2, 2)])
+    assert len(graph) == 4
+    assert sorted(graph.simple().edges) == [(0, 1)]
+    assert graph.simple().number_of_nodes() == 3
+    assert graph.to_networkx().number_of_edges() == 4
+
+
+def test_networkx_and_back():
+    graph = nx.MultiDiGraph()
+    graph.add_edge("x", "y", time=3)
+    graph.add_edge("y", "z", time=1)
+    found = from_networkx(graph)
+    assert found.edges.tolist() == [[0, 1], [2, 0]]
+    assert found.times.tolist() == [1, 3]
+    again = from_networkx(found.to_networkx())
+    assert again.edges.tolist() == found.edges.tolist()
+    assert from_networkx(nx.path_graph(3)).times.tolist() == [0, 1]
+
+
+def test_breadth_first_order():
+    graph = breadth_first(nx.Graph([("a", "b"), ("b", "c"), ("a", "d"), ("d", "c")]), "a")
+    assert graph.edges.tolist() == [[0, 1], [0, 2], [1, 3], [2, 3]]
+    with pytest.raises(DataError, match="connected graph; 0 does not reach"):
+        breadth_first(nx.Graph([(0, 1), (2, 3)]), 0)
+
+
+@pytest.mark.parametrize(
+    ("edges", "times", "words"),
+    [
+        ([], None, "without edges"),
+        (np.empty((0, 2), dtype=np.int64), None, "without edges"),
+        ([(0, 1, 2)], None, r"an edge is a pair of nodes, not \(0, 1, 2\)"),
+        ([(0, 1)], [1.0, 2.0], "1 edges need 1 times, not 2"),
+        ([("a", float("nan"))], None, "labelled nan"),
+        ([(0, 1)], [float("nan")], "time nan of an edge is not finite"),
+    ],
+)
+def test_bad_edges_are_refused(edges, times, words):
+    with pytest.raises(DataError, match=words):
+        edge_list(edges, times)
+
+
+def test_bad_graphs_are_refused():
+    with pytest.raises(DataError, match="without edges"):
+        from_networkx(nx.empty_graph(3))
+    graph = nx.Graph([("a", "b")])
+    graph.add_node("c")
+    with pytest.raises(DataError, match="node 'c' has no edge"):
+        from_networkx(graph)

@@ -1,0 +1,60 @@
+"""Graphs in a CSV file, a line an edge: read, written, refused in one line."""
+
+from __future__ import annotations
+
+import pytest
+
+from data_loaders import DataError
+from data_loaders.graphs.edge_lists import edge_list
+from data_loaders.graphs.edge_tables import load_edges, write_edges
+
+
+@pytest.fixture
+def table(tmp_path):
+    def write(text: str):
+        path = tmp_path / "edges.csv"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_graphs_are_read_and_written(table, tmp_path):
+    path = table("graph,sender,recipient,time\na,x,y,3\nb,u,u,\na,z,x,-1.5\nb,u,v,\n")
+    first, second = load_edges(path)
+    assert first.edges.tolist() == [[0, 1], [1, 2]]
+    assert first.times.tolist() == [-1.5, 3]
+    assert second.edges.tolist() == [[0, 0], [0, 1]]
+    again = tmp_path / "again.csv"
+    write_edges(again, [first, second])
+    found = load_edges(again)
+    assert [graph.edges.tolist() for graph in found] == [first.edges.tolist(), second.edges.tolist()]
+    assert found[0].times.tolist() == [-1.5, 3]
+    epochs = edge_list([(0, 1), (1, 2)], [1600000000123.25, 1600000000124.1])
+    write_edges(again, [epochs])
+    assert load_edges(again)[0].times.tolist() == epochs.times.tolist()
+    (alone,) = load_edges(table("recipient,sender\nb,a\nc,a\n"))
+    assert alone.edges.tolist() == [[0, 1], [0, 2]]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "no column 'sender'"),
+        ("sender,to\na,b\n", "no column 'recipient'"),
+        ("sender,recipient\n", "has no edges"),
+        ("sender,recipient\na,\n", "line 2: an edge needs its sender and its recipient"),
+        ("sender,recipient,time\na,b,noon\n", "line 2: time 'noon' is no number"),
+        ("sender,recipient,time\na,b,nan\n", "graph '': time nan of an edge is not finite"),
+        ("sender,recipient,time\na,b,1\na,b,\n", "graph '' has times for some of its edges only"),
+    ],
+)
+def test_bad_files_are_refused(text, words, table):
+    with pytest.raises(DataError, match=words) as error:
+        load_edges(table(text))
+    assert "\n" not in str(error.value)
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(DataError, match="cannot be read"):
+        load_edges(tmp_path / "none.csv")

@@ -1,0 +1,96 @@
+"""DeepGMG, batched, against a plain loop and as a probability distribution."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from pyro import poutine
+from scipy.stats import chisquare
+
+from data_loaders.graphs.edge_lists import edge_list
+from data_loaders.graphs.random_graphs import draw_graphs
+from tests.zoo.models.graphs import plain_deepgmg
+from zoo.errors import UserError
+from zoo.models.graphs.deepgmg import DeepGMG, arrivals, to_networkx
+
+
+def double(seed: int = 1) -> DeepGMG:
+    model = DeepGMG(seed=seed).double()
+    for parameter in model.parameters():
+        parameter.data *= 1.5
+    return model
+
+
+GRAPHS = [
+    [[], [0], [0, 1], [2], []],
+    [[]],
+    [[], [], [1, 0], [2, 2, 0]],
+    [[], [0]],
+    [[], [], []],
+]
+
+
+def test_likelihood_is_that_of_the_plain_loop():
+    model = double()
+    with torch.no_grad():
+        plain = torch.stack([plain_deepgmg.log_prob(model, graph) for graph in GRAPHS])
+        torch.testing.assert_close(model.log_prob_of_arrivals(GRAPHS), plain, atol=1e-10, rtol=0)
+
+
+def choices(nodes: int) -> list[list[list[int]]]:
+    """All that can be chosen, repetitions included."""
+    of_node = [
+        [list(picked) for count in range(node + 1) for picked in itertools.product(range(node), repeat=count)]
+        for node in range(nodes)
+    ]
+    return [list(graph) for graph in itertools.product(*of_node)]
+
+
+def test_all_graphs_of_a_size_sum_to_one():
+    graphs = choices(4)
+    with torch.no_grad():
+        total = double().log_prob_of_arrivals(graphs).exp().sum()
+    assert len(graphs) == 2 * 7 * 40
+    assert total.item() == pytest.approx(1, abs=1e-12)
+
+
+def test_drawn_graphs_follow_the_likelihood():
+    model, number = double(seed=2), 3000
+    drawn = Counter(str(graph) for graph in model.sample(number, 3, seed=4))
+    graphs = choices(3)
+    with torch.no_grad():
+        expected = number * model.log_prob_of_arrivals(graphs).exp().numpy()
+    found = np.array([drawn[str(graph)] for graph in graphs])
+    assert found.sum() == number
+    groups = np.where(expected >= 5, np.arange(len(graphs)), expected.argmax())
+    pooled = [np.bincount(groups, counts, len(graphs))[np.unique(groups)] for counts in (found, expected)]
+    assert chisquare(*pooled).pvalue > 1e-3
+
+
+def test_arrivals_are_those_of_the_simple_graph():
+    graph = edge_list([(0, 1), (1, 0), (1, 1), (2, 0), (2, 1), (3, 3)])
+    assert arrivals(graph) == [[], [0], [0, 1], []]
+    assert nx.is_isomorphic(to_networkx(arrivals(graph)), graph.simple())
+
+
+def test_pyro_sites_hold_the_likelihood():
+    model, graphs = double(), draw_graphs("ba", 3, seed=1)
+    trace = poutine.trace(model).get_trace(graphs)
+    assert trace.observation_nodes == ["another", "end"]
+    torch.testing.assert_close(trace.log_prob_sum(), model.log_prob(graphs).sum(), atol=1e-8, rtol=0)
+    model.zero_grad()
+    trace.log_prob_sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+def test_bad_input_is_refused():
+    with pytest.raises(UserError, match=r"node 1 can be joined to the 1 before it, not to \[1\]"):
+        DeepGMG().log_prob_of_arrivals([[[], [1]]])
+    with pytest.raises(UserError, match="2 graphs need 2 numbers of nodes"):
+        DeepGMG().sample(2, [3])
+    assert DeepGMG().sample(0, 3) == []

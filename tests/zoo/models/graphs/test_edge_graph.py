@@ -1,0 +1,245 @@
+"""The batched model of growing graphs against the plain one, and as a probability distribution."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from pyro import poutine
+from pyro.infer import SVI
+from scipy.stats import chisquare
+
+from data_loaders.graphs.edge_lists import edge_list, first_appearance
+from data_loaders.graphs.random_graphs import draw_graphs, hollywood
+from guides import AutoMeanField
+from guides.variational.orderings import BreadthFirst, ExactOrders, UniformOrders, bound, enumerated
+from tests.zoo.models.graphs import plain_edge_graph
+from tests.zoo.models.graphs.test_random_graphs import growths
+from zoo.errors import UserError
+from zoo.models.graphs.bayesian_heads import BayesianHeads, last_layers
+from zoo.models.graphs.edge_batches import A_PAIR, Plan, batches
+from zoo.models.graphs.edge_graph import HEADS, EdgeGraphModel
+
+KINDS = {
+    "log": {},
+    "mean": {"aggregation": "mean"},
+    "sum": {"aggregation": "sum"},
+    "timed": {"timed": True},
+    "mean-window": {"aggregation": "mean", "timed": True, "window": 4},
+    "timed-sum": {"timed": True, "aggregation": "sum"},
+    "window": {"window": 3},
+    "end": {"sees_end": True, "timed": True, "window": 5},
+}
+
+
+def double(seed: int = 1, **kind) -> EdgeGraphModel:
+    model = EdgeGraphModel(state=6, seed=seed, **kind).double()
+    for parameter in model.parameters():  # away from the start, where all choices are alike
+        parameter.data *= 1.5
+    return model
+
+
+def mixed_graphs() -> list:
+    """Loops, repeats, tied times, of several lengths."""
+    graphs = hollywood([9, 1, 14, 5, 9], 0.5, 0.4, np.random.default_rng(2))
+    times = np.array([0, 0, 1, 1, 1, 4, 4.5, 9, 9])
+    return [
+        *graphs,
+        edge_list([(0, 0), (0, 1), (1, 0), (2, 2), (3, 0), (0, 1), (4, 3), (4, 4), (0, 3)], times),
+    ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_likelihood_is_that_of_the_plain_model(kind):
+    model, graphs = double(**KINDS[kind]), mixed_graphs()
+    model.unit.fill_(2.0)
+    with torch.no_grad():
+        plain = torch.stack([plain_edge_graph.log_prob(model, graph) for graph in graphs])
+        torch.testing.assert_close(model.log_prob(graphs), plain, atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["mean", "timed-sum", "end", "mean-window"])
+def test_gradient_is_that_of_the_plain_model(kind):
+    model, graphs = double(**KINDS[kind]), mixed_graphs()[:4]
+    model.log_prob(graphs).sum().backward()
+    batched = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    sum(plain_edge_graph.log_prob(model, graph) for graph in graphs).backward()
+    for parameter, found in zip(model.parameters(), batched, strict=True):
+        torch.testing.assert_close(found, parameter.grad, atol=1e-9, rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_continuations_sum_to_one(kind):
+    model = double(**KINDS[kind])
+    graphs = [edge_list(np.array(ends).reshape(-1, 2)) for ends in growths(6)]
+    with torch.no_grad():
+        probabilities = model.log_prob(graphs).exp()
+    assert len(graphs) == 203
+    assert probabilities.sum().item() == pytest.approx(1, abs=1e-12)
+    assert probabilities.max() > 2 * probabilities.min()
+
+
+@pytest.mark.parametrize("kind", ["timed", "window", "end"])
+def test_drawn_graphs_follow_the_likelihood(kind):
+    kind = KINDS[kind] | {"window": 1} if "window" in KINDS[kind] else KINDS[kind]
+    model, number = double(seed=3, **kind), 4000
+    drawn = Counter(tuple(graph.edges.ravel().tolist()) for graph in model.sample(number, 3, seed=5))
+    keys = [tuple(ends) for ends in growths(6)]
+    with torch.no_grad():
+        expected = number * model.log_prob([edge_list(np.array(ends).reshape(-1, 2)) for ends in keys]).exp()
+    found, expected = np.array([drawn[key] for key in keys]), expected.numpy()
+    assert found.sum() == number
+    groups = np.where(expected >= 5, np.arange(len(keys)), expected.argmax())  # the rare ones go together
+    pooled = [np.bincount(groups, counts, len(keys))[np.unique(groups)] for counts in (found, expected)]
+    assert chisquare(*pooled).pvalue > 1e-3
+
+
+def test_labels_of_nodes_do_not_matter():
+    model, generator = double(), np.random.default_rng(1)
+    for graph in mixed_graphs():
+        labels = generator.permutation(graph.num_nodes + 5)
+        again = edge_list(labels[graph.edges], graph.times)
+        torch.testing.assert_close(model.log_prob([graph]), model.log_prob([again]), atol=0, rtol=0)
+        assert np.array_equal(first_appearance(labels[graph.edges]), graph.edges)
+
+
+def test_batches_do_not_matter():
+    model, graphs = double(), mixed_graphs()
+    alone = torch.cat([model.log_prob_of_batch([graph]) for graph in graphs])
+    torch.testing.assert_close(model.log_prob_of_batch(graphs), alone, atol=1e-12, rtol=0)
+    assert sorted(i for batch in batches(graphs, 2) for i in batch) == list(range(len(graphs)))
+    assert max(len(batch) for batch in batches(graphs, 2)) == 2
+
+
+def test_long_graphs_come_in_smaller_batches():
+    """A contact sequence of 20 nodes and 6726 edges, the longest of the real sets, goes alone."""
+    short, long = (edge_list(np.arange(2 * m).reshape(-1, 2) % 20) for m in (100, 6726))
+    assert list(batches([long, short, long, short], 32)) == [[1, 3], [0], [2]]
+
+
+def test_memory_of_messages_is_counted():
+    """Peak and total of what is laid out for each pair of edges, beside what is counted for it."""
+    graph = edge_list(np.arange(1200).reshape(-1, 2) % 2)
+    plan = Plan.of([graph])
+    tracemalloc.start()
+    plan.layout.messages(plan.sender, plan.recipient, plan.times)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 * A_PAIR * len(graph) ** 2
+
+
+def test_long_sequences_are_refused_but_for_a_window():
+    graph = edge_list(np.arange(40_000).reshape(-1, 2) % 2)
+    with pytest.raises(UserError, match="a graph of 20000 edges and 2 nodes needs 29 GB: cut it"):
+        EdgeGraphModel().log_prob([graph])
+    assert list(batches([graph, graph], 2, window=20)) == [[0, 1]]
+
+
+def test_pyro_sites_hold_the_likelihood():
+    model, graphs = double(), mixed_graphs()
+    trace = poutine.trace(model).get_trace(graphs)
+    assert trace.observation_nodes == ["sender", "recipient"]
+    torch.testing.assert_close(trace.log_prob_sum(), model.log_prob(graphs).sum(), atol=1e-10, rtol=0)
+
+
+def test_age_of_edges_matters_only_where_it_is_asked_for():
+    edges, slow = [(0, 1), (1, 2), (0, 2), (2, 3)], [0.0, 1.0, 10.0, 40.0]
+    for timed in (False, True):
+        model = double(timed=timed)
+        values = model.log_prob([edge_list(edges), edge_list(edges, slow)])
+        assert (values[0] != values[1]).item() == timed
+        model.unit.fill_(10.0)
+        scaled = model.log_prob([edge_list(edges, 10 * np.array(slow))])
+        torch.testing.assert_close(scaled, values[1:], atol=1e-12, rtol=0)
+
+
+def test_gradients_stay_finite_on_many_repeated_edges():
+    """Where the dissertation's aggregation, a sum, explodes."""
+    graph = draw_graphs("dnnd", 1, seed=1)[0]
+    model = EdgeGraphModel()
+    model.log_prob([graph]).sum().backward()
+    norm = torch.stack([p.grad.norm() for p in model.parameters()]).norm()
+    assert norm < 5e3
+
+
+def test_lengths_and_times_of_drawn_graphs():
+    model = EdgeGraphModel(timed=True)
+    times = [np.array([0.0, 3.0]), np.array([1.0, 2.0, 2.0])]
+    drawn = model.sample(2, [2, 3], times=times)
+    assert [graph.times.tolist() for graph in drawn] == [[0, 3], [1, 2, 2]]
+    again = model.sample(2, [2, 3], times=times)
+    assert all(np.array_equal(a.edges, b.edges) for a, b in zip(drawn, again, strict=True))
+    assert model.sample(0, 3) == []
+
+
+def test_bad_input_is_refused():
+    with pytest.raises(UserError, match="by mean, log or sum, not 'max'"):
+        EdgeGraphModel(aggregation="max")
+    with pytest.raises(UserError, match="a window has at least one edge, not 0"):
+        EdgeGraphModel(window=0)
+    model = EdgeGraphModel()
+    with pytest.raises(UserError, match="2 graphs need 2 numbers of edges"):
+        model.sample(2, [3])
+    with pytest.raises(UserError, match="needs its time"):
+        model.sample(1, 2, times=[np.zeros(3)])
+    with pytest.raises(UserError, match="times of edges are finite and never fall"):
+        model.sample(1, 3, times=[np.array([5.0, 4.0, 3.0])])
+    with pytest.raises(UserError, match="times of edges are finite"):
+        model.sample(1, 2, times=[np.array([0.0, np.nan])])
+    assert model.log_prob([]).shape == (0,)
+    assert len(model.sample(2, np.int64(3))[1]) == 3
+    huge = edge_list(np.stack([np.arange(6000), np.arange(1, 6001)], 1))
+    with pytest.raises(UserError, match="a graph of 6000 edges and 6001 nodes needs .* GB: cut it"):
+        model.log_prob([huge])
+
+
+def test_plan_of_a_batch():
+    plan = Plan.of([edge_list([(0, 1), (2, 2)]), edge_list([(0, 0), (0, 1), (0, 2)])])
+    assert plan.order.tolist() == [1, 0]
+    assert (plan.layout.alive, plan.layout.width) == ([2, 2, 1], [2, 3, 3])
+    assert plan.before.tolist() == [[0, 0], [1, 2], [2, 3]]
+    assert plan.after_sender[:2].tolist() == [[1, 1], [1, 3]]
+    assert plan.left.tolist() == [3, 2, 2, 1, 1]
+
+
+# ------------------------------------------------------------------------------------------- guides compose
+
+
+@pytest.mark.slow
+def test_a_guide_fits_bayesian_last_layers():
+    """The bound rises, and draws make models that are as good as the one that was trained."""
+    graphs = draw_graphs("cycles", 12, 1)
+    model = EdgeGraphModel(seed=2)
+    heads = BayesianHeads(model, graphs)
+    guide = AutoMeanField(heads)
+    torch.manual_seed(1)
+    guide.setup()
+    svi = SVI(heads, guide, guide.optimizer(0.05), guide.elbo())
+    losses = [svi.step() for _ in range(150)]
+    assert np.mean(losses[-20:]) < 0.5 * np.mean(losses[:5])
+    draws = guide.draws(3, seed=1)
+    assert {name: value.shape for name, value in draws.items()} == {f"{h}_weights": (3, 33) for h in HEADS}
+    with torch.no_grad():
+        untrained = model.log_prob(graphs).sum()
+        for i in range(3):
+            last = last_layers({name: value[i] for name, value in draws.items()})
+            assert model.log_prob(graphs, last).sum() > 0.7 * untrained
+            assert len(model.sample(2, 5, last=last)) == 2
+
+
+def test_order_of_edges_as_a_latent_variable():
+    """Of a triangle with the model's own likelihood: bounds hold, and the exact posterior reaches the sum."""
+    model, triangle = double(timed=True), torch.tensor([(0, 1), (1, 2), (0, 2)])
+    with torch.no_grad():
+        every, _, evidence = enumerated(triangle, model.log_prob_of_orders)
+        exact = ExactOrders(triangle, model.log_prob_of_orders)
+        laws = UniformOrders(triangle), BreadthFirst(triangle), exact
+        values = [bound(law, model.log_prob_of_orders, every) for law in laws]
+    assert len(every) == 48
+    assert max(values) <= evidence + 1e-9
+    assert values[-1].item() == pytest.approx(evidence.item(), abs=1e-9)
+    assert values[0] < evidence - 1e-6

@@ -1,0 +1,289 @@
+"""Random graph processes with exact log-probabilities, in nats, float64.
+
+A growing graph is its edges ``[m, 2]`` with nodes numbered by first appearance, the sender of an edge before
+its recipient (:mod:`data_loaders.graphs.edge_lists`).  The Hollywood process is also a Pyro model of its two
+parameters, with a NumPyro twin: :class:`HollywoodModel`.
+
+Crane and Dempsey 2018, Edge Exchangeable Models for Interaction Networks (JASA); Ott 2022 (dissertation,
+chapter 5), whose equation 5.8 is put right here (Gamma(alpha + 1) in the numerator).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyro
+import torch
+from pyro import distributions as dist
+from scipy.special import gammaln
+from torch import Tensor
+
+from data_loaders import DataError
+from data_loaders.graphs.edge_lists import EdgeList
+from data_loaders.graphs.random_graphs import (
+    ATTACHED,
+    FEWEST,
+    MOST,
+    check_hollywood,
+    cycle,
+    hollywood,
+    ladder,
+)
+from zoo.models.traits import Traits
+
+# ------------------------------------------------------------------------------- the binary Hollywood process
+
+
+@dataclass(frozen=True)
+class HollywoodProcess:
+    """Ends of edges one after the other.  Of M ends so far on N nodes, node i having D(i) of them::
+
+        P(node i) = (D(i) - sigma) / (M + alpha),   P(a new node) = (alpha + sigma N) / (M + alpha)
+
+    The first end is a new node.  ``0 < sigma < 1``, ``alpha > -sigma``.
+    """
+
+    alpha: float = 1.0
+    sigma: float = 0.7
+
+    def __post_init__(self) -> None:
+        check_hollywood(self.alpha, self.sigma)
+
+    def log_prob(self, edges: Tensor | np.ndarray | EdgeList) -> Tensor:
+        """Of a sequence ``[m, 2]``: ``[]``.  It hangs on the counts of the nodes alone.
+
+        :raises DataError: for nodes that are not numbered by first appearance
+        """
+        counts, total = _counts(_pairs(edges))
+        seen, nodes = np.arange(1, total), np.arange(1, len(counts))
+        old = gammaln(counts - self.sigma) - gammaln(1 - self.sigma)
+        value = np.log(self.alpha + nodes * self.sigma).sum() - np.log(self.alpha + seen).sum() + old.sum()
+        return torch.as_tensor(value, dtype=torch.float64)
+
+    def next_end(self, ends: Sequence[int]) -> Tensor:
+        """Probabilities of the end after some others: of the nodes so far, then of a new one, ``[N + 1]``.
+
+        :raises DataError: for nodes that are not numbered by first appearance
+        """
+        if len(ends) == 0:
+            return torch.ones(1, dtype=torch.float64)
+        counts = torch.as_tensor(_counts(np.asarray(ends))[0]).double()
+        new = counts.new_tensor([self.alpha + self.sigma * len(counts)])
+        weights = torch.cat([counts - self.sigma, new])
+        return weights / (len(ends) + self.alpha)
+
+    def sample(self, num_graphs: int, num_edges: int | Sequence[int], seed: int = 0) -> list[EdgeList]:
+        """:param num_edges: of every graph, or of each"""
+        lengths = [num_edges] * num_graphs if isinstance(num_edges, int) else list(num_edges)
+        if len(lengths) != num_graphs:
+            raise DataError(f"{num_graphs} graphs need {num_graphs} numbers of edges, not {len(lengths)}")
+        return hollywood(lengths, self.alpha, self.sigma, np.random.default_rng(seed))
+
+    def expected_nodes(self, num_edges: int | np.ndarray) -> np.ndarray:
+        """Exact mean number of nodes after so many edges; same shape."""
+        a, s, ends = self.alpha, self.sigma, 2 * np.asarray(num_edges, dtype=np.float64)
+        logs = gammaln(a + s + ends) + gammaln(a + 1) - gammaln(a + ends) - gammaln(a + s)
+        return np.exp(logs) / s - a / s
+
+    def expected_nodes_of_many(self, num_edges: int | np.ndarray) -> np.ndarray:
+        """Equation 5.8, the limit of :meth:`expected_nodes` for many edges; same shape.
+
+        The print has Gamma(sigma + 1) where Gamma(alpha + 1) belongs.
+        """
+        a, s, ends = self.alpha, self.sigma, 2 * np.asarray(num_edges, dtype=np.float64)
+        return np.exp(gammaln(a + 1) - gammaln(a + s)) / s * ends**s
+
+
+def _pairs(edges: Tensor | np.ndarray | EdgeList) -> np.ndarray:
+    """``[m, 2]``, one edge at least."""
+    found = np.asarray(edges.edges if isinstance(edges, EdgeList) else edges)
+    if found.size == 0:
+        raise DataError("a graph without edges: there is nothing that grows")
+    if found.ndim != 2 or found.shape[1] != 2:
+        raise DataError(f"edges are pairs of nodes, [m, 2], not {list(found.shape)}")
+    return found
+
+
+def _counts(ends: np.ndarray) -> tuple[np.ndarray, int]:
+    """How often each node appears, and how many ends there are."""
+    ends = ends.ravel()
+    highest = np.maximum.accumulate(ends)
+    if ends[0] != 0 or (ends < 0).any() or (np.diff(highest) > 1).any():
+        raise DataError(
+            "nodes must be numbered from 0 by first appearance (data_loaders.graphs.edge_lists.edge_list)"
+        )
+    return np.bincount(ends), ends.size
+
+
+@dataclass(frozen=True)
+class HollywoodModel:
+    """The parameters of a Hollywood process, given what it picked.
+
+    ``alpha ~ Gamma(1, 0.2)``, so that alpha > 0; ``sigma ~ Beta(1, 1)``.  A row of ``x: [N, 3]`` is one pick
+    of an end: ends before it, nodes before it, and earlier appearances of the node that was picked (0: a new
+    one); ``y: [N]`` is 1 for a new node.  Given that the node is not new, which one it is tells of sigma too:
+    that is the site ``which``, a factor that needs ``y``.  The likelihood of all picks is
+    :meth:`HollywoodProcess.log_prob` (:func:`data_loaders.graphs.random_graphs.picks` makes the rows).
+
+    Sites: ``alpha: []``, ``sigma: []``; observed ``y: [N]``.
+    """
+
+    @property
+    def traits(self) -> Traits:
+        return Traits("none", "bernoulli", "picks")
+
+    def __call__(self, x: Tensor, y: Tensor | None = None, size: int | None = None) -> Tensor:
+        """The Pyro model; ``size``: rows of the whole data set if ``x`` is a minibatch.  Returns log-odds of
+        a new node, ``[N]``.
+        """
+        one = x.new_ones(())
+        alpha = pyro.sample("alpha", dist.Gamma(one, 0.2 * one))[..., None]
+        sigma = pyro.sample("sigma", dist.Beta(one, one))[..., None]
+        ends, nodes, before = x.unbind(-1)
+        rest = ends - sigma * nodes
+        output = (alpha + sigma * nodes).log() - rest.log()
+        batch = None if size is None else torch.arange(len(x))
+        with pyro.plate("data", size or len(x), subsample=batch):
+            if y is not None:
+                which = (before.clamp_min(1) - sigma).log() - rest.log()
+                pyro.factor("which", torch.where(before > 0, which, 0.0))
+            pyro.sample("y", dist.Bernoulli(logits=output), obs=y)
+        return output
+
+    def twin(self, x, y=None):
+        """The same model in NumPyro."""
+        import jax.numpy as jnp
+        import numpyro
+        import numpyro.distributions as ndist
+
+        alpha = numpyro.sample("alpha", ndist.Gamma(1.0, 0.2))
+        sigma = numpyro.sample("sigma", ndist.Beta(1.0, 1.0))
+        ends, nodes, before = x[:, 0], x[:, 1], x[:, 2]
+        rest = ends - sigma * nodes
+        output = jnp.log(alpha + sigma * nodes) - jnp.log(rest)
+        if y is not None:
+            which = jnp.log(jnp.maximum(before, 1) - sigma) - jnp.log(rest)
+            numpyro.factor("which", jnp.where(before > 0, which, 0.0).sum())
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("y", ndist.Bernoulli(logits=output), obs=y)
+        return output
+
+
+# ------------------------------------------------------------------------------------ graphs of known shape
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """One shape in its natural order, ``cycle`` or ``ladder``, its number of nodes uniform over some.
+
+    Whoever does not see how many edges are left cannot do better on cycles than the entropy of the size.
+    """
+
+    shape: str
+    sizes: tuple[int, ...]
+
+    def log_prob(self, edges: Tensor | np.ndarray | EdgeList) -> Tensor:
+        """Of a sequence ``[m, 2]``: ``[]``, minus infinity for any other graph or order."""
+        found = _pairs(edges)
+        nodes = int(found.max()) + 1
+        same = nodes in self.sizes and np.array_equal(found, _SHAPES[self.shape](nodes).edges)
+        return torch.tensor(-math.log(len(self.sizes)) if same else -math.inf, dtype=torch.float64)
+
+    def sample(self, num_graphs: int, seed: int = 0) -> list[EdgeList]:
+        """Independent draws."""
+        chosen = np.random.default_rng(seed).choice(self.sizes, num_graphs)
+        return [_SHAPES[self.shape](int(n)) for n in chosen]
+
+
+_SHAPES = {"cycle": cycle, "ladder": ladder}
+CYCLES = Shapes("cycle", tuple(range(FEWEST, MOST + 1)))
+LADDERS = Shapes("ladder", tuple(range(FEWEST, MOST + 1, 2)))
+
+
+# ------------------------------------------------------------------------------------ preferential attachment
+
+
+@dataclass(frozen=True)
+class BarabasiAlbert:
+    """Each new node joins ``attached`` different old ones, drawn one after the other in proportion to their
+    degrees; the first new node joins all of the ``attached`` nodes that are there at the start.
+    """
+
+    attached: int = ATTACHED
+
+    def log_prob(self, graph: np.ndarray) -> Tensor:
+        """Of the sets of old nodes that the new ones joined, in order of arrival: ``[]``.
+
+        :param graph: ``[n - attached, attached]``; row i has the neighbours of node ``attached + i``
+        """
+        degrees = np.zeros(len(graph) + self.attached)
+        total = 0.0
+        for new, old in enumerate(np.asarray(graph), self.attached):
+            if len(set(old.tolist())) < self.attached or old.max() >= new or old.min() < 0:
+                raise DataError(f"node {new} must join {self.attached} different nodes before it, not {old}")
+            if new > self.attached:
+                total += math.log(_without_replacement(degrees[old], degrees.sum()))
+            degrees[old] += 1
+            degrees[new] += self.attached
+        return torch.tensor(total, dtype=torch.float64)
+
+
+def _without_replacement(weights: np.ndarray, total: float) -> float:
+    """Probability that a set is drawn one by one in proportion to weights, in any order."""
+    found = 0.0
+    for order in itertools.permutations(weights.tolist()):
+        left, probability = total, 1.0
+        for weight in order:
+            probability *= weight / left
+            left -= weight
+        found += probability
+    return found
+
+
+# ------------------------------------------------------------------------------------------------- baselines
+
+
+@dataclass(frozen=True)
+class StochasticBlocks:
+    """Simple graphs without directions; every pair of nodes is joined independently.
+
+    :ivar blocks: the block of every node
+    :ivar probabilities: of an edge between two blocks, symmetric
+    """
+
+    blocks: tuple[int, ...]
+    probabilities: tuple[tuple[float, ...], ...]
+
+    def __post_init__(self) -> None:
+        for probability in itertools.chain.from_iterable(self.probabilities):
+            if not 0 <= probability <= 1:
+                raise DataError(f"an edge has a probability from 0 to 1, not {probability}")
+
+    def log_prob(self, adjacency: Tensor) -> Tensor:
+        """Of graphs ``[..., n, n]``, symmetric without diagonal: ``[...]``."""
+        above = torch.triu(torch.ones(len(self.blocks), len(self.blocks), dtype=torch.bool), 1)
+        edges = adjacency.double()[..., above]
+        joined = torch.special.xlogy(edges, self._pairs()[above])
+        return (joined + torch.special.xlog1py(1 - edges, -self._pairs()[above])).sum(-1)
+
+    def sample(self, num_graphs: int, seed: int = 0) -> Tensor:
+        """``[num_graphs, n, n]``, zeros and ones."""
+        generator = torch.Generator().manual_seed(seed)
+        shape = (num_graphs, len(self.blocks), len(self.blocks))
+        drawn = torch.rand(shape, generator=generator, dtype=torch.float64) < self._pairs()
+        above = torch.triu(drawn.double(), 1)
+        return above + above.mT
+
+    def _pairs(self) -> Tensor:
+        """``[n, n]``"""
+        blocks = torch.tensor(self.blocks)
+        return torch.tensor(self.probabilities, dtype=torch.float64)[blocks[:, None], blocks]
+
+
+def erdos_renyi(num_nodes: int, probability: float) -> StochasticBlocks:
+    """Every pair of nodes is joined with one probability: a single block."""
+    return StochasticBlocks((0,) * num_nodes, ((probability,),))
