@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("data_loaders", "guides", "zoo")
 #: Endings of files that are no Python and have to be there beside the modules.
-DATA = (".c", ".css", ".csv", ".html", ".js", ".txt", ".typed")
+DATA = (".c", ".css", ".csv", ".html", ".js", ".nc", ".txt", ".typed")
 SDIST = "from setuptools.build_meta import build_sdist; build_sdist('..')"
 IMPORTS = """
 from pathlib import Path

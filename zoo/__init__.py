@@ -20,6 +20,7 @@ def compare(
     model: str = "bnn",
     guides: Sequence[str] | str | None = None,
     reference: str | None = None,
+    fresh_reference: bool = False,
     budget: str = "quick",
     seed: int = 0,
     split: int = 0,
@@ -52,6 +53,7 @@ def compare(
     :param model: name of a model, or ``path/to/file.py:model`` of one's own (``zoo fit --help`` shows one)
     :param guides: names, or one; None for the baselines that apply to the model
     :param reference: ``nuts``, ``exact``, ``gibbs``, ``none``, or None for the best that can be had
+    :param fresh_reference: run NUTS although the package has its draws for these data and settings
     :param budget: ``quick`` or ``full``
     :param split: which train/test split of the data set, from 0
     :param splits: how many, from ``split`` on; so are ``seeds``.  With more than one of either, figures are
@@ -113,6 +115,7 @@ def compare(
         "holdout": holdout,
         "table": TableOptions(tuple(drop), tuple(categories), missing),
         "device": device,
+        "fresh_reference": fresh_reference,
     }
     with tempfile.TemporaryDirectory() as folder:
         place = folder if out is None else out

@@ -65,6 +65,10 @@ runs by itself for models of at most 2000 numbers. A model of your own (--model 
 zoo fit --help) is sampled by Pyro's NUTS, by itself up to 100 numbers; if the file has a NumPyro version of
 it, called model_twin, by NumPyro's, which is many times faster.
 
+The package has the draws of NUTS for diabetes (bnn, quick budget, split and seed 0). They are used where
+data, settings and, on some of them, the model's log joint density are the same; the note of the reference
+says so, or why not. --fresh-reference runs NUTS all the same; zoo reference --help says how a file is made.
+
 With --splits or --seeds every split and seed is a comparison in a folder of its own (split-S-seed-K); the
 scoreboard above them has the means, with their standard errors over splits (over seeds with one split), and
 differences.csv every pair of methods, paired. More splits and seeds may be added to the same folder.
@@ -104,6 +108,10 @@ def compare_command(
     reference: Annotated[
         str | None, typer.Option("--reference", help="nuts, exact, gibbs or none; the best one by default.")
     ] = None,
+    fresh_reference: Annotated[
+        bool,
+        typer.Option("--fresh-reference", help="Run NUTS though the package has its draws, see above."),
+    ] = False,
     budget: Annotated[str, typer.Option("--budget", help=f"{' or '.join(BUDGETS)}, see above.")] = "quick",
     target: TargetOption = None,
     task: TaskOption = None,
@@ -142,6 +150,7 @@ def compare_command(
         "holdout": holdout,
         "table": table_options(drop, categories, missing),
         "device": device,
+        "fresh_reference": fresh_reference,
     }
     if (splits, seeds) != (1, 1):
         from zoo.commands.repeated import compare_often

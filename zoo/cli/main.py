@@ -15,6 +15,7 @@ from zoo.cli.fit import FIT_HELP, fit_command
 from zoo.cli.leaderboard import LEADERBOARD_HELP, leaderboard_command
 from zoo.cli.options import CategoriesOption, DataName, DropOption, table_options
 from zoo.cli.predict import PREDICT_HELP, SAMPLE_HELP, predict_command, sample_command
+from zoo.cli.reference import REFERENCE_HELP, reference_command
 from zoo.cli.report import REPORT_HELP, report_command
 from zoo.cli.reproduce import REPRODUCE_HELP, reproduce_command
 from zoo.cli.tell import complain
@@ -170,6 +171,7 @@ COMMANDS = (
     ("leaderboard", LEADERBOARD_HELP, "Ranks every guide on several data sets.", leaderboard_command),
     ("calibrate", CALIBRATE_HELP, "Grades posteriors on data from the model itself.", calibrate_command),
     ("reproduce", REPRODUCE_HELP, "Runs a published experiment beside its numbers.", reproduce_command),
+    ("reference", REFERENCE_HELP, "Keeps a NUTS reference in a file, for zoo compare.", reference_command),
     ("report", REPORT_HELP, "Writes one page of HTML from folders of results.", report_command),
 )
 for name, text, short, command in COMMANDS:

@@ -51,6 +51,7 @@ class Comparison:
     :ivar reference: ``nuts``, ``exact``, ``gibbs`` or ``none``
     :ivar remark: what the user should know about the request
     :ivar device: where guides are fitted that take steps; all else is done on the CPU
+    :ivar fresh_reference: whether NUTS runs although the package has its draws; no other comparison for that
     """
 
     data: str
@@ -63,6 +64,7 @@ class Comparison:
     seed: int
     remark: str = ""
     device: str = CPU
+    fresh_reference: bool = False
 
     def config(self) -> dict:
         """What the output folder belongs to, JSON-safe."""
@@ -153,6 +155,7 @@ def ask(
     weight_scale: float | Sequence[float] | None = None,
     bias_scale: float | Sequence[float] | None = None,
     device: str = CPU,
+    fresh_reference: bool = False,
     **columns: Any,
 ) -> Comparison:
     """The request of one call, its data loaded, and everything checked; :func:`zoo.compare` says what the
@@ -179,6 +182,7 @@ def ask(
         seed=seed,
         options=model_options(problem, model, names, given),
         device=device,
+        fresh_reference=fresh_reference,
     )
 
 
@@ -193,10 +197,12 @@ def plan(
     seed: int,
     options: Options,
     device: str = CPU,
+    fresh_reference: bool = False,
 ) -> Comparison:
     """Checks a request before anything is written.
 
     :param reference: ``nuts``, ``exact``, ``gibbs``, ``none``, or None for the best that can be had
+    :param fresh_reference: NUTS runs although the package has its draws
     :raises UserError: for an unknown name, or a guide, model, reference and data that do not go together
     """
     entry = find_model(model)
@@ -216,7 +222,9 @@ def plan(
     if not guides and kind == "none":
         raise UserError("nothing to do: name a guide (--guides) or a reference (--reference)")
     rows = tuple(with_companions(guides))
-    comparison = Comparison(data, problem, entry, options, rows, kind, BUDGETS[budget], seed, remark, device)
+    comparison = Comparison(
+        data, problem, entry, options, rows, kind, BUDGETS[budget], seed, remark, device, fresh_reference
+    )
     comparison.build(entry)  # refuses options that the model cannot have
     return comparison
 

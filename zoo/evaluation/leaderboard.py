@@ -9,6 +9,7 @@ one ranks nothing, a guide that fails or is refused is not ranked there.  Means 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,17 +29,26 @@ from zoo.evaluation.repeats import (
     paired,
 )
 from zoo.evaluation.scoreboard import LEGEND, format_figure
-from zoo.evaluation.verdict import LARGEST_MEAN_ERROR, LARGEST_SD_RATIO, SMALLEST_SD_RATIO
+from zoo.evaluation.verdict import (
+    CLEAR,
+    LARGEST_MEAN_ERROR,
+    LARGEST_SD_RATIO,
+    RISE,
+    SMALLEST_SD_RATIO,
+    still_rising,
+)
 from zoo.files.tables import markdown_table
 
 #: Figures of the scoreboard that mean the same on every data set.
 FIGURES = ("ref_w1", "ref_mean_error", "ref_sd_ratio", "ref_log_likelihood")
 #: Between two guides the truth's own likelihood cancels.
 PAIRED_BY = {"ref_log_likelihood": "log_likelihood"}
-#: Columns of ``leaderboard.csv``; figures, ranks and seconds are means, ``_se`` their standard errors.
+#: Columns of ``leaderboard.csv``; figures, ranks and seconds are means, ``_se`` their standard errors;
+#: ``bound_change`` is the largest of a run, ``unsettled`` counts the runs in which it was still rising.
 COLUMNS = (
     "guide", "status", "rank", "rank_se", "datasets", "runs", "failed",
-    *(f"{name}{ending}" for name in FIGURES for ending in ("", "_se")), "cpu_seconds", "note",
+    *(f"{name}{ending}" for name in FIGURES for ending in ("", "_se")), "cpu_seconds",
+    "bound_change", "unsettled", "note",
 )  # fmt: skip
 #: Stands behind the name of a guide that has a note.
 MARK = "†"
@@ -61,6 +71,8 @@ class Standing:
     """One guide over all runs.
 
     :ivar ranks: by run in which it is ranked; so are ``figures`` by column of the scoreboard
+    :ivar changes: of the bound (without one: minus the loss) in the last tenth of the steps, nats, of the
+        guides that take steps and have one
     :ivar asked: runs for which it was asked, failed ones too
     :ivar note: what a reader of its figures must know
     """
@@ -69,6 +81,7 @@ class Standing:
     ranks: Mapping[Place, float]
     figures: Mapping[str, Mapping[Place, float]]
     seconds: Mapping[Place, float]
+    changes: Mapping[Place, Estimate]
     asked: int
     failures: Sequence[str]
     note: str
@@ -85,6 +98,15 @@ class Standing:
     def cost(self) -> float:
         """CPU seconds of a fit."""
         return mean_over(self.seconds).value if self.seconds else math.nan
+
+    @property
+    def largest_change(self) -> float:
+        return max((change.value for change in self.changes.values()), default=math.nan)
+
+    @property
+    def unsettled(self) -> int:
+        """Runs in which the bound was still rising, as the verdict of a scoreboard has it."""
+        return sum(still_rising(change) for change in self.changes.values())
 
     @property
     def name(self) -> str:
@@ -120,8 +142,9 @@ def standings(runs: Sequence[Run], notes: Mapping[str, str]) -> list[Standing]:
         }
         own = {place: ranked[guide] for place, ranked in ranks.items() if guide in ranked}
         seconds = {run.place: run.cpu_seconds[guide] for run in runs if guide in run.cpu_seconds}
+        changes = {place: v for place, row in sound.items() if (v := row.estimate("bound_change"))}
         failures = [row.status for row in mine.values() if row.status != "ok"]
-        found.append(Standing(guide, own, figures, seconds, len(mine), failures, notes[guide]))
+        found.append(Standing(guide, own, figures, seconds, changes, len(mine), failures, notes[guide]))
     return sorted(found, key=lambda s: s.rank.value if s.ranks else math.inf)
 
 
@@ -141,7 +164,7 @@ def leaderboard_frame(found: Sequence[Standing], refusals: Sequence[Refusal]) ->
             lines.append({"guide": refusal.guide, "status": f"refused: {refusal.reason}"})
     table = pd.DataFrame(lines, columns=list(COLUMNS))
     texts = ("guide", "status", "note")
-    counts = ("datasets", "runs", "failed")
+    counts = ("datasets", "runs", "failed", "unsettled")
     table = table.astype({name: "float64" for name in COLUMNS if name not in (*texts, *counts)})
     return table.astype({name: "Int64" for name in counts})
 
@@ -154,6 +177,8 @@ def _line(standing: Standing) -> dict[str, object]:
         "runs": standing.asked,
         "failed": len(standing.failures),
         "cpu_seconds": standing.cost,
+        "bound_change": standing.largest_change,
+        "unsettled": standing.unsettled if standing.changes else None,
         "note": standing.note,
     }
     if standing.ranks:
@@ -183,11 +208,12 @@ class Gaps:
 
 
 def words(found: Sequence[Standing], runs: Sequence[Run]) -> list[str]:
-    """The verdict over all data sets, one sentence for each of them, and the references that cannot be
-    trusted.
+    """The verdict over all data sets, the guides whose fits have not settled, one sentence for each data set,
+    and the references that cannot be trusted.
     """
     ranked = [standing for standing in found if standing.ranks]
     sentences = [_order(ranked, Gaps(runs))] if ranked else []
+    sentences += _unsettled(found)
     for dataset in dict.fromkeys(run.dataset for run in runs):
         sentences += _nearest(dataset, [run for run in runs if run.dataset == dataset])
     for run in runs:
@@ -222,8 +248,29 @@ def _ranked(standing: Standing, places: int) -> str:
     return f"{standing.name} {format_figure(Estimate(standing.rank.value, standing.rank.se))}{missed}"
 
 
+def _unsettled(found: Sequence[Standing]) -> list[str]:
+    """Which fits more steps would change."""
+    rising = [
+        f"{standing.name} {standing.largest_change:.2g} ({_rising_runs(standing)})"
+        for standing in found
+        if standing.unsettled
+    ]
+    if not rising:
+        return []
+    return [
+        "Not settled, so that more steps may change the order: in the last tenth of the steps the bound "
+        f"(without one: minus the loss) still rose, in nats at most, of {', '.join(rising)}."
+    ]
+
+
+def _rising_runs(standing: Standing) -> str:
+    return f"{standing.unsettled} of {_plural(len(standing.changes), 'run')}"
+
+
 def _nearest(dataset: str, runs: Sequence[Run]) -> list[str]:
-    """The first group of a data set's own ranking, by differences that are paired."""
+    """The first group of a data set's own ranking, by differences that are paired; and which guides have
+    failed in how many of its runs, for their means are of the others.
+    """
     rows = [row for row in average(runs) if row.status == "ok" and row.ref_w1 is not None]
     if not rows:
         return []
@@ -231,7 +278,14 @@ def _nearest(dataset: str, runs: Sequence[Run]) -> list[str]:
     gaps = Gaps(runs)
     same = [row.method for row in others if not gaps.larger(leader.method, row.method, "ref_w1")]
     text = f"{dataset}: nearest is {leader.method} (W1 {format_figure(leader.estimate('ref_w1'))})"
-    return [f"{text}, not told apart from it {', '.join(same)}." if same else f"{text}."]
+    text += f", not told apart from it {', '.join(same)}" if same else ""
+    lost = Counter(
+        row.method for run in runs for row in run.rows if row.status != "ok" and row.method not in REFERENCES
+    )
+    if lost:
+        counts = ", ".join(f"{guide} in {count}" for guide, count in lost.items())
+        text += f"; failed fits do not count: {counts} of {_plural(len(runs), 'run')}"
+    return [f"{text}."]
 
 
 def _plural(count: int, word: str) -> str:
@@ -316,6 +370,7 @@ def page(
     cells = pd.DataFrame({"guide": [names[guide] for guide in table["guide"]]})
     for heading, name in HEADINGS.items():
         cells[heading] = [_cell(value, table.get(f"{name}_se"), i) for i, value in enumerate(table[name])]
+    cells["settled"] = [_settled(standing) for standing in found]
     sides = "l" + "r" * (len(cells.columns) - 1)
     datasets = list(dict.fromkeys(run.dataset for run in runs))
     parts = [
@@ -359,7 +414,9 @@ _LEGEND = (
     "Means ± standard error, over data sets where there are several (else over splits, else over seeds). "
     "**rank**: among the guides of a run, by W1. **W1**, **mean error**, **sd ratio**: of the function, in "
     "sds of the trusted posterior; 0, 0 and 1 are right. **vs truth**: log likelihood of a test point minus "
-    "that of the trusted posterior, nats. **CPU s**: of one fit. "
+    "that of the trusted posterior, nats. **CPU s**: of one fit. **settled**: largest change of the bound "
+    "(without one: minus the loss) in the last tenth of the steps, nats, and in how many runs it rose by "
+    f"more than {RISE:g} beyond {CLEAR:g} standard errors; empty where a guide keeps no such figure. "
     f"**{MARK}**: the guide fits another model or aims at another law than the model's posterior, or has no "
     "bound; see its note. "
     f"Differences are paired within a run; a real one is beyond Student's t at {CHANCE:.0%}, no allowance "
@@ -373,6 +430,14 @@ def _cell(value: object, errors: pd.Series | None, i: int) -> str:
         return ""
     se = None if errors is None or pd.isna(errors[i]) else float(errors[i])
     return str(value) if isinstance(value, int) else format_figure(Estimate(float(value), se))
+
+
+def _settled(standing: Standing) -> str:
+    """``yes (0.2)``, or ``no (9.8; 4 of 4 runs)``"""
+    if not standing.changes:
+        return ""
+    change = f"{standing.largest_change:.2g}"
+    return f"no ({change}; {_rising_runs(standing)})" if standing.unsettled else f"yes ({change})"
 
 
 def _refused(refusals: Sequence[Refusal]) -> list[str]:

@@ -141,8 +141,13 @@ def _weights(row: Row) -> str:
     return f"its draws cannot be reweighted to the posterior (Pareto k {row.pareto_k:.2g})"
 
 
+def still_rising(rise: Estimate | None, clear: float = CLEAR) -> bool:
+    """Whether a bound has not settled, by its change in the last tenth of a fit; where there is none, no."""
+    return rise is not None and rise.value - clear * (rise.se or 0.0) > RISE
+
+
 def _rise(row: Row, clear: float) -> str:
     rise = row.estimate("bound_change")
-    if rise is None or rise.value - clear * (rise.se or 0.0) <= RISE:
+    if not still_rising(rise, clear):
         return ""
     return f"its bound was still rising ({format_figure(rise)} nats in the last tenth: more steps)"

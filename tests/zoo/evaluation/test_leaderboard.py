@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,6 +13,7 @@ from zoo.evaluation.leaderboard import COLUMNS, Refusal, leaderboard_frame, page
 from zoo.evaluation.leaderboard_plot import plot_leaderboard
 from zoo.evaluation.repeats import Run
 from zoo.evaluation.scoreboard import Row
+from zoo.evaluation.verdict import verdict
 
 NOTES = {"near": "", "far": "", "cheap": "", "other": "another posterior"}
 #: W1, sd ratio, log likelihood beside the truth's, CPU seconds.
@@ -86,6 +89,48 @@ def test_a_guide_that_fails_somewhere_is_no_answer():
     line = leaderboard_frame(found, []).set_index("guide").loc["near"]
     assert (line["status"], line["runs"], line["failed"], line["datasets"]) == ("ok", 2, 1, 1)
     assert "near 2 (in 1 of 2 runs)" in words(found, runs)[0]
+
+    assert words(found, runs)[2].endswith("; failed fits do not count: near in 1 of 1 run.")
+    assert "failed" not in words(found, runs)[1]
+
+
+def test_what_has_not_settled_is_said(runs):
+    """As the verdict of a scoreboard judges it: beyond half a nat and two standard errors."""
+    rising = {"near": (0.4, 0.1), "far": (7.0, 0.2), "cheap": (3.0, 1.5), "other": (-2.0, 0.1)}
+    both = [
+        replace(
+            run,
+            rows=[
+                row
+                if row.method not in rising or (run.dataset == "a" and row.method == "cheap")
+                else replace(
+                    row,
+                    bound_change=factor * rising[row.method][0],
+                    standard_errors={**row.standard_errors, "bound_change": rising[row.method][1]},
+                )
+                for row in run.rows
+            ],
+        )
+        for run, factor in zip(runs, (1.0, 0.05), strict=True)
+    ]
+    found = standings(both, NOTES)
+    table = leaderboard_frame(found, []).set_index("guide")
+    assert table["unsettled"].to_dict() == {"other": 0, "near": 0, "cheap": 0, "far": 1}
+    assert table["bound_change"].to_dict() == pytest.approx(
+        {"other": -0.1, "near": 0.4, "cheap": 0.15, "far": 7.0}
+    )
+    assert words(found, both)[1] == (
+        "Not settled, so that more steps may change the order: in the last tenth of the steps the bound "
+        "(without one: minus the loss) still rose, in nats at most, of far 7 (1 of 2 runs)."
+    )
+    assert [verdict([row])[-1:] for run in both for row in run.rows if row.method == "far"][0][0].endswith(
+        "its bound was still rising (7.00 ± 0.20 nats in the last tenth: more steps)."
+    )
+    text = page(found, both, [], "zoo leaderboard ...", "quick")
+    assert "| no (7; 1 of 2 runs) |" in text
+    assert "| yes (0.4) |" in text
+    assert not any("Not settled" in sentence for sentence in words(standings(runs, NOTES), runs))
+    assert leaderboard_frame(standings(runs, NOTES), [])["unsettled"].isna().all()
 
 
 def test_what_is_not_told_apart_is_said_so(monkeypatch):
