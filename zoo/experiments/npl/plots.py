@@ -71,11 +71,12 @@ def _panels(
     for axis, name in zip(axes.ravel(), datasets, strict=False):
         draw(axis, [record for record in found if record.cell.dataset == name])
         axis.set_title(name, fontsize=9)
-        axis.spines[["top", "right"]].set_visible(False)
         axis.tick_params(labelsize=7)
     for axis in axes.ravel()[len(datasets) :]:
         axis.set_visible(False)
-    axes.ravel()[0].legend(fontsize=7, frameon=False)
+    figure.legend(
+        *axes.ravel()[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8
+    )
     finish(figure, path, title)
 
 
@@ -91,7 +92,7 @@ def _variants(axis: Axes, records: Sequence[Record]) -> None:
     settings = list(dict.fromkeys(r.cell.setting for r in records))
     shown = []
     for i, (method, colour) in enumerate(COLOURS.items()):
-        points = [(j + 0.15 * i, *_estimate(records, method, s)) for j, s in enumerate(settings)]
+        points = [(j + 0.15 * (i - 1.5), *_estimate(records, method, s)) for j, s in enumerate(settings)]
         points = [point for point in points if math.isfinite(point[1])]
         _points(axis, points, method, colour, linestyle="none")
         shown += [point[1] for point in points]
