@@ -243,12 +243,11 @@ def unique_share(graphs: Sequence[nx.Graph]) -> float:
 
 def novel_share(graphs: Sequence[nx.Graph], training: Sequence[nx.Graph]) -> float:
     """Share of the graphs that are isomorphic to none of the training graphs, as :func:`unique_share`."""
-    known: dict[str, list[nx.Graph]] = {}
-    for graph in _classes(_simple(training)):
-        known.setdefault(_mark(graph), []).append(graph)
+    known = _by_mark(_simple(training))
     new = [
-        not any(nx.is_isomorphic(graph, other) for other in known.get(_mark(graph), ()))
-        for graph in _simple(graphs)
+        not any(_isomorphic(graph, other) for other in known.get(mark, ()))
+        for mark, alike in _by_mark(_simple(graphs)).items()
+        for graph in alike
     ]
     return float(np.mean(new))
 
@@ -282,16 +281,33 @@ def _simple(graphs: Sequence[nx.Graph]) -> list[nx.Graph]:
 
 def _classes(graphs: Sequence[nx.Graph]) -> list[nx.Graph]:
     """One graph of every isomorphism class."""
+    found: list[nx.Graph] = []
+    for alike in _by_mark(graphs).values():
+        kept: list[nx.Graph] = []
+        for graph in alike:
+            if not any(_isomorphic(graph, other) for other in kept):
+                kept.append(graph)
+        found += kept
+    return found
+
+
+#: Rounds of Weisfeiler and Lehman: graphs that they do not tell apart are hardly ever different ones, and to
+#: ask that of graphs with many leaves may take minutes.
+ROUNDS = 4
+
+
+def _by_mark(graphs: Sequence[nx.Graph]) -> dict[str, list[nx.Graph]]:
+    """Graphs by a text that is the same for isomorphic ones.  Leaves the degree and the triangles of every
+    node in its attribute ``label``.
+    """
     found: dict[str, list[nx.Graph]] = {}
     for graph in graphs:
-        alike = found.setdefault(_mark(graph), [])
-        if not any(nx.is_isomorphic(graph, other) for other in alike):
-            alike.append(graph)
-    return [graph for alike in found.values() for graph in alike]
+        triangles = nx.triangles(graph)
+        nx.set_node_attributes(graph, {v: f"{degree} {triangles[v]}" for v, degree in graph.degree}, "label")
+        mark = nx.weisfeiler_lehman_graph_hash(graph, node_attr="label", iterations=ROUNDS)
+        found.setdefault(mark, []).append(graph)
+    return found
 
 
-def _mark(graph: nx.Graph) -> str:
-    """The same for isomorphic graphs."""
-    degrees = ",".join(map(str, sorted(degree for _, degree in graph.degree)))
-    triangles = ",".join(map(str, sorted(nx.triangles(graph).values())))
-    return f"{degrees};{triangles}"
+def _isomorphic(first: nx.Graph, second: nx.Graph) -> bool:
+    return nx.vf2pp_is_isomorphic(first, second, node_label="label")

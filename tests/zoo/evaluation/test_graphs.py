@@ -176,3 +176,5 @@ def test_shares():
         with pytest.raises(UserError, match="no graphs"):
             share([])
     assert novel_share([relabelled, nx.star_graph(3)], [nx.path_graph(4)]) == 0.5
+    # every node of both sees the same around it, as far as one may look
+    assert unique_share([nx.cycle_graph(8), nx.disjoint_union(nx.cycle_graph(4), nx.cycle_graph(4))]) == 1
