@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from torch.distributions import constraints
 from torch.nn import functional as F
 
+from guides.flows.fused import GatedStep
+
 FLOWS = ("rnvp", "iaf")
 #: Start of the gates' logits: a step moves a coordinate by a tenth of its distance from the centre.
 OPEN_GATE = 2.0
@@ -39,6 +41,13 @@ class GatedTransform(TransformModule):
     def with_log_det(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """``z [..., d] -> (y [..., d], log|det dy/dz| [...])``, at the price of one evaluation."""
         raise NotImplementedError
+
+    def _network(self, z: Tensor, weights: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        """Shift and logarithm of the gate from what the network sees and its layers' weights and biases."""
+        for number, (weight, bias) in enumerate(weights):
+            z = F.linear(F.leaky_relu(z, SLOPE) if number else z, weight, bias)
+        shift, logits = z.chunk(2, -1)
+        return shift, F.logsigmoid(logits)
 
     def _call(self, z: Tensor) -> Tensor:
         return self.with_log_det(z)[0]
@@ -64,15 +73,17 @@ class GatedCoupling(GatedTransform):
         self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(widths))
         _start_near_identity(self.layers[-1], centre)
 
+    def _weights(self) -> list[tuple[Tensor, Tensor]]:
+        return [(layer.weight, layer.bias) for layer in self.layers]
+
     def _shift_and_log_gate(self, z: Tensor) -> tuple[Tensor, Tensor]:
         kept = z[..., self.kept] if len(self.kept) else torch.ones_like(z)
-        *inner, last = self.layers
-        for layer in inner:
-            kept = F.leaky_relu(layer(kept), SLOPE)
-        shift, logits = last(kept).chunk(2, -1)
-        return shift, F.logsigmoid(logits)
+        return self._network(kept, self._weights())
 
     def with_log_det(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        weights = self._weights()
+        if GatedStep.applies(z, weights):
+            return GatedStep.apply(z, self.kept, self.moved, SLOPE, *itertools.chain(*weights))
         shift, log_gate = self._shift_and_log_gate(z)
         moved = torch.lerp(shift, z[..., self.moved], log_gate.exp())
         return z.index_copy(-1, self.moved, moved), log_gate.sum(-1)
@@ -97,6 +108,7 @@ class GatedAutoregressive(GatedTransform):
     def __init__(self, order: Tensor, hidden: tuple[int, ...], centre: float = 1.0):
         super().__init__()
         self.register_buffer("order", order)
+        self.register_buffer("every", torch.arange(len(order)), persistent=False)
         dim = len(order)
         degrees, layers, masks = order + 1, [], []
         for width in hidden:
@@ -112,14 +124,17 @@ class GatedAutoregressive(GatedTransform):
             self.register_buffer(f"mask{number}", mask.to(layers[0].weight.dtype))
         _start_near_identity(self.layers[-1], centre)
 
+    def _weights(self) -> list[tuple[Tensor, Tensor]]:
+        masks = (getattr(self, f"mask{number}") for number in range(len(self.layers)))
+        return [(layer.weight * mask, layer.bias) for layer, mask in zip(self.layers, masks, strict=True)]
+
     def _shift_and_log_gate(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        for number, layer in enumerate(self.layers):
-            z = F.leaky_relu(z, SLOPE) if number else z
-            z = F.linear(z, layer.weight * getattr(self, f"mask{number}"), layer.bias)
-        shift, logits = z.chunk(2, -1)
-        return shift, F.logsigmoid(logits)
+        return self._network(z, self._weights())
 
     def with_log_det(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        weights = self._weights()
+        if GatedStep.applies(z, weights):
+            return GatedStep.apply(z, self.every, self.every, SLOPE, *itertools.chain(*weights))
         shift, log_gate = self._shift_and_log_gate(z)
         return torch.lerp(shift, z, log_gate.exp()), log_gate.sum(-1)
 
