@@ -54,6 +54,11 @@ def kernel(name: str, *arrays: Tensor) -> Callable | None:
     return None if library is None else functools.partial(_call, getattr(library, name))
 
 
+def run(name: str, *arguments: Tensor | float) -> float | None:
+    """Runs a kernel that :func:`kernel` has found for arrays like these."""
+    return _call(getattr(_library(), name), *arguments)
+
+
 def _call(function: Callable, *arguments: Tensor | float) -> float | None:
     return function(*(a.data_ptr() if isinstance(a, Tensor) else a for a in arguments))
 

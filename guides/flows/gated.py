@@ -20,14 +20,13 @@ from torch import Tensor, nn
 from torch.distributions import constraints
 from torch.nn import functional as F
 
-from guides.flows.fused import GatedStep
+from guides.flows.fused import SLOPE, Step
 
 FLOWS = ("rnvp", "iaf")
 #: Start of the gates' logits: a step moves a coordinate by a tenth of its distance from the centre.
 OPEN_GATE = 2.0
 #: Start of the last layer's weights, as a share of torch's own.
 QUIET = 0.1
-SLOPE = 0.1  # of the leaky ReLU between layers, as in the thesis
 
 
 class GatedTransform(TransformModule):
@@ -42,12 +41,9 @@ class GatedTransform(TransformModule):
         """``z [..., d] -> (y [..., d], log|det dy/dz| [...])``, at the price of one evaluation."""
         raise NotImplementedError
 
-    def _network(self, z: Tensor, weights: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-        """Shift and logarithm of the gate from what the network sees and its layers' weights and biases."""
-        for number, (weight, bias) in enumerate(weights):
-            z = F.linear(F.leaky_relu(z, SLOPE) if number else z, weight, bias)
-        shift, logits = z.chunk(2, -1)
-        return shift, F.logsigmoid(logits)
+    def step(self) -> Step:
+        """What the compiled form needs."""
+        raise NotImplementedError
 
     def _call(self, z: Tensor) -> Tensor:
         return self.with_log_det(z)[0]
@@ -73,17 +69,19 @@ class GatedCoupling(GatedTransform):
         self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(widths))
         _start_near_identity(self.layers[-1], centre)
 
-    def _weights(self) -> list[tuple[Tensor, Tensor]]:
-        return [(layer.weight, layer.bias) for layer in self.layers]
+    def step(self) -> Step:
+        weights = (tensor for layer in self.layers for tensor in (layer.weight, layer.bias))
+        return Step(self.kept, self.moved, tuple(weights))
 
     def _shift_and_log_gate(self, z: Tensor) -> tuple[Tensor, Tensor]:
         kept = z[..., self.kept] if len(self.kept) else torch.ones_like(z)
-        return self._network(kept, self._weights())
+        *inner, last = self.layers
+        for layer in inner:
+            kept = F.leaky_relu(layer(kept), SLOPE)
+        shift, logits = last(kept).chunk(2, -1)
+        return shift, F.logsigmoid(logits)
 
     def with_log_det(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        weights = self._weights()
-        if GatedStep.applies(z, weights):
-            return GatedStep.apply(z, self.kept, self.moved, SLOPE, *itertools.chain(*weights))
         shift, log_gate = self._shift_and_log_gate(z)
         moved = torch.lerp(shift, z[..., self.moved], log_gate.exp())
         return z.index_copy(-1, self.moved, moved), log_gate.sum(-1)
@@ -124,17 +122,21 @@ class GatedAutoregressive(GatedTransform):
             self.register_buffer(f"mask{number}", mask.to(layers[0].weight.dtype))
         _start_near_identity(self.layers[-1], centre)
 
-    def _weights(self) -> list[tuple[Tensor, Tensor]]:
-        masks = (getattr(self, f"mask{number}") for number in range(len(self.layers)))
-        return [(layer.weight * mask, layer.bias) for layer, mask in zip(self.layers, masks, strict=True)]
+    def step(self) -> Step:
+        weights = ((self._masked(number), layer.bias) for number, layer in enumerate(self.layers))
+        return Step(self.every, self.every, tuple(itertools.chain(*weights)))
+
+    def _masked(self, number: int) -> Tensor:
+        return self.layers[number].weight * getattr(self, f"mask{number}")
 
     def _shift_and_log_gate(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        return self._network(z, self._weights())
+        for number, layer in enumerate(self.layers):
+            z = F.leaky_relu(z, SLOPE) if number else z
+            z = F.linear(z, self._masked(number), layer.bias)
+        shift, logits = z.chunk(2, -1)
+        return shift, F.logsigmoid(logits)
 
     def with_log_det(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        weights = self._weights()
-        if GatedStep.applies(z, weights):
-            return GatedStep.apply(z, self.every, self.every, SLOPE, *itertools.chain(*weights))
         shift, log_gate = self._shift_and_log_gate(z)
         return torch.lerp(shift, z, log_gate.exp()), log_gate.sum(-1)
 
@@ -157,6 +159,9 @@ class Flow(ComposeTransformModule):
             z, log_det = part.with_log_det(z)
             total = total + log_det
         return z, total
+
+    def steps(self) -> list[Step]:
+        return [part.step() for part in self.parts]
 
 
 def make_flow(kind: str, dim: int, steps: int, hidden: tuple[int, ...], centre: float = 1.0) -> Flow:
