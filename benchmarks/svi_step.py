@@ -55,7 +55,7 @@ def regression(output: Tensor, y: Tensor | None) -> None:
 
 
 def classification(output: Tensor, y: Tensor | None) -> None:
-    with pyro.plate("data", 60_000, subsample_size=output.shape[-2]):
+    with pyro.plate("data", 60_000, subsample=torch.arange(output.shape[-2])):  # drawn by the caller
         pyro.sample("y", dist.Categorical(logits=output), obs=y)
 
 
