@@ -24,6 +24,8 @@ CHUNK = 32_768
 def chunks(*arrays: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """The arrays cut alike into flat pieces; on an accelerator, one piece each."""
     size = CHUNK if arrays[0].is_cpu else max(1, arrays[0].numel())
+    if arrays[0].numel() <= size:
+        return iter([tuple(array.reshape(-1) for array in arrays)])
     return zip(*(array.reshape(-1).split(size) for array in arrays), strict=True)
 
 
@@ -140,6 +142,7 @@ class GaussianSite(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, loc: Tensor, log_scale: Tensor, prior_loc: Tensor, prior_scale: Tensor):
+        _places(ctx, loc, log_scale)
         variance = (2 * log_scale).exp_()
         deviation = (loc - prior_loc).flatten()
         ctx.spread = variance.sum() + deviation.dot(deviation)
@@ -152,8 +155,9 @@ class GaussianSite(torch.autograd.Function):
     def backward(ctx, d_variance: Tensor, d_kl: Tensor):
         loc, variance, prior_loc, prior_scale = ctx.saved_tensors
         precision = d_kl / prior_scale**2
-        d_loc = (loc - prior_loc).mul_(precision)
-        d_log_scale = (2 * d_variance).add_(precision).mul_(variance).sub_(d_kl)
+        d_loc, d_log_scale = _room(ctx, loc)
+        torch.sub(loc, prior_loc, out=d_loc).mul_(precision)
+        torch.mul(d_variance, 2, out=d_log_scale).add_(precision).mul_(variance).sub_(d_kl)
         d_prior_loc = -d_loc.sum().reshape(prior_loc.shape) if ctx.needs_input_grad[2] else None
         d_prior_scale = None
         if ctx.needs_input_grad[3]:
