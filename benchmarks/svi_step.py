@@ -6,7 +6,10 @@ are medians over rounds.  Two cases:
 small   13-50-1 regression, 455 rows, full batch, validation on; everything relative to ``AutoNormal`` with
         ``TraceMeanField_ELBO`` and ``pyro.optim.Adam``
 large   784-400-600-10 classification, batches of 100 drawn afresh (repeating one batch lets gradients become
-        denormal numbers, which are slow); relative to the same network trained with ``torch.optim.Adam``
+        denormal numbers, which are slow); relative to the same network trained with ``torch.optim.Adam``.
+        All as ``zoo`` trains: without validation, and freed memory kept.  Then where the time goes: the parts
+        of a step, each run by itself, as shares of the plain step of the same race.  A small network stands
+        for what every step pays whatever its size: Pyro's handlers, Python, nodes of autograd
 
     python benchmarks/svi_step.py --help
 """
@@ -30,6 +33,16 @@ from pyro.infer.autoguide import AutoNormal
 from torch import Tensor, nn
 
 from guides import AutoMeanField, AutoMNF, AutoSpikeSlab, SpikeSlab
+from guides.core.fused import GaussianOutput, SpikeSlabSite
+from guides.core.memory import keep_freed_memory
+from guides.core.random_tensors import TINY_VARIANCE
+from guides.core.svi import unwatched
+from guides.variational.multipliers import Multipliers
+
+WIDTHS, BATCH = (784, 400, 600, 10), 100
+PLAIN = "plain network, Adam"
+#: Ratios to the plain network. What keeps a step from its bar is in the table of its parts.
+BARS = {"AutoMeanField": 4.50, "AutoSpikeSlab": 2.50, "AutoMNF, rnvp": 4.20, "AutoMNF, iaf": 5.50}
 
 
 def network(widths: tuple[int, ...], spike_slab: bool, likelihood: Callable) -> Callable:
@@ -55,7 +68,7 @@ def regression(output: Tensor, y: Tensor | None) -> None:
 
 
 def classification(output: Tensor, y: Tensor | None) -> None:
-    with pyro.plate("data", 60_000, subsample_size=output.shape[-2]):
+    with pyro.plate("data", 60_000, subsample=torch.arange(output.shape[-2])):  # drawn by the caller
         pyro.sample("y", dist.Categorical(logits=output), obs=y)
 
 
@@ -82,14 +95,13 @@ def small_case() -> dict[str, Callable[[], object]]:
 
 
 def large_case() -> dict[str, Callable[[], object]]:
-    widths, batch = (784, 400, 600, 10), 100
-    images, labels = torch.rand(6000, 784), torch.randint(10, (6000,))
+    images, labels = torch.rand(6000, WIDTHS[0]), torch.randint(WIDTHS[-1], (6000,))
 
     def minibatch() -> tuple[Tensor, Tensor]:
-        rows = torch.randint(len(images), (batch,))
+        rows = torch.randint(len(images), (BATCH,))
         return images[rows], labels[rows]
 
-    layers = [nn.Linear(a, b) for a, b in itertools.pairwise(widths)]
+    layers = [nn.Linear(a, b) for a, b in itertools.pairwise(WIDTHS)]
     plain = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2])
     adam = torch.optim.Adam(plain.parameters(), lr=1e-3)
 
@@ -103,13 +115,74 @@ def large_case() -> dict[str, Callable[[], object]]:
         svi = SVI(model, guide, guide.optimizer(lr=1e-3), guide.elbo())
         return lambda: svi.step(*minibatch())
 
-    gaussian, mixed = (network(widths, spike_slab, classification) for spike_slab in (False, True))
+    gaussian, mixed = (network(WIDTHS, spike_slab, classification) for spike_slab in (False, True))
     return {
-        "plain network, Adam": plain_step,
+        PLAIN: plain_step,
         "AutoMeanField": stepper(AutoMeanField(gaussian), gaussian),
         "AutoSpikeSlab": stepper(AutoSpikeSlab(mixed, init_inclusion="mild"), mixed),
         "AutoMNF, rnvp": stepper(AutoMNF(mixed, init_inclusion="mild"), mixed),
         "AutoMNF, iaf": stepper(AutoMNF(mixed, flow="iaf", init_inclusion="mild"), mixed),
+    }
+
+
+def parts() -> dict[str, dict[str, Callable[[], object]]]:
+    """What steps of the large case consist of, ``{step: {part: run it}}``, each part forth and back."""
+    shapes = [(b, a) for a, b in itertools.pairwise(WIDTHS)]
+    inputs = [torch.rand(BATCH, fan_in) for _, fan_in in shapes]
+    weights = [torch.randn(shape, requires_grad=True) for shape in shapes]
+    outputs = [torch.randn(BATCH, width) for width, _ in shapes]
+
+    def products(times: int) -> None:
+        for _ in range(times):
+            for i, (x, w, d) in enumerate(zip(inputs, weights, outputs, strict=True)):
+                _ = F.linear(x, w.detach()), d.T @ x, d @ w.detach() if i else None
+
+    def differentiated(function: Callable, arguments: list[list[Tensor]], *fixed: object) -> Callable:
+        upstream = [[torch.ones_like(r) for r in function(*own, *fixed)] for own in arguments]
+
+        def run() -> None:
+            for own, d in zip(arguments, upstream, strict=True):
+                torch.autograd.grad(function(*own, *fixed), own, d)
+
+        return run
+
+    def adam(numbers_a_weight: int, **options) -> Callable:
+        tensors = [torch.zeros(numbers_a_weight * w.numel(), requires_grad=True) for w in weights]
+        for tensor in tensors:
+            tensor.grad = torch.randn_like(tensor)
+        return torch.optim.Adam(tensors, **options).step
+
+    def like(tensors: list[Tensor], count: int) -> list[list[Tensor]]:
+        return [[torch.rand_like(t).requires_grad_() for _ in range(count)] for t in tensors]
+
+    def drawn(mean: Tensor, variance: Tensor) -> tuple[Tensor]:
+        return (GaussianOutput.apply(mean, variance, torch.randn_like(mean), TINY_VARIANCE),)
+
+    multipliers = [Multipliers(fan_in, "rnvp", 2, (50,), 1.0, 0.1) for _, fan_in in shapes]
+    seen = [torch.randn(width) for width, _ in shapes]
+
+    def flows() -> None:
+        for module, activations in zip(multipliers, seen, strict=True):
+            z, density = module(torch.randn(len(module.contraction)), expected=True)
+            (density - module.log_auxiliary(z, activations)).backward()
+            module.zero_grad()
+
+    model = network((7, 4, 6, 10), True, classification)
+    guide = AutoSpikeSlab(model, init_inclusion="mild")
+    svi = SVI(model, guide, guide.optimizer(lr=1e-3), guide.elbo())
+    x, y = torch.rand(BATCH, 7), torch.randint(10, (BATCH,))
+    prior = torch.tensor(-2.0), torch.tensor(0.0), torch.tensor(1.0)
+    lrt = {
+        "products of matrices, twice": lambda: products(2),
+        "noise and outputs": differentiated(drawn, like(outputs, 2)),
+        "moments and KL of weights": differentiated(SpikeSlabSite.apply, like(weights, 3), *prior),
+        "Adam, 3 numbers a weight": adam(3, fused=True),
+        "the same step of 7-4-6-10": lambda: svi.step(x, y),
+    }
+    return {
+        PLAIN: {"products of matrices": lambda: products(1), "Adam": adam(1)},
+        "AutoSpikeSlab": lrt,
+        "AutoMNF, rnvp": {**lrt, "flows": flows},
     }
 
 
@@ -134,6 +207,22 @@ def report(title: str, medians: dict[str, float], bars: dict[str, float]) -> Non
     for name, seconds in medians.items():
         bar = f"{bars[name]:5.2f}" if name in bars else ""
         print(f"{name:28} {1e3 * seconds:8.3f} {seconds / baseline:7.2f} {bar}")
+    print()
+
+
+def report_parts(steps: dict[str, Callable], rounds: int, clock: Callable[[], float]) -> None:
+    """Runs the parts against the whole steps, and prints shares of the plain step."""
+    table = parts()
+    contestants = {name: steps[name] for name in table}
+    contestants |= {f"{step}: {part}": run for step, own in table.items() for part, run in own.items()}
+    medians = race(contestants, rounds, 5, clock)
+    print("where the time goes, in plain steps")
+    for step, own in table.items():
+        shares = {part: medians[f"{step}: {part}"] / medians[PLAIN] for part in own}
+        shares["all else (data, memory, caches)"] = medians[step] / medians[PLAIN] - sum(shares.values())
+        print(f"{step:34} {medians[step] / medians[PLAIN]:5.2f}")
+        for part, share in shares.items():
+            print(f"  {part:32} {share:5.2f}")
     print()
 
 
@@ -166,9 +255,11 @@ def main() -> None:
         medians = race(small_case(), options.rounds, 20, clock)
         report("one SVI step, 13-50-1, 455 rows", medians, {"AutoMeanField": 0.70})
     if options.case != "small":
-        medians = race(large_case(), max(1, options.rounds // 3), 5, clock)
-        bars = {"AutoMeanField": 4.50, "AutoSpikeSlab": 3.00, "AutoMNF, rnvp": 5.50, "AutoMNF, iaf": 5.50}
-        report("one step, 784-400-600-10, batch 100", medians, bars)
+        keep_freed_memory()
+        with unwatched():
+            steps, rounds = large_case(), max(1, options.rounds // 3)
+            report("one step, 784-400-600-10, batch 100", race(steps, rounds, 5, clock), BARS)
+            report_parts(steps, rounds, clock)
 
 
 if __name__ == "__main__":

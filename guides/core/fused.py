@@ -24,6 +24,8 @@ CHUNK = 32_768
 def chunks(*arrays: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """The arrays cut alike into flat pieces; on an accelerator, one piece each."""
     size = CHUNK if arrays[0].is_cpu else max(1, arrays[0].numel())
+    if arrays[0].numel() <= size:
+        return iter([tuple(array.reshape(-1) for array in arrays)])
     return zip(*(array.reshape(-1).split(size) for array in arrays), strict=True)
 
 
@@ -140,6 +142,7 @@ class GaussianSite(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, loc: Tensor, log_scale: Tensor, prior_loc: Tensor, prior_scale: Tensor):
+        _places(ctx, loc, log_scale)
         variance = (2 * log_scale).exp_()
         deviation = (loc - prior_loc).flatten()
         ctx.spread = variance.sum() + deviation.dot(deviation)
@@ -152,8 +155,9 @@ class GaussianSite(torch.autograd.Function):
     def backward(ctx, d_variance: Tensor, d_kl: Tensor):
         loc, variance, prior_loc, prior_scale = ctx.saved_tensors
         precision = d_kl / prior_scale**2
-        d_loc = (loc - prior_loc).mul_(precision)
-        d_log_scale = (2 * d_variance).add_(precision).mul_(variance).sub_(d_kl)
+        d_loc, d_log_scale = _room(ctx, loc)
+        torch.sub(loc, prior_loc, out=d_loc).mul_(precision)
+        torch.mul(d_variance, 2, out=d_log_scale).add_(precision).mul_(variance).sub_(d_kl)
         d_prior_loc = -d_loc.sum().reshape(prior_loc.shape) if ctx.needs_input_grad[2] else None
         d_prior_scale = None
         if ctx.needs_input_grad[3]:
@@ -178,7 +182,8 @@ class SpikeSlabSite(torch.autograd.Function):
         kl = logits.numel() * softplus(prior_logits)
         compiled = kernel("spike_slab_forward", logits, loc, log_scale)
         if compiled is not None:
-            kl = kl + compiled(loc.numel(), _packed(*prior), logits, loc, log_scale, mean, variance)
+            ctx.packed = _packed(*prior)
+            kl = kl + compiled(loc.numel(), ctx.packed, logits, loc, log_scale, mean, variance)
             return mean, variance, kl.reshape(())
         for lam, mu, s, m, v in chunks(logits, loc, log_scale, mean, variance):
             alpha, s2 = torch.sigmoid(lam), torch.exp(2 * s)
@@ -195,7 +200,7 @@ class SpikeSlabSite(torch.autograd.Function):
         compiled = kernel("spike_slab_backward", logits, loc, log_scale)
         if compiled is not None:
             upstream = d_mean.contiguous(), d_variance.contiguous()
-            compiled(loc.numel(), _packed(*prior), float(d_kl), logits, loc, log_scale, *upstream, *gradients)
+            compiled(loc.numel(), ctx.packed, float(d_kl), logits, loc, log_scale, *upstream, *gradients)
         else:
             _spike_slab_backward(ctx.saved_tensors, d_mean, d_variance, d_kl, gradients)
         return *gradients, *_times_prior_gradient(d_kl, ctx.needs_input_grad[3:], *ctx.saved_tensors)
@@ -240,8 +245,9 @@ class MultipliedSpikeSlabSite(torch.autograd.Function):
         _places(ctx, logits, loc, log_scale)
         compiled = kernel("multiplied_forward", logits, loc, log_scale)
         outputs = [loc.new_empty(shape) for shape in (loc.shape, loc.shape, loc.shape[:-1], loc.shape[:-1])]
-        shape = loc[..., 0].numel(), loc.shape[-1]
-        total = compiled(*shape, _packed(*prior), logits, loc, log_scale, z, c, *outputs)
+        ctx.matrix = loc[..., 0].numel(), loc.shape[-1]
+        ctx.packed = _packed(*prior)
+        total = compiled(*ctx.matrix, ctx.packed, logits, loc, log_scale, z, c, *outputs)
         kl = (logits.numel() * softplus(prior_logits) + total).reshape(())
         return *outputs[:2], kl, *outputs[2:]
 
@@ -252,10 +258,10 @@ class MultipliedSpikeSlabSite(torch.autograd.Function):
         compiled = kernel("multiplied_backward", logits, loc, log_scale)
         upstream = [d.contiguous() for d in (d_mean, d_variance, d_seen_mean, d_seen_variance)]
         gradients = *_room(ctx, loc), torch.zeros_like(z), torch.zeros_like(c)
-        shape = loc[..., 0].numel(), loc.shape[-1]
-        compiled(*shape, _packed(*prior), float(d_kl), logits, loc, log_scale, z, c, *upstream, *gradients)
+        compiled(*ctx.matrix, ctx.packed, float(d_kl), logits, loc, log_scale, z, c, *upstream, *gradients)
         needed = ctx.needs_input_grad[5:]
-        return *gradients, *_times_prior_gradient(d_kl, needed, logits, loc * z, log_scale, *prior)
+        scaled = loc * z if any(needed) else loc
+        return *gradients, *_times_prior_gradient(d_kl, needed, logits, scaled, log_scale, *prior)
 
 
 def _packed(prior_logits: Tensor, prior_loc: Tensor, prior_scale: Tensor) -> Tensor:

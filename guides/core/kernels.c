@@ -153,3 +153,70 @@ void multiplied_backward(int64_t rows, int64_t cols, const float *prior, float d
     backward(rows, cols, prior, d_kl, lambda, mu, s, z, c, d_mean, d_variance, d_seen_mean, d_seen_variance,
              d_lambda, d_mu, d_s, d_z, d_c, 1);
 }
+
+INLINE float dot(int64_t n, const float *restrict a, const float *restrict b) {
+    float total = 0;
+#pragma omp simd reduction(+ : total)
+    for (int64_t j = 0; j < n; j++) total += a[j] * b[j];
+    return total;
+}
+
+/* row = factor * values and sum += factor * weights: the two halves of a linear map's derivative. */
+INLINE void linear_backward(int64_t n, float factor, const float *restrict values,
+                            const float *restrict weights, float *restrict row, float *restrict sum) {
+#pragma omp simd
+    for (int64_t j = 0; j < n; j++) {
+        row[j] = factor * values[j];
+        sum[j] += factor * weights[j];
+    }
+}
+
+/* One step of a gated flow on a vector, see guides/flows/fused.py: with x = z[kept], h = leaky(w1 x + b1) and
+ * [t; l] = w2 h + b2, g = sigmoid(l), the coordinates z[moved] become g z + (1 - g) t.  seen, width and moving
+ * are the lengths of x, h and t; memory keeps x, room for its derivative, h, t and g.
+ */
+void gated_forward(int64_t dim, int64_t seen, int64_t width, int64_t moving, float slope, const float *z,
+                   const int64_t *kept, const int64_t *moved, const float *w1, const float *b1,
+                   const float *w2, const float *b2, float *restrict y, float *log_det,
+                   float *restrict memory) {
+    float *x = memory, *h = x + 2 * seen, *t = h + width, *g = t + moving, total = 0;
+    for (int64_t j = 0; j < seen; j++) x[j] = z[kept[j]];
+    for (int64_t i = 0; i < width; i++) {
+        float a = b1[i] + dot(seen, w1 + i * seen, x);
+        h[i] = a > 0 ? a : slope * a;
+    }
+    for (int64_t i = 0; i < 2 * moving; i++) t[i] = b2[i] + dot(width, w2 + i * width, h);
+#pragma omp simd reduction(+ : total)
+    for (int64_t i = 0; i < moving; i++) {
+        float l = g[i], e = fast_exp(l > 0 ? -l : l), large = 1.0f / (1.0f + e);
+        total += (l > 0 ? 0.0f : l) - log_of_1_plus(e);
+        g[i] = l > 0 ? large : e * large;
+    }
+    *log_det = total;
+    memcpy(y, z, dim * sizeof *y);
+    for (int64_t i = 0; i < moving; i++) y[moved[i]] = t[i] + g[i] * (z[moved[i]] - t[i]);
+}
+
+/* d_* are derivatives of the loss. */
+void gated_backward(int64_t dim, int64_t seen, int64_t width, int64_t moving, float slope, const float *z,
+                    const int64_t *kept, const int64_t *moved, const float *w1, const float *w2,
+                    const float *d_y, float d_log_det, float *memory, float *restrict d_z,
+                    float *restrict d_w1, float *restrict d_b1, float *restrict d_w2, float *restrict d_b2) {
+    float *x = memory, *d_x = x + seen, *h = d_x + seen, *t = h + width, *g = t + moving;
+    memset(d_x, 0, seen * sizeof *d_x);
+    memset(d_b1, 0, width * sizeof *d_b1); /* of h first */
+    memcpy(d_z, d_y, dim * sizeof *d_z);
+    for (int64_t i = 0; i < moving; i++) {
+        float d = d_y[moved[i]], off = 1 - g[i];
+        d_z[moved[i]] = d * g[i];
+        d_b2[i] = d * off;
+        d_b2[moving + i] = off * (d * (z[moved[i]] - t[i]) * g[i] + d_log_det);
+    }
+    for (int64_t i = 0; i < 2 * moving; i++)
+        linear_backward(width, d_b2[i], h, w2 + i * width, d_w2 + i * width, d_b1);
+    for (int64_t i = 0; i < width; i++) {
+        d_b1[i] *= h[i] > 0 ? 1 : slope;
+        linear_backward(seen, d_b1[i], x, w1 + i * seen, d_w1 + i * seen, d_x);
+    }
+    for (int64_t j = 0; j < seen; j++) d_z[kept[j]] += d_x[j];
+}

@@ -38,6 +38,8 @@ _SIGNATURES: dict[str, tuple] = {
     "spike_slab_backward": (None, [_LONG, _ARRAY, _FLOAT, *[_ARRAY] * 8]),
     "multiplied_forward": (ctypes.c_double, [_LONG, _LONG, *[_ARRAY] * 10]),
     "multiplied_backward": (None, [_LONG, _LONG, _ARRAY, _FLOAT, *[_ARRAY] * 14]),
+    "gated_forward": (None, [*[_LONG] * 4, _FLOAT, *[_ARRAY] * 10]),
+    "gated_backward": (None, [*[_LONG] * 4, _FLOAT, *[_ARRAY] * 6, _FLOAT, *[_ARRAY] * 6]),
 }
 
 
@@ -50,6 +52,11 @@ def kernel(name: str, *arrays: Tensor) -> Callable | None:
         return None
     library = _library()
     return None if library is None else functools.partial(_call, getattr(library, name))
+
+
+def run(name: str, *arguments: Tensor | float) -> float | None:
+    """Runs a kernel that :func:`kernel` has found for arrays like these."""
+    return _call(getattr(_library(), name), *arguments)
 
 
 def _call(function: Callable, *arguments: Tensor | float) -> float | None:

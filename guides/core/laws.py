@@ -254,9 +254,10 @@ class SpikeSlabLaw(RandomTensorLaw):
     @cached_property
     def moments_and_kl(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """``(mean, variance, KL)``; the KL is None unless the whole site shares one slab."""
-        prior, slab = self.shared_prior, self._shared_prior(SpikeSlab, "loc", "scale")
+        prior = self.shared_prior
         if prior is not None:
             return SpikeSlabSite.apply(self.logits, self.loc, self.log_scale, *prior)
+        slab = self._shared_prior(SpikeSlab, "loc", "scale")
         own = self.prior.logits if slab is not None else None
         if own is not None and not own.requires_grad:  # learned inclusions, each weight its own
             parameters = self.logits, self.loc, self.log_scale

@@ -20,12 +20,13 @@ from torch import Tensor, nn
 from torch.distributions import constraints
 from torch.nn import functional as F
 
+from guides.flows.fused import SLOPE, Step
+
 FLOWS = ("rnvp", "iaf")
 #: Start of the gates' logits: a step moves a coordinate by a tenth of its distance from the centre.
 OPEN_GATE = 2.0
 #: Start of the last layer's weights, as a share of torch's own.
 QUIET = 0.1
-SLOPE = 0.1  # of the leaky ReLU between layers, as in the thesis
 
 
 class GatedTransform(TransformModule):
@@ -38,6 +39,10 @@ class GatedTransform(TransformModule):
 
     def with_log_det(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """``z [..., d] -> (y [..., d], log|det dy/dz| [...])``, at the price of one evaluation."""
+        raise NotImplementedError
+
+    def step(self) -> Step:
+        """What the compiled form needs."""
         raise NotImplementedError
 
     def _call(self, z: Tensor) -> Tensor:
@@ -63,6 +68,10 @@ class GatedCoupling(GatedTransform):
         widths = (max(1, len(self.kept)), *hidden, 2 * len(self.moved))
         self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(widths))
         _start_near_identity(self.layers[-1], centre)
+
+    def step(self) -> Step:
+        weights = (tensor for layer in self.layers for tensor in (layer.weight, layer.bias))
+        return Step(self.kept, self.moved, tuple(weights))
 
     def _shift_and_log_gate(self, z: Tensor) -> tuple[Tensor, Tensor]:
         kept = z[..., self.kept] if len(self.kept) else torch.ones_like(z)
@@ -97,6 +106,7 @@ class GatedAutoregressive(GatedTransform):
     def __init__(self, order: Tensor, hidden: tuple[int, ...], centre: float = 1.0):
         super().__init__()
         self.register_buffer("order", order)
+        self.register_buffer("every", torch.arange(len(order)), persistent=False)
         dim = len(order)
         degrees, layers, masks = order + 1, [], []
         for width in hidden:
@@ -112,10 +122,17 @@ class GatedAutoregressive(GatedTransform):
             self.register_buffer(f"mask{number}", mask.to(layers[0].weight.dtype))
         _start_near_identity(self.layers[-1], centre)
 
+    def step(self) -> Step:
+        weights = ((self._masked(number), layer.bias) for number, layer in enumerate(self.layers))
+        return Step(self.every, self.every, tuple(itertools.chain(*weights)))
+
+    def _masked(self, number: int) -> Tensor:
+        return self.layers[number].weight * getattr(self, f"mask{number}")
+
     def _shift_and_log_gate(self, z: Tensor) -> tuple[Tensor, Tensor]:
         for number, layer in enumerate(self.layers):
             z = F.leaky_relu(z, SLOPE) if number else z
-            z = F.linear(z, layer.weight * getattr(self, f"mask{number}"), layer.bias)
+            z = F.linear(z, self._masked(number), layer.bias)
         shift, logits = z.chunk(2, -1)
         return shift, F.logsigmoid(logits)
 
@@ -142,6 +159,9 @@ class Flow(ComposeTransformModule):
             z, log_det = part.with_log_det(z)
             total = total + log_det
         return z, total
+
+    def steps(self) -> list[Step]:
+        return [part.step() for part in self.parts]
 
 
 def make_flow(kind: str, dim: int, steps: int, hidden: tuple[int, ...], centre: float = 1.0) -> Flow:

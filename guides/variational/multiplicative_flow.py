@@ -94,6 +94,8 @@ class _Multiplied(RandomTensorLaw):
     def _spread_cost(self) -> Tensor:
         """:attr:`cost` in equal parts over the site's plates, ``[*batch]``."""
         own = self.batch_shape[len(self.leading) :]
+        if not own:
+            return self.cost
         return (self.cost / own.numel()).reshape(self.leading + (1,) * len(own)).expand(self.batch_shape)
 
     @cached_property
@@ -215,6 +217,7 @@ class AutoMNF(AutoSpikeSlab):
         Multipliers(2, *self._flow_options, 1.0, 1.0)  # complains about wrong options now, not at set-up
         self.init_z, self.init_z_scale = float(init_z), float(init_z_scale)
         self.multipliers = nn.ModuleList()
+        self._multipliers_names: list[str] = []
         self._subsampled: set[str] = set()
 
     # ------------------------------------------------------------------------------------------------------
@@ -246,13 +249,15 @@ class AutoMNF(AutoSpikeSlab):
             Multipliers(site.shape[site.multiplied], *self._flow_options, *start).to(like)
             for site in self._multiplied_sites()
         )
+        # Asked in every step, and slow to ask: a module has a dozen parts.
+        self._multipliers_names = [f"multipliers.{name}" for name, _ in self.multipliers.named_parameters()]
 
     def _multipliers_of(self, name: str) -> Multipliers:
         return self.multipliers[[site.name for site in self._multiplied_sites()].index(name)]
 
     def _announce_modules(self) -> None:
-        for name, _ in self.multipliers.named_parameters():
-            self._param(f"multipliers.{name}")
+        for name in self._multipliers_names:
+            self._param(name)
 
     def _law(self, site: Site) -> Callable[..., SiteLaw]:
         if site.multiplied is None or not len(self.multipliers):

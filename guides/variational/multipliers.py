@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from guides.core.moments import LOG_2PI
+from guides.flows import fused
 from guides.flows.gated import make_flow
 
 #: Draws from which the auxiliary density takes its first mean and variance.
@@ -54,6 +56,10 @@ class Multipliers(nn.Module):
 
         :param expected: put the expectation of ``log q(z0)`` in place of its value, which is less noisy
         """
+        if expected:
+            steps = self.flow.steps()
+            if fused.has_kernel(noise, steps):
+                return _Draw.apply(noise, steps, self.base, *_weights(steps))
         mean, log_scale = self.base
         z, log_det = self.flow.with_log_det(mean + log_scale.exp() * noise)
         spread = noise.shape[-1] if expected else noise.square().sum(-1)
@@ -80,6 +86,9 @@ class Multipliers(nn.Module):
 
     def log_auxiliary(self, z: Tensor, activations: Tensor) -> Tensor:
         """``log r(z | w)``, ``[...]``, from ``z [..., d]`` and ``sum_i c_i w_ij``, ``[..., outputs]``."""
+        steps = self.auxiliary_flow.steps()
+        if fused.has_kernel(z, steps) and activations.dim() == 1:
+            return _AuxiliaryScore.apply(z, activations, steps, self.auxiliary, *_weights(steps))
         mean, log_variance = self._auxiliary_normal(activations)
         back, log_det = self.auxiliary_flow.with_log_det(z)
         squared = (back - mean).square() * (-log_variance).exp()
@@ -89,3 +98,57 @@ class Multipliers(nn.Module):
         """A draw of ``r(z | w)``, ``[..., d]``, from standard normal ``noise [..., d]``."""
         mean, log_variance = self._auxiliary_normal(activations)
         return self.auxiliary_flow.inv(mean + (0.5 * log_variance).exp() * noise)
+
+
+def _weights(steps: list[fused.Step]) -> list[Tensor]:
+    return [tensor for step in steps for tensor in step.weights]
+
+
+class _Draw(torch.autograd.Function):
+    """:meth:`Multipliers.forward` of one vector, with the expected density; for flows that have a kernel."""
+
+    @staticmethod
+    def forward(ctx, noise: Tensor, steps: list[fused.Step], base: Tensor, *weights: Tensor):
+        mean, log_scale = base
+        deviation = log_scale.exp() * noise
+        z, log_det, ctx.kept = fused.forward(mean + deviation, steps)
+        ctx.steps = steps
+        ctx.save_for_backward(deviation)
+        return z, -0.5 * (1 + LOG_2PI) * len(noise) - log_scale.sum() - log_det
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, d_z: Tensor, d_density: Tensor):
+        (deviation,) = ctx.saved_tensors
+        d_start, d_weights = fused.backward(ctx.steps, ctx.kept, d_z.contiguous(), -float(d_density))
+        return None, None, torch.stack([d_start, d_start * deviation - d_density]), *d_weights
+
+
+class _AuxiliaryScore(torch.autograd.Function):
+    """:meth:`Multipliers.log_auxiliary` of one vector; for flows that have a kernel."""
+
+    @staticmethod
+    def forward(ctx, z: Tensor, activations: Tensor, steps: list[fused.Step], auxiliary: Tensor, *weights):
+        _, mean, mean_slope, log_variance, log_variance_slope = auxiliary
+        tanh = activations.tanh()
+        seen = tanh.mean()
+        back, log_det, ctx.kept = fused.forward(z, steps)
+        log_variance = torch.addcmul(log_variance, seen, log_variance_slope)
+        deviation = back - torch.addcmul(mean, seen, mean_slope)
+        pull = deviation * (-log_variance).exp()
+        ctx.steps = steps
+        ctx.save_for_backward(tanh, seen, deviation, pull, mean_slope, log_variance_slope)
+        return log_det - 0.5 * (LOG_2PI * len(z) + log_variance.sum() + deviation.dot(pull))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor):
+        tanh, seen, deviation, pull, mean_slope, log_variance_slope = ctx.saved_tensors
+        d_mean = grad * pull
+        d_log_variance = torch.addcmul(-0.5 * grad, d_mean, deviation, value=0.5)
+        d_seen = d_mean.dot(mean_slope) + d_log_variance.dot(log_variance_slope)
+        d_activations = (1 - tanh.square()) * (d_seen / len(tanh))
+        zero = torch.zeros_like(d_mean)
+        rows = [zero, d_mean, d_mean * seen, d_log_variance, d_log_variance * seen]
+        d_z, d_weights = fused.backward(ctx.steps, ctx.kept, -d_mean, float(grad))
+        return d_z, d_activations, None, torch.stack(rows), *d_weights

@@ -1,0 +1,36 @@
+"""The multipliers' compiled nodes against autograd of their formulas in double precision."""
+
+import pytest
+import torch
+
+from guides.core import kernels
+from guides.flows.gated import FLOWS
+from guides.variational.multipliers import Multipliers
+
+
+@pytest.mark.skipif(kernels._library() is None, reason="no C compiler")
+@pytest.mark.parametrize("kind", FLOWS)
+def test_compiled_nodes_have_the_gradients_of_the_formulas(monkeypatch, kind):
+    monkeypatch.setattr(kernels, "SMALLEST", 1)
+    torch.manual_seed(5)
+    module = Multipliers(31, kind, 2, (13,), 1.0, 0.3)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)
+    noise, seen, weight = torch.randn(31), torch.randn(9, requires_grad=True), torch.randn(31)
+
+    def results(noise, seen, weight):
+        z, density = module(noise, expected=True)
+        score = module.log_auxiliary(z, seen)
+        loss = z.dot(weight) + 0.7 * density - 0.3 * score
+        compiled = {type(t.grad_fn).__name__ for t in (density, score)}
+        return compiled, [z, density, score, *torch.autograd.grad(loss, [seen, *module.parameters()])]
+
+    names, ours = results(noise, seen, weight)
+    assert names == {"_DrawBackward", "_AuxiliaryScoreBackward"}
+    module.double()
+    names, exact = results(noise.double(), seen.detach().double().requires_grad_(), weight.double())
+    assert names == {"SubBackward0"}
+    for got, expected in zip(ours, exact, strict=True):
+        rounding = 1e-5 * expected.abs().max().item()
+        torch.testing.assert_close(got.double(), expected, rtol=1e-4, atol=rounding)
