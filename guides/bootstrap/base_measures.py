@@ -32,7 +32,7 @@ class EmpiricalBase:
     """Rows drawn with replacement: of historical data, of another study.
 
     :param rows: tensors ``[K, ...]`` whose rows belong together
-    :raises ValueError: for no rows, or parts of unequal length
+    :raises ValueError: for no rows, parts of unequal length, or rows that are not finite
     """
 
     rows: Rows
@@ -43,6 +43,7 @@ class EmpiricalBase:
             raise ValueError(
                 f"an empirical base measure needs rows that belong together, got {lengths} of them"
             )
+        _check_finite(self.rows)
 
     def draw(self, count: int, generator: torch.Generator) -> Rows:
         keep = torch.randint(len(self.rows[0]), (count,), generator=generator)
@@ -69,7 +70,8 @@ class GaussianBase:
     """The Gaussian with the mean and the covariance of rows, over all their columns together.
 
     :param rows: tensors ``[K, ...]`` whose rows belong together
-    :raises ValueError: for fewer than two rows, whole numbers, or a column without variance, naming it
+    :raises ValueError: for fewer than two rows, whole numbers, rows that are not finite, or a column without
+        variance, naming it
     """
 
     def __init__(self, *rows: Tensor):
@@ -79,6 +81,7 @@ class GaussianBase:
                     f"the rows' part {i} is of whole numbers, which a Gaussian does not draw: use "
                     "EmpiricalBase or PredictiveBase"
                 )
+        _check_finite(rows)
         flat = torch.cat([part.reshape(len(part), -1).double() for part in rows], dim=1)
         if len(flat) < 2:
             raise ValueError(f"a Gaussian base measure needs at least two rows, got {len(flat)}")
@@ -179,6 +182,13 @@ def check_rows(rows: Rows) -> None:
             "no argument of the model has a row a datum: pass its data as arguments, so that "
             "pseudo-observations can stand beside them"
         )
+
+
+def _check_finite(rows: Rows) -> None:
+    for i, part in enumerate(rows):
+        if not part.isfinite().all():
+            row = int((~part.isfinite()).reshape(len(part), -1).any(1).nonzero()[0])
+            raise ValueError(f"the base measure's rows are not finite: part {i}, row {row}")
 
 
 def _root(covariance: Tensor) -> Tensor:

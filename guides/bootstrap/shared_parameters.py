@@ -100,7 +100,7 @@ class SharedParameterBootstrap:
         plate: str | None = None,
     ):
         self.num_pseudo = check_process(concentration, base_measure, num_pseudo)
-        if not any(p.requires_grad for p in model.parameters()):
+        if not isinstance(model, nn.Module) or not any(p.requires_grad for p in model.parameters()):
             raise ValueError("the model has no parameters to share: use PosteriorBootstrap")
         self.model, self.concentration, self.base_measure = model, float(concentration), base_measure
         self.plate = plate

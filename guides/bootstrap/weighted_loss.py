@@ -41,11 +41,13 @@ class WeightedLoss:
 
     @classmethod
     def of(cls, model: Callable, args: tuple, loss: str | Loss, plate: str | None = None) -> WeightedLoss:
-        trace = poutine.trace(model).get_trace(*args)
+        # rows that are not finite are refused below, in a line; the starts are validated again
+        with pyro.validation_enabled(False):
+            trace = poutine.trace(model).get_trace(*args)
         sites = {
             name: node
             for name, node in trace.nodes.items()
-            if node["type"] == "sample" and not site_is_subsample(node)
+            if node["type"] == "sample" and not (site_is_subsample(node) or _is_deterministic(node))
         }
         observed = {name: node for name, node in sites.items() if node["is_observed"]}
         plate = _data_plate(observed, args, plate)
@@ -97,7 +99,9 @@ class WeightedLoss:
         with torch.random.fork_rng(devices=[]), pyro.validation_enabled(False), torch.no_grad():
             nodes = poutine.trace(self.model).get_trace(*args).nodes
         for name, node in nodes.items():
-            if node["type"] != "sample" or not node["is_observed"] or site_is_subsample(node):
+            if node["type"] != "sample" or not node["is_observed"]:
+                continue
+            if site_is_subsample(node) or _is_deterministic(node):
                 continue
             possible = node["fn"].support.check(node["value"]).movedim(self.plate.dim, 0)
             possible = possible.reshape(len(possible), -1).all(1)
@@ -136,7 +140,7 @@ class WeightedLoss:
         nodes = poutine.trace(poutine.condition(self.model, values)).get_trace(*args).nodes
         total = 0.0
         for name, node in nodes.items():
-            if node["type"] != "sample" or site_is_subsample(node):
+            if node["type"] != "sample" or site_is_subsample(node) or _is_deterministic(node):
                 continue
             log_prob = scale_and_mask(node["fn"].log_prob(node["value"]), node["scale"], node["mask"])
             if name not in values:
@@ -145,6 +149,11 @@ class WeightedLoss:
             elif self.loss == "map":
                 total = total - log_prob.sum() / self.rows
         return total
+
+
+def _is_deterministic(site: dict) -> bool:
+    """Whether it is a ``pyro.deterministic``, which Pyro writes as an observation."""
+    return bool(site["infer"].get("_deterministic"))
 
 
 class _Start(poutine.messenger.Messenger):

@@ -136,8 +136,7 @@ def test_shared_scales_are_the_expected_weighted_ones(model):
 
 
 def test_a_constant_law_is_its_weighted_maximum_likelihood():
-    """The weighted likelihood bootstrap of a Gaussian: ``s^2 = sum_i w_i (x_i - m)^2``; weights of sum n do
-    the same."""
+    """The weighted likelihood bootstrap of a Gaussian: ``s^2 = sum_i w_i (x_i - m)^2``."""
     x = rows(30)
     weights = dirichlet_weights(1, 30, 0, 0.0, torch.Generator().manual_seed(3))[0]
     mean = weights @ x
@@ -251,6 +250,8 @@ def test_draws_are_none_of_the_trainings():
 def test_what_cannot_be_shared():
     with frozen(model := Affine(2)), pytest.raises(ValueError, match="no parameters to share"):
         SharedParameterBootstrap(model)
+    with pytest.raises(ValueError, match="no parameters to share: use PosteriorBootstrap"):
+        SharedParameterBootstrap(Affine(2).forward)
     for wrong in (-1.0, math.nan):
         with pytest.raises(ValueError, match="concentration must be a number of rows"):
             SharedParameterBootstrap(Affine(2), wrong)
