@@ -266,6 +266,14 @@ def test_gaussian_base_has_the_moments_of_the_rows():
     torch.testing.assert_close(torch.cov(found.T), torch.cov(rows.T), rtol=0.1, atol=0.05)
 
 
+def test_rows_of_an_empirical_base_stay_together():
+    """With replacement, and all of them in the end."""
+    x = torch.arange(8.0)
+    first, second = EmpiricalBase((x, 10 * x)).draw(200, generator())
+    assert torch.equal(second, 10 * first)
+    assert set(first.tolist()) == set(x.tolist())
+
+
 @hurried
 def test_predictive_base_draws_targets_from_a_model():
     x, _ = regression()

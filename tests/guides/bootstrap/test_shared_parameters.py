@@ -156,6 +156,17 @@ def test_statistics_of_a_training_are_those_of_the_law(held):
         torch.testing.assert_close(flow.steps[1].mean, weights @ flow.steps[0](x)[0])
 
 
+def test_every_step_has_weights_and_pseudo_observations_of_its_own():
+    """Never a fixed pool, beside rows that stay."""
+    x = rows()
+    stream = Laws((x,), 10.0, GaussianBase(x), 20).stream(torch.Generator().manual_seed(1))
+    first, second = next(stream), next(stream)
+    assert torch.equal(first.rows[0][:40], x)
+    assert torch.equal(second.rows[0][:40], x)
+    assert (first.rows[0][40:] != second.rows[0][40:]).all()
+    assert (first.weights[:40] != second.weights[:40]).all()
+
+
 def test_weights_of_whole_numbers_are_whole_numbers_not():
     counts = torch.tensor([3, 0, 5, 1])
     law = next(Laws((counts,), 0.0, None, 0).stream(torch.Generator().manual_seed(1)))
