@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import shutil
 
 import numpy as np
@@ -54,7 +55,7 @@ def test_a_fit_that_has_not_settled_says_so(fitted, tmp_path):
 
 
 def test_scores_are_log_densities_in_the_tables_units(fitted):
-    folder, table, _ = fitted
+    folder, table, words = fitted
     out = folder / "scores.csv"
     assert run_zoo("predict", folder / "fit", "--input", table, "--out", out).exit_code == 0
     found = read(out)
@@ -65,6 +66,9 @@ def test_scores_are_log_densities_in_the_tables_units(fitted):
     assert abs(found["log_density"].mean() - gaussian.mean()) < 1.0
     assert np.corrcoef(found["log_density"], gaussian)[0, 1] > 0.7
     assert (found["q5"] <= found["q95"]).all()
+    held_out = np.random.RandomState(0).permutation(120)[-12:]  # what the fit has printed of these
+    printed = float(re.search(r"mean log density (-?[\d.]+)", words)[1])
+    assert found["log_density"][held_out].mean() == pytest.approx(printed, abs=1e-3)
 
 
 def test_samples_look_like_the_table(fitted):
