@@ -8,6 +8,7 @@ import pyro
 import pytest
 import torch
 from pyro import distributions as dist
+from pyro import poutine
 from torch.distributions import constraints
 
 from guides import PosteriorBootstrap, UnsupportedSiteError
@@ -154,6 +155,20 @@ def test_weights_of_any_sum_have_the_same_minimum(total):
     w = weighted_least_squares(x, y, weights)[0].requires_grad_()
     (gradient,) = torch.autograd.grad(target({"w": w}, total * weights[0]), w)
     assert gradient.abs().max() < 1e-10 * total
+
+
+def test_scales_and_masks_of_the_model_count():
+    x, y = regression()
+    seen = torch.arange(60) % 3 > 0
+
+    def partly(x, y=None):
+        with poutine.scale(scale=2.0), poutine.mask(mask=seen):
+            return linear(x, y)
+
+    weights, w = weights_of(60, 1, 9)[0], {"w": torch.ones(2, dtype=torch.float64)}
+    found = WeightedLoss.of(partly, (x, y), "mle")(w, weights)
+    expected = 2 * WeightedLoss.of(linear, (x, y), "mle")(w, weights * seen)
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.slow
