@@ -7,6 +7,7 @@ for each argument of the model that has a row a datum (``(x, y)`` for a regressi
 from __future__ import annotations
 
 import functools
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -56,10 +57,15 @@ class IsotropicBase:
 
     :param centre: ``[d]``
     :param sd: of every column
+    :raises ValueError: for an sd that is not positive and finite
     """
 
     centre: Tensor
     sd: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.sd < math.inf:
+            raise ValueError(f"sd must be positive and finite, got {self.sd}")
 
     def draw(self, count: int, generator: torch.Generator) -> Rows:
         noise = torch.randn(count, len(self.centre), generator=generator, dtype=torch.float64)
@@ -184,10 +190,15 @@ def check_rows(rows: Rows) -> None:
         )
 
 
+def row_not_finite(part: Tensor) -> int | None:
+    """The first row of ``[K, ...]`` with a number that is not finite, None where all are."""
+    wrong = (~part.isfinite()).reshape(len(part), -1).any(1).nonzero()
+    return int(wrong[0]) if len(wrong) else None
+
+
 def _check_finite(rows: Rows) -> None:
     for i, part in enumerate(rows):
-        if not part.isfinite().all():
-            row = int((~part.isfinite()).reshape(len(part), -1).any(1).nonzero()[0])
+        if (row := row_not_finite(part)) is not None:
             raise ValueError(f"the base measure's rows are not finite: part {i}, row {row}")
 
 

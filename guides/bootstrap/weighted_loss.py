@@ -13,7 +13,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import Transform, biject_to
 
-from guides.bootstrap.base_measures import BaseMeasure, Rows
+from guides.bootstrap.base_measures import BaseMeasure, Rows, row_not_finite
 from guides.core.sites import UnsupportedSiteError
 
 Parameters = dict[str, Tensor]
@@ -71,8 +71,7 @@ class WeightedLoss:
             if isinstance(arg, Tensor) and arg.dim() and len(arg) == plate.size
         ]
         for i in with_rows:
-            if args[i].is_floating_point() and not args[i].isfinite().all():
-                row = int((~args[i].isfinite()).reshape(plate.size, -1).any(1).nonzero()[0])
+            if (row := row_not_finite(args[i])) is not None:
                 raise ValueError(f"argument {i} of the model is not finite in row {row}")
         if plate.size < 2:
             raise ValueError(f"a bootstrap of rows needs at least two, plate {plate.name!r} has {plate.size}")

@@ -12,7 +12,7 @@ from pyro import poutine
 from torch.distributions import constraints
 
 from guides import PosteriorBootstrap, UnsupportedSiteError
-from guides.bootstrap.base_measures import EmpiricalBase, GaussianBase, PredictiveBase
+from guides.bootstrap.base_measures import EmpiricalBase, GaussianBase, IsotropicBase, PredictiveBase
 from guides.bootstrap.posterior_bootstrap import UnsettledWarning
 from guides.bootstrap.weighted_loss import WeightedLoss
 from guides.bootstrap.weights import dirichlet_weights
@@ -383,6 +383,9 @@ def test_base_measures_that_do_not_fit():
     for base in (lambda rows: GaussianBase(torch.zeros(4), rows), lambda rows: EmpiricalBase((x[:4], rows))):
         with pytest.raises(ValueError, match="rows are not finite: part 1, row 2"):
             base(torch.tensor([0.0, 1.0, math.inf, 3.0]))
+    for sd in (-1.0, 0.0, math.nan):
+        with pytest.raises(ValueError, match="sd must be positive and finite"):
+            IsotropicBase(torch.zeros(2), sd)
     with pytest.raises(ValueError, match=r"rows that belong together, got \[5, 4\]"):
         EmpiricalBase((torch.zeros(5, 2), torch.zeros(4)))
     with pytest.raises(ValueError, match="no argument of the model has a row a datum"):
