@@ -66,6 +66,7 @@ INTERFACE = {
             "guides.bootstrap.posterior_bootstrap",
             "guides.bootstrap.shared_parameters",
             "guides.bootstrap.base_measures",
+            "guides.bootstrap.training",
             "guides.flows.gated",
             "guides.flows.weighted_batch_norm",
         ],

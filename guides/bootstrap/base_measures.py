@@ -7,6 +7,7 @@ for each argument of the model that has a row a datum (``(x, y)`` for a regressi
 from __future__ import annotations
 
 import functools
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ class EmpiricalBase:
     """Rows drawn with replacement: of historical data, of another study.
 
     :param rows: tensors ``[K, ...]`` whose rows belong together
-    :raises ValueError: for no rows, or parts of unequal length
+    :raises ValueError: for no rows, parts of unequal length, or rows that are not finite
     """
 
     rows: Rows
@@ -43,6 +44,7 @@ class EmpiricalBase:
             raise ValueError(
                 f"an empirical base measure needs rows that belong together, got {lengths} of them"
             )
+        _check_finite(self.rows)
 
     def draw(self, count: int, generator: torch.Generator) -> Rows:
         keep = torch.randint(len(self.rows[0]), (count,), generator=generator)
@@ -55,10 +57,15 @@ class IsotropicBase:
 
     :param centre: ``[d]``
     :param sd: of every column
+    :raises ValueError: for an sd that is not positive and finite
     """
 
     centre: Tensor
     sd: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.sd < math.inf:
+            raise ValueError(f"sd must be positive and finite, got {self.sd}")
 
     def draw(self, count: int, generator: torch.Generator) -> Rows:
         noise = torch.randn(count, len(self.centre), generator=generator, dtype=torch.float64)
@@ -69,7 +76,8 @@ class GaussianBase:
     """The Gaussian with the mean and the covariance of rows, over all their columns together.
 
     :param rows: tensors ``[K, ...]`` whose rows belong together
-    :raises ValueError: for fewer than two rows, whole numbers, or a column without variance, naming it
+    :raises ValueError: for fewer than two rows, whole numbers, rows that are not finite, or a column without
+        variance, naming it
     """
 
     def __init__(self, *rows: Tensor):
@@ -79,6 +87,7 @@ class GaussianBase:
                     f"the rows' part {i} is of whole numbers, which a Gaussian does not draw: use "
                     "EmpiricalBase or PredictiveBase"
                 )
+        _check_finite(rows)
         flat = torch.cat([part.reshape(len(part), -1).double() for part in rows], dim=1)
         if len(flat) < 2:
             raise ValueError(f"a Gaussian base measure needs at least two rows, got {len(flat)}")
@@ -179,6 +188,18 @@ def check_rows(rows: Rows) -> None:
             "no argument of the model has a row a datum: pass its data as arguments, so that "
             "pseudo-observations can stand beside them"
         )
+
+
+def row_not_finite(part: Tensor) -> int | None:
+    """The first row of ``[K, ...]`` with a number that is not finite, None where all are."""
+    wrong = (~part.isfinite()).reshape(len(part), -1).any(1).nonzero()
+    return int(wrong[0]) if len(wrong) else None
+
+
+def _check_finite(rows: Rows) -> None:
+    for i, part in enumerate(rows):
+        if (row := row_not_finite(part)) is not None:
+            raise ValueError(f"the base measure's rows are not finite: part {i}, row {row}")
 
 
 def _root(covariance: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ import torch
 from pyro import poutine
 from torch import Tensor, nn
 
-from guides.bootstrap.base_measures import BaseMeasure, Rows, base_for, check_rows
+from guides.bootstrap.base_measures import BaseMeasure, Rows, base_for, check_rows, row_not_finite
 from guides.bootstrap.posterior_bootstrap import PosteriorBootstrap
 from guides.bootstrap.training import ClosedForm, InClosedForm, Law, Objective, Progress, Training, train
 from guides.bootstrap.weighted_loss import Parameters, WeightedLoss
@@ -100,7 +100,7 @@ class SharedParameterBootstrap:
         plate: str | None = None,
     ):
         self.num_pseudo = check_process(concentration, base_measure, num_pseudo)
-        if not any(p.requires_grad for p in model.parameters()):
+        if not isinstance(model, nn.Module) or not any(p.requires_grad for p in model.parameters()):
             raise ValueError("the model has no parameters to share: use PosteriorBootstrap")
         self.model, self.concentration, self.base_measure = model, float(concentration), base_measure
         self.plate = plate
@@ -130,8 +130,7 @@ class SharedParameterBootstrap:
         if restarts > 1:
             check_restarts(self.model)
         for i, part in enumerate(validation or ()):
-            if isinstance(part, Tensor) and not part.isfinite().all():
-                row = int((~part.isfinite()).reshape(len(part), -1).any(1).nonzero()[0])
+            if isinstance(part, Tensor) and part.dim() and (row := row_not_finite(part)) is not None:
                 raise ValueError(f"argument {i} of the validation is not finite in row {row}")
         training = training or Training()
         generator = torch.Generator().manual_seed(stream_seed("laws", seed))

@@ -13,7 +13,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import Transform, biject_to
 
-from guides.bootstrap.base_measures import BaseMeasure, Rows
+from guides.bootstrap.base_measures import BaseMeasure, Rows, row_not_finite
 from guides.core.sites import UnsupportedSiteError
 
 Parameters = dict[str, Tensor]
@@ -41,11 +41,13 @@ class WeightedLoss:
 
     @classmethod
     def of(cls, model: Callable, args: tuple, loss: str | Loss, plate: str | None = None) -> WeightedLoss:
-        trace = poutine.trace(model).get_trace(*args)
+        # rows that are not finite are refused below, in a line; the starts are validated again
+        with pyro.validation_enabled(False):
+            trace = poutine.trace(model).get_trace(*args)
         sites = {
             name: node
             for name, node in trace.nodes.items()
-            if node["type"] == "sample" and not site_is_subsample(node)
+            if node["type"] == "sample" and not (site_is_subsample(node) or _is_deterministic(node))
         }
         observed = {name: node for name, node in sites.items() if node["is_observed"]}
         plate = _data_plate(observed, args, plate)
@@ -69,8 +71,7 @@ class WeightedLoss:
             if isinstance(arg, Tensor) and arg.dim() and len(arg) == plate.size
         ]
         for i in with_rows:
-            if args[i].is_floating_point() and not args[i].isfinite().all():
-                row = int((~args[i].isfinite()).reshape(plate.size, -1).any(1).nonzero()[0])
+            if (row := row_not_finite(args[i])) is not None:
                 raise ValueError(f"argument {i} of the model is not finite in row {row}")
         if plate.size < 2:
             raise ValueError(f"a bootstrap of rows needs at least two, plate {plate.name!r} has {plate.size}")
@@ -97,7 +98,9 @@ class WeightedLoss:
         with torch.random.fork_rng(devices=[]), pyro.validation_enabled(False), torch.no_grad():
             nodes = poutine.trace(self.model).get_trace(*args).nodes
         for name, node in nodes.items():
-            if node["type"] != "sample" or not node["is_observed"] or site_is_subsample(node):
+            if node["type"] != "sample" or not node["is_observed"]:
+                continue
+            if site_is_subsample(node) or _is_deterministic(node):
                 continue
             possible = node["fn"].support.check(node["value"]).movedim(self.plate.dim, 0)
             possible = possible.reshape(len(possible), -1).all(1)
@@ -136,7 +139,7 @@ class WeightedLoss:
         nodes = poutine.trace(poutine.condition(self.model, values)).get_trace(*args).nodes
         total = 0.0
         for name, node in nodes.items():
-            if node["type"] != "sample" or site_is_subsample(node):
+            if node["type"] != "sample" or site_is_subsample(node) or _is_deterministic(node):
                 continue
             log_prob = scale_and_mask(node["fn"].log_prob(node["value"]), node["scale"], node["mask"])
             if name not in values:
@@ -145,6 +148,11 @@ class WeightedLoss:
             elif self.loss == "map":
                 total = total - log_prob.sum() / self.rows
         return total
+
+
+def _is_deterministic(site: dict) -> bool:
+    """Whether it is a ``pyro.deterministic``, which Pyro writes as an observation."""
+    return bool(site["infer"].get("_deterministic"))
 
 
 class _Start(poutine.messenger.Messenger):

@@ -45,6 +45,8 @@ def load_table(data: str, split: int) -> DensityData:
         if split:
             raise UserError(f"{data} has its published split and no other: leave --split out")
         return load_density(data)
+    if not 0 <= split < 2**32:
+        raise UserError(f"--split must lie between 0 and 2^32 - 1, not {split}")
     if not (data.endswith(".csv") or Path(data).exists()):
         raise UserError(f"{data!r} is neither a CSV file nor one of: {', '.join(DENSITIES)}")
     table = load_csv(data, require_target=False)
@@ -119,12 +121,14 @@ def fit(
             fitted.save(folder / FIT, shape)
         fitted = FittedDensity.load(folder / FIT)
     figures = fitted.figures(test, np.log(sd).sum().item())
+    steps, kept = fitted.info["steps"], fitted.info["kept_step"]
+    unsettled = "" if steps - kept > training.patience else ", their score was still rising: more --steps"
     return (
-        f"{fitted.info['steps']} steps, that of {fitted.info['kept_step']} is kept; saved in {out}\n"
+        f"{steps} steps, that of {kept} is kept{unsettled}; saved in {out}\n"
         f"{len(train)} rows fitted, {len(validation)} to stop by, {len(test)} held out: mean log density "
         f"{figures['mixture']:.3f} ± {figures['points_se']:.3f}, "
         f"median {figures['median']:.3f}"
-        + (f", {100 * figures['below_100']:.2g} % below -100" if figures["below_100"] else "")
+        + (f", {100 * figures['below_100']:.3g} % below -100" if figures["below_100"] else "")
     )
 
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -24,7 +24,7 @@ from guides.bootstrap.training import InClosedForm, Law, Progress, Training, tra
 from guides.bootstrap.weights import NUM_PSEUDO, dirichlet_weights
 from guides.core.svi import DivergenceError
 from guides.posterior.files import write_atomically
-from zoo.errors import FailedError
+from zoo.errors import FailedError, UserError
 from zoo.models.normalizing_flow import FlowDensity
 from zoo.seeds import stable_seed
 
@@ -142,9 +142,13 @@ class FittedDensity:
 
     @classmethod
     def load(cls, path: Path) -> FittedDensity:
-        with safe_open(str(path), framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-            about = json.loads(file.metadata()["about"])
+        """:raises UserError: naming a damaged file"""
+        try:
+            with safe_open(str(path), framework="pt") as file:
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+                about = json.loads((file.metadata() or {})["about"])
+        except (SafetensorError, OSError, KeyError) as error:
+            raise UserError(f"{path} is truncated or no density ({error}): delete it and fit again") from None
         shape = FlowShape(**{**about["shape"], "hidden": tuple(about["shape"]["hidden"]), "identity": False})
         sites = {n.removeprefix("sites."): v for n, v in tensors.items() if n.startswith("sites.")}
         flow = shape.build(torch.zeros(1, about["features"], dtype=sites["mean"].dtype))

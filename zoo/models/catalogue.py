@@ -34,7 +34,7 @@ def find_model(name: str) -> ModelEntry:
     if is_own(name):
         return own_entry(name)
     if name not in MODELS:
-        raise unknown("model", name, MODELS)
+        raise unknown("model", name, [*MODELS, *DENSITY_MODELS])
     return MODELS[name]
 
 

@@ -8,11 +8,13 @@ import pyro
 import pytest
 import torch
 from pyro import distributions as dist
+from pyro import poutine
 from torch.distributions import constraints
 
 from guides import PosteriorBootstrap, UnsupportedSiteError
-from guides.bootstrap.base_measures import EmpiricalBase, GaussianBase, PredictiveBase
+from guides.bootstrap.base_measures import EmpiricalBase, GaussianBase, IsotropicBase, PredictiveBase
 from guides.bootstrap.posterior_bootstrap import UnsettledWarning
+from guides.bootstrap.weighted_loss import WeightedLoss
 from guides.bootstrap.weights import dirichlet_weights
 from guides.core.svi import DivergenceError
 from guides.posterior.draws import Posterior
@@ -121,6 +123,52 @@ def test_linear_regression_is_weighted_least_squares(loss):
     ridge = 1 / len(x) if loss == "map" else 0.0
     expected = weighted_least_squares(x, y, weights_of(len(x), 20, 5), ridge)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+
+
+@hurried
+def test_deterministic_sites_are_no_data():
+    """Pyro writes them as observations, in the data's plate or outside of it."""
+
+    def named(x, y=None):
+        w = pyro.sample("w", dist.Normal(torch.zeros(2, dtype=torch.float64), 1.0).to_event(1))
+        pyro.deterministic("both", torch.stack([w.sum(), w.prod(), w[0]]))
+        with pyro.plate("data", len(x)):
+            loc = pyro.deterministic("loc", x @ w)
+            return pyro.sample("y", dist.Normal(loc, 1.0), obs=y)
+
+    x, y = regression()
+    for process in ({}, {"concentration": 20.0, "num_pseudo": 30}):
+        found, plain = (
+            PosteriorBootstrap(model, loss="map", **process).fit(x, y, num_draws=3, steps=15)
+            for model in (named, linear)
+        )
+        assert torch.equal(found.draws()["w"], plain.draws()["w"])
+        assert torch.equal(found.predictive(x).mean, plain.predictive(x).mean)
+
+
+@pytest.mark.parametrize("total", [1.0, 60.0])
+def test_weights_of_any_sum_have_the_same_minimum(total):
+    """One, as in algorithms 1 to 3, or the number of rows, as in algorithm 5."""
+    x, y = regression()
+    weights = weights_of(60, 1, 9)
+    target = WeightedLoss.of(linear, (x, y), "mle")
+    w = weighted_least_squares(x, y, weights)[0].requires_grad_()
+    (gradient,) = torch.autograd.grad(target({"w": w}, total * weights[0]), w)
+    assert gradient.abs().max() < 1e-10 * total
+
+
+def test_scales_and_masks_of_the_model_count():
+    x, y = regression()
+    seen = torch.arange(60) % 3 > 0
+
+    def partly(x, y=None):
+        with poutine.scale(scale=2.0), poutine.mask(mask=seen):
+            return linear(x, y)
+
+    weights, w = weights_of(60, 1, 9)[0], {"w": torch.ones(2, dtype=torch.float64)}
+    found = WeightedLoss.of(partly, (x, y), "mle")(w, weights)
+    expected = 2 * WeightedLoss.of(linear, (x, y), "mle")(w, weights * seen)
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.slow
@@ -233,6 +281,14 @@ def test_gaussian_base_has_the_moments_of_the_rows():
     torch.testing.assert_close(torch.cov(found.T), torch.cov(rows.T), rtol=0.1, atol=0.05)
 
 
+def test_rows_of_an_empirical_base_stay_together():
+    """With replacement, and all of them in the end."""
+    x = torch.arange(8.0)
+    first, second = EmpiricalBase((x, 10 * x)).draw(200, generator())
+    assert torch.equal(second, 10 * first)
+    assert set(first.tolist()) == set(x.tolist())
+
+
 @hurried
 def test_predictive_base_draws_targets_from_a_model():
     x, _ = regression()
@@ -324,6 +380,12 @@ def test_base_measures_that_do_not_fit():
         PosteriorBootstrap(linear, 1.0).fit(x, torch.zeros(60))
     with pytest.raises(ValueError, match="at least two rows"):
         GaussianBase(torch.zeros(1, 3))
+    for base in (lambda rows: GaussianBase(torch.zeros(4), rows), lambda rows: EmpiricalBase((x[:4], rows))):
+        with pytest.raises(ValueError, match="rows are not finite: part 1, row 2"):
+            base(torch.tensor([0.0, 1.0, math.inf, 3.0]))
+    for sd in (-1.0, 0.0, math.nan):
+        with pytest.raises(ValueError, match="sd must be positive and finite"):
+            IsotropicBase(torch.zeros(2), sd)
     with pytest.raises(ValueError, match=r"rows that belong together, got \[5, 4\]"):
         EmpiricalBase((torch.zeros(5, 2), torch.zeros(4)))
     with pytest.raises(ValueError, match="no argument of the model has a row a datum"):
@@ -332,13 +394,11 @@ def test_base_measures_that_do_not_fit():
 
 def test_rows_that_cannot_be_weighted():
     x, y = regression()
-    y = y.clone()
-    y[7] = math.nan
-    with (
-        pytest.raises(ValueError, match="argument 1 of the model is not finite in row 7"),
-        pyro.validation_enabled(False),
-    ):
-        PosteriorBootstrap(linear).fit(x, y)
+    for argument, row in ((0, 5), (1, 7)):
+        parts = [x.clone(), y.clone()]
+        parts[argument][row] = math.nan
+        with pytest.raises(ValueError, match=f"^argument {argument} .* is not finite in row {row}$"):
+            PosteriorBootstrap(linear).fit(*parts)
     with pytest.raises(ValueError, match="at least two, plate 'data' has 1"):
         PosteriorBootstrap(linear).fit(x[:1], y[:1])
     with pytest.raises(ValueError, match="observes nothing"):

@@ -136,8 +136,7 @@ def test_shared_scales_are_the_expected_weighted_ones(model):
 
 
 def test_a_constant_law_is_its_weighted_maximum_likelihood():
-    """The weighted likelihood bootstrap of a Gaussian: ``s^2 = sum_i w_i (x_i - m)^2``; weights of sum n do
-    the same."""
+    """The weighted likelihood bootstrap of a Gaussian: ``s^2 = sum_i w_i (x_i - m)^2``."""
     x = rows(30)
     weights = dirichlet_weights(1, 30, 0, 0.0, torch.Generator().manual_seed(3))[0]
     mean = weights @ x
@@ -155,6 +154,17 @@ def test_statistics_of_a_training_are_those_of_the_law(held):
     train(InClosedForm(flow, held), iter([Law(weights, (x,))]), Training(steps=1))
     with torch.no_grad():
         torch.testing.assert_close(flow.steps[1].mean, weights @ flow.steps[0](x)[0])
+
+
+def test_every_step_has_weights_and_pseudo_observations_of_its_own():
+    """Never a fixed pool, beside rows that stay."""
+    x = rows()
+    stream = Laws((x,), 10.0, GaussianBase(x), 20).stream(torch.Generator().manual_seed(1))
+    first, second = next(stream), next(stream)
+    assert torch.equal(first.rows[0][:40], x)
+    assert torch.equal(second.rows[0][:40], x)
+    assert (first.rows[0][40:] != second.rows[0][40:]).all()
+    assert (first.weights[:40] != second.weights[:40]).all()
 
 
 def test_weights_of_whole_numbers_are_whole_numbers_not():
@@ -251,6 +261,8 @@ def test_draws_are_none_of_the_trainings():
 def test_what_cannot_be_shared():
     with frozen(model := Affine(2)), pytest.raises(ValueError, match="no parameters to share"):
         SharedParameterBootstrap(model)
+    with pytest.raises(ValueError, match="no parameters to share: use PosteriorBootstrap"):
+        SharedParameterBootstrap(Affine(2).forward)
     for wrong in (-1.0, math.nan):
         with pytest.raises(ValueError, match="concentration must be a number of rows"):
             SharedParameterBootstrap(Affine(2), wrong)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import re
+import shutil
 
 import numpy as np
 import pytest
@@ -45,8 +47,15 @@ def test_a_fit_says_what_it_found(fitted):
     }  # fmt: skip
 
 
+def test_a_fit_that_has_not_settled_says_so(fitted, tmp_path):
+    _, table, words = fitted
+    assert "is kept, their score was still rising: more --steps; saved in" in words
+    settled = run_zoo("fit", table, "--model", "maf", "--steps", 60, "--lr", 0.5, "--out", tmp_path / "fit")
+    assert " is kept; saved in" in settled.stdout
+
+
 def test_scores_are_log_densities_in_the_tables_units(fitted):
-    folder, table, _ = fitted
+    folder, table, words = fitted
     out = folder / "scores.csv"
     assert run_zoo("predict", folder / "fit", "--input", table, "--out", out).exit_code == 0
     found = read(out)
@@ -57,6 +66,9 @@ def test_scores_are_log_densities_in_the_tables_units(fitted):
     assert abs(found["log_density"].mean() - gaussian.mean()) < 1.0
     assert np.corrcoef(found["log_density"], gaussian)[0, 1] > 0.7
     assert (found["q5"] <= found["q95"]).all()
+    held_out = np.random.RandomState(0).permutation(120)[-12:]  # what the fit has printed of these
+    printed = float(re.search(r"mean log density (-?[\d.]+)", words)[1])
+    assert found["log_density"][held_out].mean() == pytest.approx(printed, abs=1e-3)
 
 
 def test_samples_look_like_the_table(fitted):
@@ -88,6 +100,7 @@ def test_the_same_call_again_goes_on_with_what_is_there(fitted):
         (["--concentration", "nan"], "--concentration must be a number of rows"),
         (["--lr", "0"], "--lr must be a positive number"),
         (["--steps", "0"], "--steps must be at least 1"),
+        (["--split", "-1"], "--split must lie between 0 and 2^32 - 1, not -1"),
     ],
 )
 def test_options_that_cannot_be(options, words, tmp_path):
@@ -119,6 +132,7 @@ def test_what_is_no_density_says_so(fitted, tmp_path):
     for command, words in (
         (["fit", one, "--model", "maf", "--out", tmp_path / "o"], "has one column"),
         (["fit", "sach", "--model", "maf", "--out", tmp_path / "o"], "neither a CSV file nor one of"),
+        (["fit", table, "--model", "mafs", "--out", tmp_path / "o"], "unknown model 'mafs'; nearest: maf"),
         (["fit", "diabetes", "--concentration", "3", "--out", tmp_path / "o"], "is for densities: maf"),
         (["compare", "boston", "--model", "maf", "--out", tmp_path / "o"], "is a density of tables"),
         (["sample", tmp_path, "--out", tmp_path / "x.csv"], "holds no config.json"),
@@ -127,6 +141,19 @@ def test_what_is_no_density_says_so(fitted, tmp_path):
         result = run_zoo(*command)
         assert result.exit_code == 2
         assert words in " ".join(result.stderr.split())
+
+
+def test_a_damaged_file_is_named(fitted, tmp_path):
+    folder, table, _ = fitted
+    shutil.copytree(folder / "fit", tmp_path / "fit")
+    (tmp_path / "fit" / "fit.safetensors").write_bytes(b"half of it")
+    for command in (
+        ["predict", tmp_path / "fit", "--input", table, "--out", tmp_path / "p.csv"],
+        ["fit", table, "--model", "maf", "--steps", 60, "--lr", 0.01, "--out", tmp_path / "fit"],
+    ):
+        result = run_zoo(*command)
+        assert result.exit_code == 2
+        assert "delete it and fit again" in " ".join(result.stderr.split())
 
 
 def test_densities_are_listed_and_shown():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
 import torch
 
+from guides.bootstrap.base_measures import EmpiricalBase
 from guides.bootstrap.training import Training
 from zoo.errors import FailedError
 from zoo.fitting import densities
@@ -67,6 +69,57 @@ def test_naive_draws_are_flows_of_their_own():
     assert fitted.sample(40, seed=0).shape == (40, 3)
     found = fitted.log_density(rows().pool)
     assert not torch.equal(found[0], found[1])
+
+
+def test_naive_draws_have_weights_of_their_own(monkeypatch):
+    """The same in every step of a training."""
+    seen, real = [], densities.train
+
+    def kept(objective, laws, *others):
+        first, second = itertools.islice(laws, 2)
+        assert torch.equal(first.weights, second.weights)
+        seen.append(first.weights)
+        return real(objective, itertools.repeat(first), *others)
+
+    monkeypatch.setattr(densities, "train", kept)
+    weighted_bootstrap(rows(), SHAPE, effort(draws=3))
+    weights = torch.stack(seen)
+    torch.testing.assert_close(weights.sum(1), torch.ones(3))
+    # a Dirichlet weight's sd is nearly its mean
+    assert (weights.std(1) > 0.5 / 60).all()
+    assert not any(torch.equal(one, other) for one, other in itertools.combinations(weights, 2))
+
+
+def test_validation_rows_decide_what_is_kept():
+    fitted = maximum_likelihood(rows(), SHAPE, effort())
+    found = fitted.log_density(rows().validation).mean().item()
+    assert fitted.info["validation"] == pytest.approx(found, rel=1e-6)
+
+
+def test_means_are_drawn_with_the_pseudo_observations():
+    """Of one point, which weighs as much as the rows: ``E mean = (n zbar + a z) / (n + a)``."""
+    point = torch.tensor([[4.0, -4.0, 4.0]])
+    fitted = shared_bootstrap(
+        rows(), SHAPE, effort(draws=200), concentration=60.0, base=EmpiricalBase((point,))
+    )
+    ((flow, sites),) = fitted.members
+    with torch.no_grad():
+        z, far = flow.encode(rows().train)[0], flow.encode(point)[0]
+    expected = (z.mean(0) + far[0]) / 2
+    second = (z.square().mean(0) + far[0].square()) / 2
+    sd = ((second - expected.square()) / 121).sqrt()
+    assert ((sites["mean"].mean(0) - expected).abs() < 4.5 * sd / 200**0.5).all()
+    assert (far - z.mean(0)).abs().max() > 2  # it is seen at all
+
+
+def test_samples_are_of_all_draws():
+    flow = SHAPE.build(rows().train)
+    flow.encode(rows().train)
+    means = torch.tensor([-9.0, 9.0])[:, None].expand(2, 3)
+    fitted = FittedDensity([(flow.eval(), {"mean": means})], {})
+    with torch.no_grad():
+        z = flow.encode(fitted.sample(200, seed=0))[0]
+    assert 65 < (z[:, 0] > 0).sum() < 135
 
 
 def test_the_fitted_mean_is_that_of_the_rows():

@@ -56,6 +56,24 @@ def test_ways_to_train_a_flow(cell, method):
     assert (figures["mixture"] > figures["log_likelihood"]) == several
 
 
+@pytest.mark.parametrize("method", ["wlb_zero", "wlb_shared", "npl_gaussian", "npl_empirical"])
+def test_the_process_of_a_method(cell, method, monkeypatch):
+    asked = []
+    monkeypatch.setattr(flows, "shared_bootstrap", lambda *args, **process: asked.append(process))
+    place = cell("table-4.2", "mixture-10", method, "1000")
+    rows = flows.rows_of(load_density("mixture-10"), 1000, place)
+    flows.fit(place, rows, None)
+    base = asked[0].pop("base", None)
+    assert asked == [
+        {"concentration": 100.0, "num_pseudo": 20}
+        if method.startswith("npl")
+        else {"mean": method == "wlb_shared"}
+    ]
+    assert (base is not None) == (method == "npl_empirical")
+    if base is not None:
+        assert base.rows[0] is rows.pool
+
+
 @pytest.mark.parametrize("setting", ["1", "1-id-cov", "5-bn"])
 def test_variants_of_a_flow(cell, setting, monkeypatch):
     monkeypatch.setattr("zoo.fitting.densities.IDENTITY_STEPS", 5)
