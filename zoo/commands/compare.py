@@ -170,7 +170,8 @@ def fit_guide(comparison: Comparison, name: str, folder: Path, progress: Progres
 def _posterior(fitted: Fitted, problem: Problem, num_draws: int, seed: int) -> Posterior:
     """Draws from a fitted guide; its ``info`` holds every figure that they cannot give."""
     size = sum(value.numel() for value in fitted.draws(1, seed).values())
-    num_draws = min(num_draws, max(FEWEST_DRAWS, MOST_NUMBERS // size))
+    # the same draw again would count as another: standard errors and noise floors would be too small
+    num_draws = min(num_draws, max(FEWEST_DRAWS, MOST_NUMBERS // size), fitted.most_draws or num_draws)
     figures: dict = {"num_parameters": fitted.num_parameters, "fit_seconds": fitted.seconds}
     if fitted.elbo:
         figures["elbo"] = fitted.elbo()

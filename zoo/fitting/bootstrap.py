@@ -70,6 +70,7 @@ class Bootstrap(Stored):
         return Fitted(
             model,
             draws=draws,
+            most_draws=count,
             num_parameters=sum(value.numel() for value in tensors.values()),
             seconds=seconds,
             summary=f"{count} draws of {steps} steps in {seconds:.1f} s; the last tenth of the steps took "

@@ -59,6 +59,7 @@ class Fitted:
     :ivar losses: minus the ELBO of every step
     :ivar bound_change: how much the ELBO rose in the last tenth of the fit, nats
     :ivar closed_form: its predictive distribution, better than that of draws
+    :ivar most_draws: draws that there are; asked for more, they come in turn
     """
 
     model: Callable
@@ -72,6 +73,7 @@ class Fitted:
     losses: Sequence[float] = ()
     bound_change: Estimate | None = None
     closed_form: ClosedForm | None = None
+    most_draws: int | None = None
 
     def predictor(self, num_draws: int, seed: int) -> Callable[[Tensor], Distribution]:
         """``x: [N, in]`` -> predictive distribution, in closed form or that of ``num_draws`` draws.

@@ -79,6 +79,7 @@ class PointEstimates(Stored):
         return Fitted(
             model,
             draws=draws,
+            most_draws=count,
             num_parameters=sum(value.numel() for value in tensors.values()),
             seconds=seconds,
             summary=f"{networks} of {steps} steps in {seconds:.1f} s, last loss {last} nats",

@@ -12,6 +12,7 @@ import pytest
 import torch
 from pyro import poutine
 
+from guides.posterior import Posterior
 from guides.variational.ensemble import fit_ensemble
 from tests.zoo.cli_helpers import (
     COLUMNS,
@@ -155,6 +156,9 @@ def test_what_has_no_bound_and_no_density_says_so(guides, table, tmp_path):
         if name not in ("map", "deep-ensemble"):  # of whose losses only the last one is kept
             expected.add("bound_change")
         assert {column for column in COLUMNS[4:] if row[column]} == expected, name
+    # the same network again would be another draw in every Monte Carlo error
+    kept = Posterior.load(tmp_path / "out" / "map.nc", lambda *args: None)
+    assert len(kept) == 1
     if "deep-ensemble" in guides:
         assert rows["deep-ensemble"]["num_parameters"] == str(5 * int(rows["map"]["num_parameters"]))
 
