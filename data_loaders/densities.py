@@ -351,7 +351,9 @@ DENSITIES: Mapping[str, DensityEntry] = MappingProxyType(
             ),
             DensityEntry(
                 "protein", 10, (37_042, 4115, 4573), "the regression set protein", _UCI, _protein,
-                "uci/protein.npz", ("heavy tails: a few rows can decide a mean", _GRID),
+                "uci/protein.npz",
+                ("heavy tails: a few rows can decide a mean",
+                 "285 test rows are copies of training or validation rows", _GRID),
             ),
             DensityEntry(
                 "elevators", 9, (13_446, 1494, 1659), "github.com/treforevans/uci_datasets", "MIT",

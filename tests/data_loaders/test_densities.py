@@ -77,6 +77,16 @@ def test_stand_ins(name, mirror):
         assert fit.mean() == pytest.approx(96.0, abs=0.3)
 
 
+def test_copied_rows_are_said(mirror):
+    """The others have none."""
+    for name in ("protein", "sachs", "elevators", "kin40k"):
+        data = load_density(name)
+        known = {row.tobytes() for row in np.concatenate([data.train, data.validation])}
+        copies = sum(row.tobytes() in known for row in data.test)
+        said = [oddity for oddity in data.oddities if "copies" in oddity]
+        assert said == ([f"{copies} test rows are copies of training or validation rows"] if copies else [])
+
+
 def test_power(suite):
     raw = np.random.default_rng(0).random((50, 8))
     suite("power", 6, (41, 4, 5), data=raw)
