@@ -160,6 +160,8 @@ def flow_case(features: int, rounds: int, clock: Callable[[], float]) -> None:
         title = (
             f"one training step, {features} columns, {words} batch normalisation; ratio to the fastest other"
         )
+        if not batch_norm and "zuko" not in contestants:
+            title += " (pip install zuko: it is not here, and left out)"
         report(title, medians, fastest, {"FlowDensity": "1.1"})
 
 
