@@ -86,6 +86,8 @@ def _curves(axis: Axes, records: Sequence[Record]) -> None:
         points = [(int(setting), *_estimate(records, method, setting)) for setting in settings]
         _points(axis, [point for point in points if math.isfinite(point[1])], method, colour, linewidth=1)
     axis.set_xscale("log")
+    axis.set_xticks([int(setting) for setting in settings], settings)
+    axis.minorticks_off()
 
 
 def _variants(axis: Axes, records: Sequence[Record]) -> None:
