@@ -31,6 +31,7 @@ class MyGuide(AutoMeanField):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_a_guide_of_another_package():
     check_guide(MyGuide)
 

@@ -122,6 +122,7 @@ def test_log_density_at_the_mean_is_above_the_mean_log_density_by_jensens_gap():
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [Affine, ByOptimisation])
 def test_shared_scales_are_the_expected_weighted_ones(model):
     """``E var_W = var (n / (n + 1))`` of an affine flow, where its gradient vanishes in the mean."""

@@ -160,6 +160,7 @@ def test_wide_and_deep_network_whose_weight_precision_has_no_expected_variance()
     np.testing.assert_allclose(predicted.loc, run.predict(x_test).mean, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_package_agrees_in_every_weight_and_in_the_precisions():
     run, start, orders, (x, y, _) = published_run((5, 4), "spike-slab", bias=False)
     guide = fitted("sspbp", False, (5, 4), start, orders, x, y)

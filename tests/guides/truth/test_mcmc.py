@@ -640,6 +640,7 @@ def test_killed_while_saving_leaves_the_old_reference(monkeypatch, tmp_path):
     assert os.listdir(tmp_path) == ["reference.nc"]
 
 
+@pytest.mark.slow
 def test_a_real_run_survives_the_file(exact_run, tmp_path):
     path = exact_run.save(tmp_path / "run.nc")
     assert same(MCMCResult.load(path), exact_run)

@@ -106,6 +106,7 @@ def test_coefficients_drawn_from_the_tableau():
 # ----------------------------------------------------------------------------------------------------- chains
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("p", "draws"), [(2, 600), *(pytest.param(p, 4000, marks=pytest.mark.slow) for p in (1, 2))]
 )

@@ -92,6 +92,7 @@ def compare_again(folder: Path, out: Path, monkeypatch):
 # ------------------------------------------------------------------------------------- what is written
 
 
+@pytest.mark.slow
 def test_every_file_is_there(graded):
     folder, result = graded
     assert files(folder / "out") == ALWAYS | {"reference.nc", "mean-field.nc", "spike-slab.nc", "scatter.png"}

@@ -116,6 +116,7 @@ def test_what_is_there_is_not_fitted_again(board, tmp_path, monkeypatch):
     assert_same(out, resumed)
 
 
+@pytest.mark.slow
 def test_compare_on_several_splits(tables, tmp_path):
     out = tmp_path / "out"
     table = zoo.compare(tables[1], model="spike-slab-linear", guides="varbvs", splits=2, out=out)

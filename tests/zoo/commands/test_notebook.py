@@ -39,6 +39,7 @@ def compared(tmp_path_factory):
         return folder, zoo.compare(table, **LINEAR)
 
 
+@pytest.mark.slow
 def test_frame_holds_what_the_command_writes(compared):
     folder, board = compared
     assert list(board.index) == ["exact", "spike-slab"]

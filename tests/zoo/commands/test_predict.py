@@ -46,6 +46,7 @@ def fitted(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_predictions_are_those_of_the_closed_form_in_original_units(fitted):
     found = read(fitted / "p.csv")
     assert list(found) == ["mean", "sd", "q5", "q50", "q95"]

@@ -77,6 +77,7 @@ def without_seconds(rows):
     return [replace(row, fit_seconds=None, note="") for row in rows]
 
 
+@pytest.mark.slow
 def test_the_same_scoreboard_as_from_the_draws_that_were_stored(table, runs, tmp_path, monkeypatch):
     fresh = run(wish(table), tmp_path / "fresh")
     assert nuts_note(tmp_path / "fresh") == NOTE  # nothing is stored of these data: nothing is said
@@ -93,6 +94,7 @@ def test_the_same_scoreboard_as_from_the_draws_that_were_stored(table, runs, tmp
     assert len(runs) == 2
 
 
+@pytest.mark.slow
 def test_a_fresh_one_can_be_had(table, kept, runs, tmp_path):
     run(wish(table), tmp_path / "out")
     assert not runs

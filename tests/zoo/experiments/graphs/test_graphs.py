@@ -115,6 +115,7 @@ def test_cells_of_the_synthetic_table(method, cell):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 @NEEDS_MIRROR
 @pytest.mark.parametrize("setting", [name for name in PASSED if name != "sum"])
 def test_cells_of_the_real_table(setting, cell):

@@ -226,6 +226,7 @@ def test_layers_and_units(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_slab_probabilities_a_layer():
     slabs = networks.mean_slabs(cell_of("sspbp/table-3.2", "sspbp", "4x4"))
     assert list(slabs) == ["slab_layer_1", "slab_layer_2", "slab_layer_3"]
