@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from data_loaders.graphs.edge_lists import EdgeList
 from data_loaders.graphs.random_graphs import draw_graphs
-from tests.zoo.models import plain_deepgmg, plain_edge_graph
+from tests.zoo.models.graphs import plain_deepgmg, plain_edge_graph
 from zoo.models.graphs.deepgmg import DeepGMG, arrivals
 from zoo.models.graphs.edge_batches import batches
 from zoo.models.graphs.edge_graph import EdgeGraphModel

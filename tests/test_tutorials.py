@@ -1,4 +1,4 @@
-"""Every tutorial runs from top to bottom."""
+"""Every tutorial runs from top to bottom; what benchmarks import is there."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import pytest
 
 TUTORIALS = sorted((Path(__file__).parent.parent / "tutorials").glob("*.py"))
 
+BENCHMARKS = sorted((Path(__file__).parent.parent / "benchmarks").glob("*.py"))
+
 each_tutorial = pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
 
 
@@ -19,16 +21,26 @@ def test_tutorials_are_found():
     assert len(TUTORIALS) >= 3
 
 
-@each_tutorial
-def test_tutorial_imports_what_there_is(path):
-    """Its import statements alone: seconds instead of a minute."""
+def run_imports(path: Path) -> list[ast.stmt]:
+    """The import statements of a script alone: seconds instead of a minute."""
     imports = [
         node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)
     ]
+    exec(compile(ast.Module(imports, []), str(path), "exec"), {})  # noqa: S102
+    return imports
+
+
+@each_tutorial
+def test_tutorial_imports_what_there_is(path):
+    imports = run_imports(path)
     assert any(
         node.module and node.module.startswith("guides") for node in imports if hasattr(node, "module")
     )
-    exec(compile(ast.Module(imports, []), str(path), "exec"), {})  # noqa: S102
+
+
+@pytest.mark.parametrize("path", BENCHMARKS, ids=lambda path: path.stem)
+def test_benchmark_imports_what_there_is(path):
+    assert run_imports(path)
 
 
 @pytest.mark.slow
