@@ -13,6 +13,7 @@ from data_loaders.records import Dataset, Task
 from data_loaders.splits import PROTOCOLS, check_split, rows_of
 from data_loaders.tables.cells import Cells, feature_columns, numbers, read_cells, target_column
 from data_loaders.tables.oddities import constant_columns, copied_rows, row_numbers
+from data_loaders.tables.recipe import Recipe
 
 STANDARD_SPLITS = 20
 MIN_ROWS = 5
@@ -53,9 +54,28 @@ def load_csv(
     number = check_split(str(path), split, protocol, STANDARD_SPLITS, PROTOCOLS)
     check_rows(cells, protocol)
     x, y = numbers(cells, features), targets(cells, target, task)
-    train, test = rows_of(len(y), number, protocol)
+    return divided(Path(path).stem, task, x, y, features, target, number, protocol)
+
+
+def divided(
+    name: str,
+    task: Task,
+    x: np.ndarray,
+    y: np.ndarray,
+    features: tuple[str, ...],
+    target: str,
+    split: int,
+    protocol: str,
+    oddities: tuple[str, ...] = (),
+    recipe: Recipe | None = None,
+) -> Dataset:
+    """A table `x` [rows, d], `y` [rows] in training and test rows, with what is odd about it, after the
+    `oddities` that are known already.
+    """
+    train, test = rows_of(len(y), split, protocol)
+    found = row_numbers(x, features) + constant_columns(x, features) + copied_rows(x, y, train, test)
     return Dataset(
-        name=Path(path).stem,
+        name=name,
         task=task,
         x_train=x[train],
         y_train=y[train],
@@ -63,10 +83,11 @@ def load_csv(
         y_test=y[test],
         feature_names=features,
         target_name=target,
-        split=number,
+        split=split,
         protocol=protocol,
-        oddities=row_numbers(x, features) + constant_columns(x, features) + copied_rows(x, y, train, test),
+        oddities=oddities + found,
         extras={"rows_train": train, "rows_test": test},
+        recipe=recipe,
     )
 
 

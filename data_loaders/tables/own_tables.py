@@ -22,8 +22,7 @@ from data_loaders.tables.columns import (
     read_column,
     unusable,
 )
-from data_loaders.tables.csv_tables import STANDARD_SPLITS, check_rows, load_csv, targets
-from data_loaders.tables.oddities import constant_columns, copied_rows, row_numbers
+from data_loaders.tables.csv_tables import STANDARD_SPLITS, check_rows, divided, load_csv, targets
 from data_loaders.tables.recipe import Column, Recipe, encode
 
 Missing = Literal["refuse", "impute"]
@@ -93,25 +92,8 @@ def load_table(
     if recipe.plain:
         return load_csv(path, target, task=task, split=split, protocol=protocol)
     x, new = encode(cells, columns)
-    return Dataset(
-        name=Path(path).stem,
-        task=task,
-        x_train=x[train],
-        y_train=y[train],
-        x_test=x[test],
-        y_test=y[test],
-        feature_names=recipe.features,
-        target_name=target,
-        split=number,
-        protocol=protocol,
-        oddities=_notes(cells, recipe)
-        + new
-        + row_numbers(x, recipe.features)
-        + constant_columns(x, recipe.features)
-        + copied_rows(x, y, train, test),
-        extras={"rows_train": train, "rows_test": test},
-        recipe=recipe,
-    )
+    name, odd = Path(path).stem, _notes(cells, recipe) + new
+    return divided(name, task, x, y, recipe.features, target, number, protocol, odd, recipe)
 
 
 def load_rows(path: str | Path, target: str | None, recipe: Recipe) -> tuple[np.ndarray, tuple[str, ...]]:
