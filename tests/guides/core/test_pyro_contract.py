@@ -564,6 +564,7 @@ def test_hidden_sites_keep_their_prior(make):
     assert math.isfinite(svi.step(x, y))
 
 
+@pytest.mark.slow
 @each_guide_and_elbo
 def test_beside_a_pyro_autoguide(make, elbo):
     """In an AutoGuideList the bound has the expectation of the all-in-one guide's."""

@@ -343,6 +343,7 @@ def refine(name, prior, moments, sites, precision):
     moments[name] = mean, variance
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "messages"),
     cases(
@@ -517,6 +518,7 @@ def test_batches_and_the_noise(messages):
     close(noisy.precisions["gamma"].concentration, before, 0.15)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "messages"),
     cases([("two_precisions", "gaussian")], [("pbp without bias", "spike-slab"), ("leaky", "gaussian")]),
@@ -586,6 +588,7 @@ def test_gaussian_predictive_is_the_message():
     assert len(guide.slab_probabilities(x)) == 2
 
 
+@pytest.mark.slow
 def test_spike_and_slab_predictive_is_the_mixture():
     guide, (x, y) = fitted("pbp without bias", "spike-slab"), data(9, seed=7)
     recording = record(NETWORKS["pbp without bias"], x)

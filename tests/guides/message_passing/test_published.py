@@ -171,6 +171,7 @@ def test_package_agrees_in_every_weight_and_in_the_precisions():
     assert [float(v) for v in guide.precisions["noise_precision"]] == pytest.approx(run.noise, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_predictive_mixture_of_a_network_without_biases():
     """With noise: the slab and, at the mean of the target, the spike, both blurred by the noise."""
     run, start, orders, (x, y, x_test) = published_run((5, 4), "spike-slab", bias=False)

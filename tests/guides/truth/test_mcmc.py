@@ -582,6 +582,7 @@ def test_the_same_question_is_answered_from_the_file(monkeypatch, tmp_path, good
     assert same(MCMCResult.load(path), first)
 
 
+@pytest.mark.slow
 def test_another_question_is_not(monkeypatch, tmp_path):
     monkeypatch.setattr(mcmc, "numpyro_attempt", fake(calls=(calls := [])))
     path = tmp_path / "reference.nc"

@@ -145,6 +145,7 @@ def test_columns_that_can_stand_in_for_each_other():
     assert error.max() < 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draws", [500, pytest.param(3000, marks=pytest.mark.slow)])
 def test_without_information_the_chains_sample_the_prior(draws):
     y = np.array([0.0, 1, 1, 0, 1, 1])
@@ -197,6 +198,7 @@ def test_draws_depend_on_the_seed_and_not_on_the_processes(jobs):
     np.testing.assert_allclose(first.sample_stats["log_likelihood"], likelihood.logpmf(y).sum(-1), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_cache_answers_the_same_question_only(tmp_path, monkeypatch):
     X, y = problem(30, 2)
     options = {"draws": 40, "chains": 2, "retries": 0, "cache": tmp_path / "run.nc"}

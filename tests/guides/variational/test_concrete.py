@@ -408,6 +408,7 @@ def test_divergence_is_closed_form_given_the_drawn_hyper_parameters(make):
     torch.testing.assert_close(nodes["w"]["log_prob_sum"], -kl)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", GUIDES, ids=["spike-slab", "concrete"])
 def test_empirical_bayes_of_the_inclusion_probability(make):
     """At the optimum the learnt ``pi`` is the mean inclusion of the layer."""

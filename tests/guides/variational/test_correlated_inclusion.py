@@ -339,6 +339,7 @@ def evidence(x, y):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_double")
 @each_kind
 @pytest.mark.parametrize("seed", range(8))

@@ -72,6 +72,7 @@ def fitted(data):
 # ------------------------------------------------------------------------------------------ what it must find
 
 
+@pytest.mark.slow
 def test_it_is_the_exact_posterior_of_correlated_columns(data, exact, fitted):
     """Its family holds the posterior: bound, model probabilities, means, sds and the correlation."""
     (x, y), (log_evidence, probs) = data, exact
@@ -97,6 +98,7 @@ def test_inclusion_probabilities_are_those_of_the_draws(fitted):
     assert ((share - probs).abs() < z_bound(2) * error).all()
 
 
+@pytest.mark.slow
 def test_the_gradient_is_that_of_the_bound(data):
     """Mean of many estimates against the exact gradient: all models summed, slabs in closed form."""
     x, y = data

@@ -155,6 +155,7 @@ def test_loss_is_unbiased(prior, flow):
     assert_same_mean(torch.stack(runs).double(), truth)
 
 
+@pytest.mark.slow
 def test_reported_loss_of_spikes_and_slabs_is_a_bound():
     """It is the mean log ratio of drawn weights, also where the auxiliary density tells an empty network from
     the others; Gaussian activations, as in training, are many nats off here.
@@ -174,6 +175,7 @@ def test_reported_loss_of_spikes_and_slabs_is_a_bound():
     assert ratios.mean() - training.mean() > 5
 
 
+@pytest.mark.slow
 @each_flow
 @pytest.mark.parametrize("seed", [0, *(pytest.param(i, marks=pytest.mark.slow) for i in range(1, 4))])
 def test_bound_stays_below_the_exact_evidence(flow, seed):

@@ -190,6 +190,7 @@ def test_show_tells_all_of_an_experiment():
     assert text == " ".join(run_zoo("reproduce", "sspbp/table-3.1", "--list").stdout.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*MODELS, *GUIDES, *experiments(), *list_datasets()])
 def test_every_card_fits_a_hundred_columns(name):
     lines = [line for line in run_zoo("show", name).stdout.splitlines() if "http" not in line]

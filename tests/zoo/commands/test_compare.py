@@ -465,6 +465,7 @@ def test_other_seed_other_figures(tmp_path):
 # ------------------------------------------------------------------------------------- failures are rows
 
 
+@pytest.mark.slow
 def test_reference_that_fails_its_gates_is_shown_and_never_used(graded, tmp_path, monkeypatch, pictures):
     """The chains of the comparison that passed, judged otherwise."""
     folder, _ = graded

@@ -90,6 +90,7 @@ def test_a_density_is_fitted_in_minibatches_kept_and_read_again(guide, problem, 
     assert held_out(problem, fitted, seed=0) == "40 rows fitted, 10 held out"
 
 
+@pytest.mark.slow
 def test_the_scoreboard_of_a_density_has_what_needs_no_target(problem, model, tmp_path, monkeypatch):
     make_tiny(monkeypatch, pictures=True)
     monkeypatch.setitem(LIKELIHOODS, "density", "normal")  # as a family of densities would

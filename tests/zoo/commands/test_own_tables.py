@@ -52,6 +52,7 @@ def predicted(folder, table: pd.DataFrame, path):
     return told, pd.read_csv(path / "out.csv") if told.exit_code == 0 else None
 
 
+@pytest.mark.slow
 def test_predictions_have_the_names_of_the_classes(folder, tmp_path):
     told, found = predicted(folder, people(), tmp_path)
     assert told.stderr == ""

@@ -81,7 +81,6 @@ def arrays(problem):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_every_guide_has_its_inclusion_error(graded):
     comparison, rows, out = graded
     assert comparison.reference == "exact"

@@ -146,6 +146,7 @@ def test_another_model_of_that_name_is_not_matched(table, kept):
     )
 
 
+@pytest.mark.slow
 def test_a_truncated_file_is_a_line_and_a_fresh_run(table, kept, runs, tmp_path):
     (path,) = kept.iterdir()
     path.write_bytes(path.read_bytes()[:2000])

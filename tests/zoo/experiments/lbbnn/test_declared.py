@@ -426,6 +426,7 @@ def test_correlation_matrices_are_drawn(tmp_path):
     plots.plot_correlations(tmp_path / "empty", [])
 
 
+@pytest.mark.slow
 def test_through_the_command_line(monkeypatch, tmp_path):
     experiment = BY_NAME["lbbnn/digits"]
     small = replace(experiment, quick=replace(experiment.quick, options=OPTIONS))

@@ -264,6 +264,7 @@ def test_published_evaluation():
     assert whole["log_likelihood_published"] == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_figures_are_of_the_mixture_with_its_spike_at_the_mean_of_the_targets():
     """RMSE and log likelihood in the target's unit, from the guide's law without noise."""
     cell = cell_of("sspbp/table-3.4", "sspbp", "4x4")
