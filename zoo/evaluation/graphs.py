@@ -238,18 +238,15 @@ def unique_share(graphs: Sequence[nx.Graph]) -> float:
 
     :raises UserError: no graphs
     """
-    return len(_classes(_simple(graphs))) / len(graphs)
+    known: _Known = {}
+    return len({_name(graph, known) for graph in _simple(graphs)}) / len(graphs)
 
 
 def novel_share(graphs: Sequence[nx.Graph], training: Sequence[nx.Graph]) -> float:
     """Share of the graphs that are isomorphic to none of the training graphs, as :func:`unique_share`."""
-    known = _by_mark(_simple(training))
-    new = [
-        not any(_isomorphic(graph, other) for other in known.get(mark, ()))
-        for mark, alike in _by_mark(_simple(graphs)).items()
-        for graph in alike
-    ]
-    return float(np.mean(new))
+    known: _Known = {}
+    seen = {_name(graph, known) for graph in _simple(training)}
+    return float(np.mean([_name(graph, known) not in seen for graph in _simple(graphs)]))
 
 
 def valid_share(graphs: Sequence[nx.Graph], shape: str) -> float:
@@ -279,35 +276,47 @@ def _simple(graphs: Sequence[nx.Graph]) -> list[nx.Graph]:
     return found
 
 
-def _classes(graphs: Sequence[nx.Graph]) -> list[nx.Graph]:
-    """One graph of every isomorphism class."""
-    found: list[nx.Graph] = []
-    for alike in _by_mark(graphs).values():
-        kept: list[nx.Graph] = []
-        for graph in alike:
-            if not any(_isomorphic(graph, other) for other in kept):
-                kept.append(graph)
-        found += kept
-    return found
-
-
-#: Rounds of Weisfeiler and Lehman: graphs that they do not tell apart are hardly ever different ones, and to
-#: ask that of graphs with many leaves may take minutes.
+#: Connected graphs that are no two isomorphic, by what Weisfeiler and Lehman's refinement makes of them.
+_Known = dict[tuple[str, ...], list[nx.Graph]]
+#: Rounds of it: graphs that they do not tell apart are hardly ever different ones.
 ROUNDS = 4
 
 
-def _by_mark(graphs: Sequence[nx.Graph]) -> dict[str, list[nx.Graph]]:
-    """Graphs by a text that is the same for isomorphic ones.  Leaves the degree and the triangles of every
-    node in its attribute ``label``.
+def _name(graph: nx.Graph, known: _Known) -> tuple:
+    """The same for isomorphic graphs and no others, as far as they are told apart by one and the same
+    ``known``, which is added to.
     """
-    found: dict[str, list[nx.Graph]] = {}
-    for graph in graphs:
-        triangles = nx.triangles(graph)
-        nx.set_node_attributes(graph, {v: f"{degree} {triangles[v]}" for v, degree in graph.degree}, "label")
-        mark = nx.weisfeiler_lehman_graph_hash(graph, node_attr="label", iterations=ROUNDS)
-        found.setdefault(mark, []).append(graph)
-    return found
+    return tuple(
+        sorted(_name_of_part(graph.subgraph(part), known) for part in nx.connected_components(graph))
+    )
 
 
-def _isomorphic(first: nx.Graph, second: nx.Graph) -> bool:
-    return nx.vf2pp_is_isomorphic(first, second, node_label="label")
+def _name_of_part(part: nx.Graph, known: _Known) -> tuple:
+    core = _without_trees(part)
+    refined = nx.weisfeiler_lehman_subgraph_hashes(core, node_attr="label", iterations=ROUNDS)
+    nx.set_node_attributes(core, {node: marks[-1] for node, marks in refined.items()}, "label")
+    marks = tuple(sorted(marks[-1] for marks in refined.values()))
+    alike = known.setdefault(marks, [])
+    for i, other in enumerate(alike):
+        if nx.vf2pp_is_isomorphic(core, other, node_label="label"):
+            return marks, i
+    alike.append(core)
+    return marks, len(alike) - 1
+
+
+def _without_trees(part: nx.Graph) -> nx.Graph:
+    """Trees that hang on the rest are folded into the ``label`` of the node that they hang on (Aho, Hopcroft
+    and Ullman's code of a rooted tree): to match many leaves that are alike may take minutes.
+    """
+    core = nx.Graph(part)
+    code: dict = {node: [] for node in core}
+    while leaves := [v for v, degree in core.degree if degree == 1 and core.degree[next(iter(core[v]))] > 1]:
+        for leaf in leaves:
+            code[next(iter(core[leaf]))].append(_code(code[leaf]))
+        core.remove_nodes_from(leaves)
+    nx.set_node_attributes(core, {node: _code(code[node]) for node in core}, "label")
+    return core
+
+
+def _code(branches: list[str]) -> str:
+    return f"({''.join(sorted(branches))})"

@@ -178,3 +178,40 @@ def test_shares():
     assert novel_share([relabelled, nx.star_graph(3)], [nx.path_graph(4)]) == 0.5
     # every node of both sees the same around it, as far as one may look
     assert unique_share([nx.cycle_graph(8), nx.disjoint_union(nx.cycle_graph(4), nx.cycle_graph(4))]) == 1
+
+
+def test_shares_know_isomorphic_graphs_from_others():
+    """Against a search without marks, on small graphs: trees, forests, and cycles with trees on them."""
+    rng = np.random.default_rng(0)
+    graphs = [
+        nx.gnm_random_graph(6, int(rng.integers(3, 9)), seed=int(rng.integers(1000))) for _ in range(60)
+    ]
+    alike = [any(nx.is_isomorphic(graph, other) for other in graphs[:30]) for graph in graphs[30:]]
+    assert 0 < sum(alike) < 30
+    for graph, known in zip(graphs[30:], alike, strict=True):
+        order = dict(zip(graph, rng.permutation(6).tolist(), strict=True))
+        assert novel_share([nx.relabel_nodes(graph, order)], graphs[:30]) == (not known)
+    classes = []
+    for graph in graphs:
+        if not any(nx.is_isomorphic(graph, other) for other in classes):
+            classes.append(graph)
+    assert unique_share(graphs) == len(classes) / 60
+    regular = [
+        nx.complete_bipartite_graph(3, 3),
+        nx.circular_ladder_graph(3),
+    ]  # which no refinement tells apart
+    assert unique_share(regular) == 1
+    assert novel_share(regular[1:], regular) == 0
+    assert unique_share([*regular, *regular]) == 0.5
+
+
+def test_shares_of_graphs_with_many_leaves_take_no_search():
+    """Hubs of as many leaves each, in a ring: a search that tries one leaf after another does not end."""
+    graph = nx.cycle_graph(12)
+    for hub in range(12):
+        graph.add_edges_from((hub, f"{hub} {leaf}") for leaf in range(20))
+    other = nx.relabel_nodes(graph, dict(zip(graph, reversed(list(graph)), strict=True)))
+    moved = graph.copy()
+    moved.remove_node("0 0")
+    moved.add_edge(1, "1 20")
+    assert unique_share([graph, other, moved]) == pytest.approx(2 / 3)
