@@ -203,6 +203,7 @@ def test_shares_know_isomorphic_graphs_from_others():
     assert unique_share(regular) == 1
     assert novel_share(regular[1:], regular) == 0
     assert unique_share([*regular, *regular]) == 0.5
+    assert unique_share([nx.disjoint_union(regular[i], regular[j]) for i, j in ((0, 1), (1, 1), (0, 0))]) == 1
 
 
 def test_shares_of_graphs_with_many_leaves_take_no_search():
