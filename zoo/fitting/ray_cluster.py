@@ -39,6 +39,7 @@ RETRIES = 3
 def connect_ray(cluster: str, host: str, port: int) -> Iterator[Cluster]:
     """The cluster whose head listens there for clients."""
     import ray
+    import ray.util.client.worker  # which brings the loggers
 
     if ray.is_initialized():
         raise UserError(

@@ -248,13 +248,15 @@ def test_two_clusters_at_once_are_refused(pool):
 
 
 @pytest.mark.slow
-def test_the_port_of_the_cluster_is_not_that_for_clients(head, pool):
+def test_the_port_of_the_cluster_is_not_that_for_clients(head, pool, monkeypatch, tmp_path):
     """The one that ``ray start`` tells first."""
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
     arguments = head[1].args
     port = arguments[arguments.index("--port") + 1]
-    result = run_zoo("reproduce", "example/dice", "--cluster", f"ray://localhost:{port}")
+    address = f"ray://localhost:{port}"
+    result = run_zoo("reproduce", "example/dice", "--cluster", address, "--out", tmp_path / "out")
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
-    assert f"ray://localhost:{port} is no head of Ray waiting for clients" in result.stderr
+    assert f"{address} is no head of Ray waiting for clients" in result.stderr
 
 
 @pytest.mark.slow
