@@ -214,3 +214,4 @@ def quiet(name: str) -> None:
     for known in (name, *logging.root.manager.loggerDict):
         if known == name or known.startswith(f"{name}."):
             logging.getLogger(known).setLevel(logging.CRITICAL)
+            logging.getLogger(known).disabled = True  # Ray sets a level again

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import psutil
 import pytest
-import torch
 
 from tests.zoo.cli_helpers import run_zoo
 from tests.zoo.experiments.runner_helpers import (
@@ -24,7 +21,8 @@ from tests.zoo.experiments.runner_helpers import (
     wait_for,
     without_seconds,
 )
-from tests.zoo.experiments.toy_experiments import CELLS, declare, measure, random_numbers, slow
+from tests.zoo.experiments.toy_experiments import CELLS, declare, slow
+from tests.zoo.fitting.ray_pieces import dies, global_numbers, loses_a_connection, refuses
 from zoo.errors import UserError
 from zoo.experiments.engine.request import plan
 from zoo.experiments.engine.runner import reproduce
@@ -105,7 +103,7 @@ def head(tmp_path_factory):
             *pairs,
             "--disable-usage-stats",
         ],
-        env={**os.environ, "RAY_worker_niceness": "0"},
+        env={**os.environ, "RAY_worker_niceness": "0", "GRPC_ENABLE_FORK_SUPPORT": "0"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -142,10 +140,6 @@ def answers(address: str) -> bool:
     return True
 
 
-def global_numbers(cell) -> dict[str, float]:
-    return {**random_numbers(cell), "score": np.random.rand() + torch.randn(300, 300).sum().item()}
-
-
 @pytest.mark.slow
 def test_results_are_those_of_this_machine(pool, monkeypatch, tmp_path):
     """Even when a cell uses the global generators; each has one thread, in another process than this."""
@@ -169,19 +163,6 @@ def assert_nothing_left(out: Path) -> None:
     assert list(out.glob(".cluster-*")) == []
 
 
-def dies(cell) -> dict[str, float]:
-    """Once for one cell, each time for another."""
-    folder = cell.folder.parents[2]
-    with (folder / "log.txt").open("a") as log:
-        log.write(f"{cell.name}\n")
-    deadly = folder / f"deadly-{cell.dataset}"
-    if (cell.trial, cell.method, cell.setting) == (1, "m", "5") and deadly.exists():
-        if cell.dataset == "a":
-            deadly.unlink()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return measure(cell)
-
-
 @pytest.mark.slow
 def test_killed_workers_cost_what_they_are_at(pool, monkeypatch, tmp_path):
     """A piece whose worker is killed is tried again; one that kills each is left for the next call."""
@@ -201,14 +182,6 @@ def test_killed_workers_cost_what_they_are_at(pool, monkeypatch, tmp_path):
     reproduce(request, tmp_path / "here", workers=Here())
     assert without_seconds(tmp_path / "here") == without_seconds(out)
     assert_nothing_left(out)
-
-
-def refuses(cell) -> dict[str, float]:
-    raise UserError("the file is missing")
-
-
-def loses_a_connection(number) -> None:
-    raise ConnectionError("a download broke off")
 
 
 @pytest.mark.slow
