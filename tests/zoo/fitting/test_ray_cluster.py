@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -132,6 +133,7 @@ def pool(head):
 
 
 def answers(address: str) -> bool:
+    time.sleep(0.3)
     host, port = address.removeprefix("ray://").split(":")
     try:
         ray_cluster._knock(address, host, int(port))
@@ -251,6 +253,6 @@ def test_a_head_that_goes_away_leaves_what_is_finished(head, pool, monkeypatch, 
     finished = len(results(out))
     assert 3 <= finished < CELLS
     outcome = reproduce(plan(declare("toy/slow", slow)), out)
-    assert finished <= outcome.reused <= finished + 2
+    assert finished <= outcome.reused <= finished + 2  # those which the workers were at
     reproduce(plan(declare("toy/slow", slow)), tmp_path / "whole")
     assert without_seconds(out) == without_seconds(tmp_path / "whole")
