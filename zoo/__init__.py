@@ -60,8 +60,8 @@ def compare(
         means over all, their errors those over splits (over seeds with one split), and
         ``attrs["differences"]`` lists every pair of methods, paired (:mod:`zoo.evaluation.repeats`)
     :param jobs: processes side by side, for several splits or seeds; -1 is one a core
-    :param cluster: other machines instead, which share ``out``: ``dask://HOST:PORT`` or
-        ``auto`` (:func:`zoo.fitting.clusters.workers`)
+    :param cluster: other machines instead, which share ``out``: ``dask://HOST:PORT``,
+        ``ray://HOST:PORT`` or ``auto`` (:func:`zoo.fitting.clusters.workers`)
     :param out: folder as ``--out`` of the command, with which a call goes on where one like it has stopped;
         None keeps nothing
     :param target: of a CSV file, the target column; the last by default
@@ -156,8 +156,8 @@ def leaderboard(
     :param splits: how many splits of each, from 0 on
     :param seeds: how many seeds, from ``seed`` on
     :param jobs: processes side by side; -1 is one a core.  They change no result
-    :param cluster: other machines instead, which share ``out``: ``dask://HOST:PORT`` or
-        ``auto`` (:func:`zoo.fitting.clusters.workers`)
+    :param cluster: other machines instead, which share ``out``: ``dask://HOST:PORT``,
+        ``ray://HOST:PORT`` or ``auto`` (:func:`zoo.fitting.clusters.workers`)
     :param budget: ``quick`` or ``full``
     :param out: folder as ``--out`` of the command; None keeps nothing
     :return: a row a guide, best rank first, with the name of the guide as index and the columns of
@@ -200,8 +200,8 @@ def calibrate(
     :param out: folder as ``--out`` of the command, with which a call goes on where one like it has stopped;
         None keeps nothing
     :param jobs: processes side by side; -1 is one a core
-    :param cluster: other machines instead, which share ``out``: ``dask://HOST:PORT`` or
-        ``auto`` (:func:`zoo.fitting.clusters.workers`)
+    :param cluster: other machines instead, which share ``out``: ``dask://HOST:PORT``,
+        ``ray://HOST:PORT`` or ``auto`` (:func:`zoo.fitting.clusters.workers`)
     :param options: those of the command: ``simulations``, ``draws``, ``rows``, ``columns``, ``correlation``,
         ``points``, ``steps``, ``seed``, ``task``, ``noise``, ``widths``, ``activation``, ``inclusion``,
         ``weight_scale`` and ``bias_scale``, see :func:`zoo.commands.calibration.ask`

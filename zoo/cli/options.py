@@ -33,7 +33,7 @@ ClusterOption = Annotated[
     str | None,
     typer.Option(
         "--cluster",
-        help="Compute on dask://HOST:PORT, whose machines have the same software and "
+        help="Compute on dask://HOST:PORT or ray://HOST:PORT, whose machines have the same software and "
         "share the folder --out under one path; or auto, a Dask cluster of --jobs processes here.",
     ),
 ]

@@ -41,8 +41,9 @@ from zoo.commands.calibration import ask
 from zoo.errors import UserError
 from zoo.experiments.engine.request import plan
 from zoo.experiments.engine.runner import reproduce
-from zoo.fitting import clusters
-from zoo.fitting.clusters import check_code, check_folder, own_code, workers
+from zoo.fitting import cluster_tasks, dask_cluster
+from zoo.fitting.cluster_tasks import check_code, check_folder, own_code
+from zoo.fitting.clusters import workers
 from zoo.fitting.side_by_side import CallEndedError, Here
 
 
@@ -55,15 +56,17 @@ def connect(jobs: int, cluster: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "cluster", ["slurm://a:1", "dask://a", "dask://:8786", "dask://a:b", "ray://a:1", "tcp://a:1", ""]
+    "cluster", ["slurm://a:1", "dask://a", "dask://:8786", "dask://a:b", "ray://a", "tcp://a:1", ""]
 )
 def test_addresses_that_are_none(cluster):
-    with pytest.raises(UserError, match=f"--cluster is dask://HOST:PORT or auto, not '{cluster}'"):
+    with pytest.raises(
+        UserError, match=f"--cluster is dask://HOST:PORT, ray://HOST:PORT or auto, not '{cluster}'"
+    ):
         connect(1, cluster)
 
 
 @pytest.mark.parametrize(("cluster", "package", "extra"), [
-    ("auto", "distributed", "cluster"), ("dask://a:1", "distributed", "cluster"),
+    ("auto", "distributed", "cluster"), ("dask://a:1", "distributed", "cluster"), ("ray://a:1", "ray", "ray"),
 ])  # fmt: skip
 def test_a_package_that_is_missing(cluster, package, extra, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
@@ -91,7 +94,7 @@ def test_nobody_there():
 
 @pytest.mark.parametrize("greeting", [b"", b"SSH-2.0-server\r\n"])
 def test_what_listens_is_no_scheduler(greeting, monkeypatch):
-    monkeypatch.setattr(clusters, "PATIENCE", 0.2)
+    monkeypatch.setattr(cluster_tasks, "PATIENCE", 0.2)
     with socket.create_server(("localhost", 0)) as server:
         greeter = Thread(target=greet, args=(server, greeting))
         greeter.start()
@@ -113,7 +116,7 @@ def greet(server: socket.socket, greeting: bytes) -> None:
 def test_every_command_knows_clusters(command, tmp_path):
     result = run_zoo(*command.split(), "--cluster", "slurm://a:1", "--out", tmp_path / "out")
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.output
-    assert "--cluster is dask://HOST:PORT or auto, not 'slurm://a:1'" in result.stderr
+    assert "--cluster is dask://HOST:PORT, ray://HOST:PORT or auto, not 'slurm://a:1'" in result.stderr
     assert not (tmp_path / "out").exists()
     text = " ".join(run_zoo(command.split()[0], "--help").stdout.replace("│", "").split())
     assert "--cluster" in text
@@ -138,7 +141,7 @@ def test_worker_with_other_code():
 
 
 def test_worker_without_the_folder(tmp_path):
-    with clusters._token(tmp_path) as token:
+    with cluster_tasks._token(tmp_path) as token:
         check_folder(token)
         for other in (replace(token, text="another"), replace(token, path=tmp_path / "elsewhere" / "token")):
             with pytest.raises(UserError, match=f"cannot write to {other.path.parent}: .*all machines share"):
@@ -313,7 +316,7 @@ def test_what_a_cell_raises_is_its_own(pool, tmp_path):
 def test_mixed_versions_are_one_line(address, monkeypatch, tmp_path):
     own = own_code()
     other = replace(own, versions={**own.versions, "torch": "9.9", "python": "3.99"})
-    monkeypatch.setattr(clusters, "own_code", lambda: other)
+    monkeypatch.setattr(dask_cluster, "own_code", lambda: other)
     result = run_zoo("reproduce", "example/dice", "--cluster", address, "--out", tmp_path / "out")
     assert result.exit_code == 2
     assert result.stderr.count("\n") == 1
@@ -323,8 +326,8 @@ def test_mixed_versions_are_one_line(address, monkeypatch, tmp_path):
 
 @pytest.mark.slow
 def test_a_folder_that_is_not_shared_is_one_line(address, monkeypatch, tmp_path):
-    token = clusters.Token(Path("/nowhere/at/all/token"), "")
-    monkeypatch.setattr(clusters, "_token", lambda folder: contextlib.nullcontext(token))
+    token = cluster_tasks.Token(Path("/nowhere/at/all/token"), "")
+    monkeypatch.setattr(cluster_tasks, "_token", lambda folder: contextlib.nullcontext(token))
     result = run_zoo("reproduce", "example/dice", "--cluster", address, "--out", tmp_path / "out")
     assert result.exit_code == 2
     assert result.stderr.count("\n") == 1

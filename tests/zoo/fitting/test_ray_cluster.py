@@ -1,0 +1,258 @@
+"""A Ray cluster of processes of its own: what holds for Dask's (``test_clusters``) holds for it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.zoo.cli_helpers import run_zoo
+from tests.zoo.experiments.runner_helpers import (
+    results,
+    running,
+    start_zoo,
+    wait_for,
+    without_seconds,
+)
+from tests.zoo.experiments.toy_experiments import CELLS, declare, slow
+from tests.zoo.fitting.ray_pieces import dies, global_numbers, loses_a_connection, refuses
+from zoo.errors import UserError
+from zoo.experiments.engine.request import plan
+from zoo.experiments.engine.runner import reproduce
+from zoo.fitting import ray_cluster
+from zoo.fitting.clusters import workers
+from zoo.fitting.side_by_side import CallEndedError, Here
+
+pytest.importorskip("ray", reason="Ray has no wheel for this Python or machine")
+
+
+# ------------------------------------------------------------------------------------------ refused in a line
+
+
+def test_nobody_there():
+    with socket.socket() as free:
+        free.bind(("localhost", 0))  # and does not listen
+        address = f"ray://localhost:{free.getsockname()[1]}"
+        with (
+            pytest.raises(UserError, match=f"no cluster answers at {address} .*refused"),
+            workers(1, address),
+        ):
+            pytest.fail("connected")
+
+
+def test_what_listens_is_no_head(monkeypatch):
+    """It says nothing; what speaks another language is told apart sooner."""
+    monkeypatch.setattr(ray_cluster, "PATIENCE", 0.2)
+    with socket.create_server(("localhost", 0)) as server:
+        address = f"ray://localhost:{server.getsockname()[1]}"
+        with (
+            pytest.raises(UserError, match=f"what listens at {address} is no head of Ray .* 10001"),
+            workers(1, address),
+        ):
+            pytest.fail("connected")
+
+
+# --------------------------------------------------------------------------------------------- a real cluster
+
+
+def free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as taken:
+        sockets = [taken.enter_context(socket.create_server(("localhost", 0))) for _ in range(count)]
+        return [each.getsockname()[1] for each in sockets]
+
+
+def of_session(leader: int) -> list[psutil.Process]:
+    """All processes that a process has started, theirs too: its session, which no other has."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(ProcessLookupError, psutil.Error):
+            if os.getsid(process.pid) == leader and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+@pytest.fixture(scope="module")
+def head(tmp_path_factory):
+    """The address of a cluster of two workers, and the first of its processes."""
+    place, client, agent = free_ports(3)
+    options = {
+        "--port": place,
+        "--ray-client-server-port": client,
+        "--dashboard-agent-listen-port": agent,
+        "--num-cpus": 2,
+        "--include-dashboard": "false",
+        "--object-store-memory": 80_000_000,
+        "--temp-dir": tmp_path_factory.mktemp("ray"),
+    }
+    pairs = [str(text) for pair in options.items() for text in pair]
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "ray.scripts.scripts",
+            "start",
+            "--head",
+            "--block",
+            *pairs,
+            "--disable-usage-stats",
+        ],
+        env={**os.environ, "RAY_worker_niceness": "0", "GRPC_ENABLE_FORK_SUPPORT": "0"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield f"ray://localhost:{client}", process
+    finally:
+        stop(process)
+
+
+def stop(process: subprocess.Popen) -> None:
+    while left := of_session(process.pid):  # one may be starting another
+        for each in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
+        process.poll()
+    process.wait()
+
+
+@pytest.fixture(scope="module")
+def pool(head):
+    wait_for(lambda: answers(head[0]), seconds=120)
+    with workers(1, head[0]) as found:
+        assert found.count == 2
+        yield found
+
+
+def answers(address: str) -> bool:
+    time.sleep(0.3)
+    host, port = address.removeprefix("ray://").split(":")
+    try:
+        ray_cluster._knock(address, host, int(port))
+    except UserError:
+        return False
+    return True
+
+
+@pytest.mark.slow
+def test_results_are_those_of_this_machine(pool, monkeypatch, tmp_path):
+    """Even when a cell uses the global generators; each has one thread, in another process than this."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    toy = declare("toy/global_numbers", global_numbers)
+    told = []
+    reproduce(plan(toy), tmp_path / "here")
+    monkeypatch.chdir(tmp_path)
+    reproduce(plan(toy), "there", workers=pool, on_progress=lambda todo, done: told.append(len(done)))
+    assert without_seconds(tmp_path / "here") == without_seconds(tmp_path / "there")
+    assert (tmp_path / "here" / "table.csv").read_bytes() == (tmp_path / "there" / "table.csv").read_bytes()
+    assert told == list(range(CELLS + 1))
+    threads = {path.read_text() for path in tmp_path.glob("there/cells/*/*/*/*/threads.txt")}
+    assert threads == {"1 --xla_cpu_multi_thread_eigen=false False"}
+    assert_nothing_left(tmp_path / "there")
+
+
+def assert_nothing_left(out: Path) -> None:
+    assert running(out) == []
+    assert list(out.glob(".cluster-*")) == []
+
+
+@pytest.mark.slow
+def test_killed_workers_cost_what_they_are_at(pool, monkeypatch, tmp_path):
+    """A piece whose worker is killed is tried again; one that kills each is left for the next call."""
+    monkeypatch.setattr(ray_cluster, "RETRIES", 1)
+    request = plan(declare("toy/dies", dies))
+    out = tmp_path / "out"
+    for name in "ab":
+        (tmp_path / f"deadly-{name}").touch()
+    with pytest.raises(CallEndedError, match="1 of 24 pieces lost one worker after another, .*tries them"):
+        reproduce(request, out, workers=pool)
+    assert len(results(out)) == CELLS - 1
+    assert (out / "table.md").exists()
+    computed = (tmp_path / "log.txt").read_text().splitlines()
+    assert (len(computed), len(set(computed))) == (CELLS + 2, CELLS)
+    (tmp_path / "deadly-b").unlink()
+    assert reproduce(request, out, workers=pool).reused == CELLS - 1
+    reproduce(request, tmp_path / "here", workers=Here())
+    assert without_seconds(tmp_path / "here") == without_seconds(out)
+    assert_nothing_left(out)
+
+
+@pytest.mark.slow
+def test_what_a_cell_raises_is_its_own(pool, tmp_path):
+    with pytest.raises(UserError, match="trial 0: the file is missing"):
+        reproduce(plan(declare(run=refuses), trials=1), tmp_path / "out", workers=pool)
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ConnectionError, match="a download"):
+        list(pool.results_of(loses_a_connection, [(0,)], tmp_path))
+
+
+@pytest.mark.slow
+def test_other_versions_are_refused(pool, monkeypatch):
+    own = ray_cluster.own_code()
+    other = replace(own, versions={**own.versions, "torch": "9.9"})
+    monkeypatch.setattr(ray_cluster, "own_code", lambda: other)
+    with pytest.raises(UserError, match=r"torch is \S+ there, 9.9 here; install the same"):
+        ray_cluster._count(pool.name)
+
+
+@pytest.mark.slow
+def test_code_that_workers_do_not_have(pool, monkeypatch):
+    function = ray_cluster._refusal
+    monkeypatch.setattr(function, "__module__", "test_nowhere")
+    monkeypatch.setitem(sys.modules, "test_nowhere", ray_cluster)
+    with pytest.raises(UserError, match="lacks what it is to compute .*'test_nowhere'.*: install the same"):
+        ray_cluster._count(pool.name)
+
+
+@pytest.mark.slow
+def test_two_clusters_at_once_are_refused(pool):
+    with (
+        pytest.raises(UserError, match=r"has a Ray cluster already; ray.shutdown\(\)"),
+        workers(1, pool.name),
+    ):
+        pytest.fail("connected")
+
+
+@pytest.mark.slow
+def test_the_port_of_the_cluster_is_not_that_for_clients(head, pool, monkeypatch, tmp_path):
+    """The one that ``ray start`` tells first."""
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    arguments = head[1].args
+    port = arguments[arguments.index("--port") + 1]
+    address = f"ray://localhost:{port}"
+    result = run_zoo("reproduce", "example/dice", "--cluster", address, "--out", tmp_path / "out")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert f"{address} is no head of Ray waiting for clients" in result.stderr
+
+
+@pytest.mark.slow
+def test_a_head_that_goes_away_leaves_what_is_finished(head, pool, monkeypatch, tmp_path):
+    """The last test, for it ends the cluster."""
+    address, process = head
+    out = tmp_path / "out"
+    monkeypatch.setenv("RAY_CLIENT_RECONNECT_GRACE_PERIOD", "2")
+    call = start_zoo("toy/slow", "--cluster", address, "--out", out, seconds=0.5)
+    wait_for(lambda: len(results(out)) >= 3, seconds=120)
+    stop(process)
+    stdout, stderr = call.communicate(timeout=120)
+    assert (call.returncode, stdout) == (1, "")
+    assert stderr == (
+        f"zoo: the cluster {address} went away; when it is back, the same command goes on from what is "
+        "finished\n"
+    )
+    assert (out / "table.md").exists()
+    finished = len(results(out))
+    assert 3 <= finished < CELLS
+    outcome = reproduce(plan(declare("toy/slow", slow)), out)
+    assert finished <= outcome.reused <= finished + 2  # those which the workers were at
+    reproduce(plan(declare("toy/slow", slow)), tmp_path / "whole")
+    assert without_seconds(out) == without_seconds(tmp_path / "whole")
