@@ -94,8 +94,9 @@ NOTES = {("*", "perfect", "*", "*"): FLOOR}
 NOTES_OF_TABLES = NOTES | {
     ("*", "ours_end", "*", "*"): "ours without time that sees how many edges are left: not in the print",
 }
-LOOK = {"graphs": 60, "epochs": 3, "lr": 5e-3, "window": 50}
-RUN = {"graphs": 1000, "epochs": 60, "lr": 5e-3, "window": 50}
+LOOK = {"graphs": 60, "epochs": 3, "lr": 5e-3, "window": 50, "batch": 8}
+#: Batches of 32 were worse after 60 epochs (cycles: 3.62 nats a graph) than of 8 after 20 (3.56).
+RUN = {"graphs": 1000, "epochs": 20, "lr": 3e-3, "window": 50, "batch": 8}
 
 
 def _beside(row: Row) -> Place:

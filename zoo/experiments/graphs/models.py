@@ -63,7 +63,8 @@ def _drawn(cell: Cell, parts: Parts) -> Drawn:
         return Drawn([graph.simple() for graph in _of_the_same_law(cell, parts, rng)], {})
     copied = [parts.training[i] for i in rng.integers(len(parts.training), size=len(parts.test))]
     settings = GraphTraining(
-        epochs=cell.options["epochs"], lr=cell.options["lr"], seed=stable_seed("orders", cell.seed)
+        **{name: cell.options[name] for name in ("epochs", "lr", "batch")},
+        seed=stable_seed("orders", cell.seed),
     )
     model = (
         DeepGMG(seed=stable_seed("make", cell.seed)) if cell.method == "deepgmg" else _edge_model(cell, parts)
