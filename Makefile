@@ -3,7 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 OUT ?= out
+INSTALLED := $(VENV)/.installed
 READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow lint types format bench tutorials docs clean
@@ -11,17 +13,22 @@ READY := $(VENV)/.ready
 help: ## show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# The virtual environment is made once and again whenever the dependencies change.
-$(READY): setup.cfg pyproject.toml constraints.txt
+# The virtual environment is made once and again whenever the dependencies change; what only tests, tools and
+# documentation need is added when it is asked for.
+$(INSTALLED): setup.cfg pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools wheel
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(PIP) setuptools wheel
+	$(PIP) torch
+	$(PIP) -e .
+	touch $@
+
+$(READY): $(INSTALLED)
+	$(PIP) -e '.[dev]'
 	touch $@
 
 setup: $(READY) ## make the virtual environment .venv
 
-demo: $(READY) ## grade two guides against NUTS on data inside scikit-learn; about a minute
+demo: $(INSTALLED) ## grade two guides against NUTS on data inside scikit-learn; about a minute
 	$(BIN)/zoo compare diabetes --guides mean-field,spike-slab --reference nuts --budget quick --out $(OUT)/demo
 	@echo "look at $(OUT)/demo/scoreboard.png and $(OUT)/demo/scatter.png"
 
@@ -56,7 +63,7 @@ tutorials: $(READY) ## render tutorials/*.py to notebooks in out/tutorials
 	for file in tutorials/*.py; do $(BIN)/jupytext --to ipynb --output $(OUT)/tutorials/$$(basename $$file .py).ipynb $$file; done
 
 docs: $(READY) ## build the documentation site, out/docs/index.html; a warning is an error
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(PIP) -e '.[docs]'
 	$(BIN)/python -m sphinx -q -W --keep-going -b html -d $(OUT)/docs-read docs $(OUT)/docs
 	@echo "look at $(OUT)/docs/index.html"
 
