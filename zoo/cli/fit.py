@@ -119,7 +119,9 @@ def fit_command(
     ] = None,
     batch_size: Annotated[
         int | None,
-        typer.Option("--batch-size", help="Rows of a minibatch; by default all up to 1000 rows, else 500."),
+        typer.Option(
+            "--batch-size", help="Rows of a minibatch; by default all up to 1000 rows, else 500; of graphs 8."
+        ),
     ] = None,
     noise: NoiseOption = None,
     widths: WidthsOption = None,

@@ -50,7 +50,7 @@ class GraphTraining:
 
     epochs: int = 60
     lr: float = 5e-3
-    batch: int = 32
+    batch: int = 8
     clip: float = 1.0
     patience: int = 30
     seed: int = 0
