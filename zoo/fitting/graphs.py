@@ -68,6 +68,7 @@ class GraphFit:
 
     :ivar training, validation: nats an edge of each epoch; lower is better
     :ivar gradient: largest norm of each epoch, before clipping
+    :ivar skipped: steps that were not taken, their gradient not being finite
     :ivar best: epoch whose parameters were kept, from 1
     :ivar seconds: wall-clock time
     """
@@ -75,6 +76,7 @@ class GraphFit:
     training: list[float] = field(default_factory=list)
     validation: list[float] = field(default_factory=list)
     gradient: list[float] = field(default_factory=list)
+    skipped: int = 0
     best: int = 0
     seconds: float = 0.0
 
@@ -95,7 +97,7 @@ def train(
     """Leaves the model with the parameters of its best epoch.
 
     :raises UserError: no graphs, or one that is too large
-    :raises FailedError: a likelihood or a gradient that is not finite
+    :raises FailedError: a likelihood that is not finite, or an epoch without a gradient that is
     """
     if not training or not validation:
         raise UserError("training needs graphs, and others to validate")
@@ -107,7 +109,7 @@ def train(
     order, kept, advance = random.Random(settings.seed), None, watch.start(settings.epochs)
     for epoch in range(1, settings.epochs + 1):
         order.shuffle(groups)
-        total, largest = 0.0, 0.0
+        total, largest, skipped = 0.0, 0.0, 0
         for group in groups:
             graphs = [training[i] for i in group]
             edges = sum(map(len, graphs))
@@ -115,15 +117,22 @@ def train(
             optimiser.zero_grad()
             loss.backward()
             norm = torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
-            if not (loss.isfinite() and norm.isfinite()):
-                raise FailedError(f"the likelihood or its gradient is not finite in epoch {epoch}")
+            if not loss.isfinite():
+                raise FailedError(f"the likelihood is not finite in epoch {epoch}")
+            if norm.isfinite():
+                largest = max(largest, norm.item())
+            else:  # through thousands of rounds of messages a gradient may overflow
+                skipped += 1
+                optimiser.zero_grad()  # so that the step leaves all as it is
             optimiser.step()
             schedule.step()
             total += loss.item() * edges
-            largest = max(largest, norm.item())
+        if skipped == len(groups):
+            raise FailedError(f"no gradient of epoch {epoch} is finite")
         fit.training.append(total / sum(map(len, training)))
         fit.validation.append(nats_an_edge(model, validation))
         fit.gradient.append(largest)
+        fit.skipped += skipped
         advance()
         if fit.validation[-1] < best:
             best, fit.best = fit.validation[-1], epoch

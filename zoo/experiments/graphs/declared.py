@@ -76,6 +76,7 @@ COMPARED = {
     "novel": "share of graphs that are isomorphic to no training graph",
     "valid": "share of cycles, or of ladders; other sets have none",
     "gradient": "largest norm of a gradient in training, before clipping",
+    "skipped": "steps that were not taken, for their gradient was not finite",
     "epoch": "whose parameters were kept",
     "change": SETTLED,
 }
@@ -83,7 +84,7 @@ QUESTIONS = {
     "As printed": ("mmd_degree", "mmd_cluster", "mmd_spectral", "ks_density"),
     "Likelihood": ("nats",),
     "Shares of generated graphs": ("unique", "novel", "valid"),
-    "Training": ("gradient", "epoch", "change"),
+    "Training": ("gradient", "skipped", "epoch", "change"),
 }
 MODELS = ("perfect", "ours_time", "ours_no_time", "ours_end", "deepgmg")
 #: How messages are passed on real sets: their mean times the log of their number, once a contact; their mean;
@@ -95,8 +96,8 @@ NOTES_OF_TABLES = NOTES | {
     ("*", "ours_end", "*", "*"): "ours without time that sees how many edges are left: not in the print",
 }
 LOOK = {"graphs": 60, "epochs": 3, "lr": 5e-3, "window": 50, "batch": 8}
-#: Batches of 32 were worse after 60 epochs (cycles: 3.62 nats a graph) than of 8 after 20 (3.56).
-RUN = {"graphs": 1000, "epochs": 20, "lr": 3e-3, "window": 50, "batch": 8}
+#: On the same cycles 40 epochs of batches of 8 reach 3.55 nats a graph, and 60 of batches of 32 3.60.
+RUN = {"graphs": 1000, "epochs": 40, "lr": 3e-3, "window": 50, "batch": 8}
 
 
 def _beside(row: Row) -> Place:

@@ -73,6 +73,7 @@ def _drawn(cell: Cell, parts: Parts) -> Drawn:
     figures = {
         "nats": float(nats(model, parts.test).mean()),
         "gradient": max(fit.gradient),
+        "skipped": float(fit.skipped),
         "epoch": float(fit.best),
         "change": fit.change,
     }

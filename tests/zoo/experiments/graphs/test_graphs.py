@@ -85,6 +85,33 @@ def test_gradients_are_clipped_and_the_learning_rate_falls(monkeypatch):
     assert steps == pytest.approx([1e-2 * (1 + math.cos(math.pi * i / 4)) / 2 for i in range(4)])
 
 
+def test_steps_whose_gradient_overflows_are_left_out(monkeypatch):
+    graphs = draw_graphs("cycles", 6, seed=0)
+    clip, left = torch.nn.utils.clip_grad_norm_, iter([math.inf, 1.0, math.nan, 1.0])
+
+    def overflown(parameters, largest):
+        norm, factor = clip(parameters, largest), next(left)
+        return norm * factor
+
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", overflown)
+    states, model = [], EdgeGraphModel()
+    step = torch.optim.Adam.step
+
+    def watched(self, *args, **kwargs):
+        step(self, *args, **kwargs)
+        states.append(model.gate.weight.detach().clone())
+
+    monkeypatch.setattr(torch.optim.Adam, "step", watched)
+    before = model.gate.weight.detach().clone()
+    fit = train(model, graphs[:4], graphs[4:], GraphTraining(epochs=2, batch=2))
+    kept = [torch.equal(a, b) for a, b in zip([before, *states], states, strict=False)]
+    assert (fit.skipped, kept) == (2, [True, False, True, False])
+    assert all(math.isfinite(norm) for norm in fit.gradient)
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda *_: torch.tensor(math.nan))
+    with pytest.raises(FailedError, match="no gradient of epoch 1 is finite"):
+        train(EdgeGraphModel(), graphs[:4], graphs[4:], GraphTraining(epochs=2, batch=2))
+
+
 def test_unit_of_time_is_set_by_the_graphs():
     slow = [edge_list([(0, 1), (1, 2), (0, 2)], [0.0, 60.0, 120.0])] * 2
     model, _ = fit_graphs(slow, settings=GraphTraining(epochs=1))
