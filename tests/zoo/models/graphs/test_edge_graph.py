@@ -19,6 +19,7 @@ from guides.variational.orderings import BreadthFirst, ExactOrders, UniformOrder
 from tests.zoo.models.graphs import plain_edge_graph
 from tests.zoo.models.graphs.test_random_graphs import growths
 from zoo.errors import UserError
+from zoo.models.graphs import edge_graph
 from zoo.models.graphs.bayesian_heads import BayesianHeads, last_layers
 from zoo.models.graphs.edge_batches import A_PAIR, Plan, batches
 from zoo.models.graphs.edge_graph import HEADS, EdgeGraphModel
@@ -98,6 +99,30 @@ def test_drawn_graphs_follow_the_likelihood(kind):
     groups = np.where(expected >= 5, np.arange(len(keys)), expected.argmax())  # the rare ones go together
     pooled = [np.bincount(groups, counts, len(keys))[np.unique(groups)] for counts in (found, expected)]
     assert chisquare(*pooled).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_choices_are_drawn_with_the_probabilities_of_the_likelihood(kind, monkeypatch):
+    """What was drawn, added up, is the likelihood of the graphs: of several lengths, times far from even."""
+    model, lengths, rng = double(**KINDS[kind]), [2, 7, 4, 7], np.random.default_rng(4)
+    if model.timed:
+        model.age[0].weight.data *= 10  # ages matter
+    sums, drawn = torch.zeros(len(lengths), dtype=torch.float64), edge_graph._drawn
+
+    def watched(old, new, count, generator):
+        chosen = drawn(old, new, count, generator)
+        for row, node in enumerate(chosen.tolist()):
+            logits = torch.cat([old[row, : count[row]], new[row : row + 1]])
+            sums[row] += logits.log_softmax(0)[node]
+        return chosen
+
+    monkeypatch.setattr(edge_graph, "_drawn", watched)
+    times = [np.sort(rng.exponential(5.0, m)) for m in lengths]
+    graphs = model.sample(len(lengths), lengths, times=times, seed=1)
+    assert [len(graph) for graph in graphs] == lengths
+    with torch.no_grad():
+        falling = model.log_prob([graphs[i] for i in (1, 3, 2, 0)])
+        torch.testing.assert_close(falling, sums, atol=1e-10, rtol=0)
 
 
 def test_labels_of_nodes_do_not_matter():
