@@ -174,7 +174,7 @@ def test_unequal_samples_are_refused():
 
 def test_conventions():
     assert Convention(squared=True, root=True, biased=True) == TABLES
-    assert Convention(squared=False, root=False, biased=False) == PRINTED
+    assert Convention(squared=False, root=False, biased=True) == PRINTED
 
 
 def test_shares():
