@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from data_loaders.graphs.edge_lists import EdgeList
 from zoo.errors import UserError
-from zoo.models.graphs.edge_batches import Layout, batches, by_length, padded
+from zoo.models.graphs.edge_batches import Layout, batches, by_length, check_room, padded
 from zoo.models.graphs.graph_states import fitted, folded, joined_to, round_of_messages, steadily, whole_graph
 
 STATE, WHOLE, ROUNDS = 16, 32, 2
@@ -238,6 +238,7 @@ class DeepGMG(nn.Module):
         """Graphs by falling number of nodes: node after node, the edges of all graphs side by side."""
         picked: list[list[list[int]]] = [[[]] for _ in sizes]
         width, folds = sizes[0], self._folded()
+        check_room(len(sizes), width)
         nodes = self.kind.new_zeros(len(sizes), width, STATE)
         adjacency, place = nodes.new_zeros(len(sizes), width, width), torch.arange(width)
         for node in range(width):

@@ -219,6 +219,16 @@ def batches(graphs: Sequence[EdgeList], size: int, window: int | None = None) ->
         yield batch
 
 
+def check_room(graphs: int, nodes: int) -> None:
+    """:raises UserError: for so many graphs of so many nodes whose adjacency matrices are too large"""
+    numbers = graphs * nodes**2
+    if numbers > MOST_OF_ONE:
+        raise UserError(
+            f"{graphs} graphs that are drawn at once have grown to {nodes} nodes and need "
+            f"{numbers * 4 / 1e9:.0f} GB: draw shorter ones"
+        )
+
+
 def _numbers(graph: EdgeList, window: int | None = None) -> int:
     """That are kept for the gradient of one graph, about."""
     nodes = np.maximum.accumulate(graph.edges.max(1)) + 1

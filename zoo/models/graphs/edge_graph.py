@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from data_loaders.graphs.edge_lists import EdgeList, edge_list
 from zoo.errors import UserError
-from zoo.models.graphs.edge_batches import Plan, batches
+from zoo.models.graphs.edge_batches import Plan, batches, check_room
 from zoo.models.graphs.graph_states import fitted, folded, joined_to, round_of_messages, steadily, whole_graph
 
 Aggregation = Literal["mean", "log", "sum"]
@@ -286,6 +286,7 @@ class EdgeGraphModel(nn.Module):
 
         :param num_edges: of every graph, or of each
         :param times: of the edges of each graph; one unit apart by default
+        :raises UserError: for numbers and times that do not fit, graphs that grow too large
         """
         lengths = (
             [int(num_edges)] * num_graphs if isinstance(num_edges, Integral) else [int(m) for m in num_edges]
@@ -323,6 +324,7 @@ class EdgeGraphModel(nn.Module):
         for t in range(lengths[0]):
             alive = int((lengths > t).sum())
             count, width = count[:alive], int(count[:alive].max()) + 2
+            check_room(alive, width)
             nodes, rows, place = fitted(nodes, alive, width), torch.arange(alive), torch.arange(width)
             ending = self._ending(torch.as_tensor(lengths[:alive] - t), fold)
 

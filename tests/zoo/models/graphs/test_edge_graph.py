@@ -21,6 +21,7 @@ from tests.zoo.models.graphs.test_random_graphs import growths
 from zoo.errors import UserError
 from zoo.models.graphs import edge_graph
 from zoo.models.graphs.bayesian_heads import BayesianHeads, last_layers
+from zoo.models.graphs.deepgmg import DeepGMG
 from zoo.models.graphs.edge_batches import A_PAIR, Plan, batches
 from zoo.models.graphs.edge_graph import HEADS, EdgeGraphModel
 
@@ -164,6 +165,16 @@ def test_long_sequences_are_refused_but_for_a_window():
     with pytest.raises(UserError, match="a graph of 20000 edges and 2 nodes needs 29 GB: cut it"):
         EdgeGraphModel().log_prob([graph])
     assert list(batches([graph, graph], 2, window=20)) == [[0, 1]]
+
+
+def test_graphs_that_grow_too_large_are_not_drawn(monkeypatch):
+    """A cell of either adjacency matrix is one number: two graphs of at most three nodes have 18."""
+    monkeypatch.setattr("zoo.models.graphs.edge_batches.MOST_OF_ONE", 18)
+    assert len(EdgeGraphModel().sample(2, 1)) == 2
+    with pytest.raises(UserError, match="2 graphs that are drawn at once have grown to .* nodes and need"):
+        EdgeGraphModel().sample(2, 9)
+    with pytest.raises(UserError, match="2 graphs that are drawn at once have grown to 4 nodes"):
+        DeepGMG().sample(2, 4)
 
 
 def test_pyro_sites_hold_the_likelihood():
