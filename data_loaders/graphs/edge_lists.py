@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +17,9 @@ from data_loaders.errors import DataError
 
 if TYPE_CHECKING:  # slow to import
     import networkx as nx
+
+#: Larger times are refused: their differences would overflow.
+MOST_TIME = 1e300
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,8 +72,8 @@ def edge_list(
     :param edges: nodes may have labels of any kind
     :param times: of the edges; these are sorted by them, ties stay in order.  Only differences count, so that
         times may be negative
-    :raises DataError: no edge, pairs that are none, labels that are nan, times that are not finite or not one
-        an edge
+    :raises DataError: no edge, pairs that are none, labels that are nan, times that are no finite numbers or
+        not one an edge
     """
     numbers = _numbered(edges)
     when = np.arange(len(numbers), dtype=np.float64) if times is None else _checked(times, len(numbers))
@@ -135,9 +139,16 @@ def _numbered(edges: Iterable) -> np.ndarray:
 
 
 def _checked(times: Iterable[float], count: int) -> np.ndarray:
-    when = np.asarray(list(times), dtype=np.float64)
+    given = list(times)
+    try:
+        when = np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        wrong = next((time for time in given if not isinstance(time, Real)), given)
+        raise DataError(f"time {wrong!r} of an edge is no number") from None
     if when.shape != (count,):
         raise DataError(f"{count} edges need {count} times, not {len(when)}")
     if not np.isfinite(when).all():
         raise DataError(f"time {when[~np.isfinite(when)][0]} of an edge is not finite")
+    if np.abs(when).max() > MOST_TIME:
+        raise DataError(f"times of edges are no larger than {MOST_TIME:g}: choose another unit")
     return when

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import networkx as nx
 import numpy as np
 import pytest
@@ -60,6 +62,9 @@ def test_breadth_first_order():
         ([(0, 1)], [1.0, 2.0], "1 edges need 1 times, not 2"),
         ([("a", float("nan"))], None, "labelled nan"),
         ([(0, 1)], [float("nan")], "time nan of an edge is not finite"),
+        ([(0, 1), (1, 2)], [1, "noon"], "time 'noon' of an edge is no number"),
+        ([(0, 1)], [datetime(2020, 1, 1)], r"time datetime.datetime\(2020, 1, 1, 0, 0\) of an edge is no"),
+        ([(0, 1)], [-1e308], r"no larger than 1e\+300: choose another unit"),
     ],
 )
 def test_bad_edges_are_refused(edges, times, words):
