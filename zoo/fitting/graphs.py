@@ -175,7 +175,10 @@ def fit_graphs(
     """
     found = [graph if isinstance(graph, EdgeList) else from_networkx(graph) for graph in graphs]
     if len(found) < 2:
-        raise UserError(f"training needs graphs, and others to validate: two at least, not {len(found)}")
+        raise UserError(
+            f"training needs graphs, and others to validate: two at least, not {len(found)} (a file "
+            "tells them apart by its column graph)"
+        )
     order = np.random.default_rng(settings.seed).permutation(len(found))
     held_out = max(1, len(found) // 10)
     model = EdgeGraphModel(seed=stable_seed("make", settings.seed)) if model is None else model
