@@ -92,8 +92,12 @@ def first_appearance(edges: np.ndarray) -> np.ndarray:
 def from_networkx(graph: nx.Graph, time: str = "time") -> EdgeList:
     """The edges of a networkx graph of any kind: by their attribute `time` where all have it, else as stored.
 
-    :raises DataError: a graph without edges, or with a node that has none
+    :raises DataError: what is no graph, a graph without edges, or with a node that has none
     """
+    import networkx as nx
+
+    if not isinstance(graph, nx.Graph):  # as all kinds of them are
+        raise DataError(f"a {type(graph).__name__} is no networkx graph")
     alone = [node for node in graph if graph.degree(node) == 0]
     if alone and graph.number_of_edges():
         raise DataError(f"node {alone[0]!r} has no edge, and nodes come with edges: remove isolated nodes")
@@ -123,10 +127,13 @@ def _numbered(edges: Iterable) -> np.ndarray:
     if isinstance(edges, np.ndarray) and edges.ndim == 2 and edges.shape[1] == 2 and edges.dtype.kind in "iu":
         numbers = edges.astype(np.int64)
     else:
-        pairs = [tuple(pair) for pair in edges]
+        pairs = [tuple(pair) if isinstance(pair, Iterable) else (pair,) for pair in edges]
         wrong = next((pair for pair in pairs if len(pair) != 2), None)
         if wrong is not None:
             raise DataError(f"an edge is a pair of nodes, not {wrong!r}")
+        label = next((node for pair in pairs for node in pair if not isinstance(node, Hashable)), None)
+        if label is not None:
+            raise DataError(f"a node is labelled {label!r}, and a label must not change: use a tuple, say")
         if any(node != node for pair in pairs for node in pair):
             raise DataError("a node is labelled nan, which is no label: nan is not equal to itself")
         known: dict[Hashable, int] = {}

@@ -59,6 +59,8 @@ def test_breadth_first_order():
         ([], None, "without edges"),
         (np.empty((0, 2), dtype=np.int64), None, "without edges"),
         ([(0, 1, 2)], None, r"an edge is a pair of nodes, not \(0, 1, 2\)"),
+        ([0, 1], None, r"an edge is a pair of nodes, not \(0,\)"),
+        ([([1], 2)], None, r"a node is labelled \[1\], and a label must not change"),
         ([(0, 1)], [1.0, 2.0], "1 edges need 1 times, not 2"),
         ([("a", float("nan"))], None, "labelled nan"),
         ([(0, 1)], [float("nan")], "time nan of an edge is not finite"),
@@ -75,6 +77,8 @@ def test_bad_edges_are_refused(edges, times, words):
 def test_bad_graphs_are_refused():
     with pytest.raises(DataError, match="without edges"):
         from_networkx(nx.empty_graph(3))
+    with pytest.raises(DataError, match="a list is no networkx graph"):
+        from_networkx([(0, 1)])
     graph = nx.Graph([("a", "b")])
     graph.add_node("c")
     with pytest.raises(DataError, match="node 'c' has no edge"):

@@ -9,7 +9,6 @@ all graphs are scored at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from numbers import Integral
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 
 from data_loaders.graphs.edge_lists import EdgeList, edge_list
 from zoo.errors import UserError
-from zoo.models.graphs.edge_batches import Plan, batches, check_room
+from zoo.models.graphs.edge_batches import Plan, batches, check_room, of_each
 from zoo.models.graphs.graph_states import fitted, folded, joined_to, round_of_messages, steadily, whole_graph
 
 Aggregation = Literal["mean", "log", "sum"]
@@ -288,11 +287,7 @@ class EdgeGraphModel(nn.Module):
         :param times: of the edges of each graph; one unit apart by default
         :raises UserError: for numbers and times that do not fit, graphs that grow too large
         """
-        lengths = (
-            [int(num_edges)] * num_graphs if isinstance(num_edges, Integral) else [int(m) for m in num_edges]
-        )
-        if len(lengths) != num_graphs or min(lengths, default=1) < 1:
-            raise UserError(f"{num_graphs} graphs need {num_graphs} numbers of edges, 1 or more")
+        lengths = of_each(num_graphs, num_edges, "edges")
         when = (
             [np.arange(m, dtype=np.float64) * self.unit.item() for m in lengths] if times is None else times
         )
