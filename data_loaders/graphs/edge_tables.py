@@ -46,7 +46,7 @@ def load_edges(path: str | Path) -> list[EdgeList]:
         raise DataError(f"{path}: has the column {twice[0]!r} twice")
     graphs: dict[str, tuple[list[tuple[str, str]], list[float | None]]] = {}
     for number, line in rows:
-        if None in line:
+        if any(cell.strip() for cell in line.get(None, ())):
             raise DataError(f"{path}: line {number}: has more cells than the header (a comma in a name?)")
         values = {name: (line.get(name) or "").strip() for name in COLUMNS}
         if not (values["sender"] and values["recipient"]):

@@ -33,7 +33,7 @@ def test_graphs_are_read_and_written(table, tmp_path):
     epochs = edge_list([(0, 1), (1, 2)], [1600000000123.25, 1600000000124.1])
     write_edges(again, [epochs])
     assert load_edges(again)[0].times.tolist() == epochs.times.tolist()
-    (alone,) = load_edges(table("recipient,sender\nb,a\nc,a\n"))
+    (alone,) = load_edges(table("recipient,sender\nb,a, ,\nc,a\n"))
     assert alone.edges.tolist() == [[0, 1], [0, 2]]
 
 
