@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +17,9 @@ from data_loaders.errors import DataError
 
 if TYPE_CHECKING:  # slow to import
     import networkx as nx
+
+#: Larger times are refused: their differences would overflow.
+MOST_TIME = 1e300
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,8 +72,8 @@ def edge_list(
     :param edges: nodes may have labels of any kind
     :param times: of the edges; these are sorted by them, ties stay in order.  Only differences count, so that
         times may be negative
-    :raises DataError: no edge, pairs that are none, labels that are nan, times that are not finite or not one
-        an edge
+    :raises DataError: no edge, pairs that are none, labels that are nan, times that are no finite numbers or
+        not one an edge
     """
     numbers = _numbered(edges)
     when = np.arange(len(numbers), dtype=np.float64) if times is None else _checked(times, len(numbers))
@@ -88,8 +92,12 @@ def first_appearance(edges: np.ndarray) -> np.ndarray:
 def from_networkx(graph: nx.Graph, time: str = "time") -> EdgeList:
     """The edges of a networkx graph of any kind: by their attribute `time` where all have it, else as stored.
 
-    :raises DataError: a graph without edges, or with a node that has none
+    :raises DataError: what is no graph, a graph without edges, or with a node that has none
     """
+    import networkx as nx
+
+    if not isinstance(graph, nx.Graph):  # as all kinds of them are
+        raise DataError(f"a {type(graph).__name__} is no networkx graph")
     alone = [node for node in graph if graph.degree(node) == 0]
     if alone and graph.number_of_edges():
         raise DataError(f"node {alone[0]!r} has no edge, and nodes come with edges: remove isolated nodes")
@@ -119,10 +127,13 @@ def _numbered(edges: Iterable) -> np.ndarray:
     if isinstance(edges, np.ndarray) and edges.ndim == 2 and edges.shape[1] == 2 and edges.dtype.kind in "iu":
         numbers = edges.astype(np.int64)
     else:
-        pairs = [tuple(pair) for pair in edges]
+        pairs = [tuple(pair) if isinstance(pair, Iterable) else (pair,) for pair in edges]
         wrong = next((pair for pair in pairs if len(pair) != 2), None)
         if wrong is not None:
             raise DataError(f"an edge is a pair of nodes, not {wrong!r}")
+        label = next((node for pair in pairs for node in pair if not isinstance(node, Hashable)), None)
+        if label is not None:
+            raise DataError(f"a node is labelled {label!r}, and a label must not change: use a tuple, say")
         if any(node != node for pair in pairs for node in pair):
             raise DataError("a node is labelled nan, which is no label: nan is not equal to itself")
         known: dict[Hashable, int] = {}
@@ -135,9 +146,16 @@ def _numbered(edges: Iterable) -> np.ndarray:
 
 
 def _checked(times: Iterable[float], count: int) -> np.ndarray:
-    when = np.asarray(list(times), dtype=np.float64)
+    given = list(times)
+    try:
+        when = np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        wrong = next((time for time in given if not isinstance(time, Real)), given)
+        raise DataError(f"time {wrong!r} of an edge is no number") from None
     if when.shape != (count,):
         raise DataError(f"{count} edges need {count} times, not {len(when)}")
     if not np.isfinite(when).all():
         raise DataError(f"time {when[~np.isfinite(when)][0]} of an edge is not finite")
+    if np.abs(when).max() > MOST_TIME:
+        raise DataError(f"times of edges are no larger than {MOST_TIME:g}: choose another unit")
     return when

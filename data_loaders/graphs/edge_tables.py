@@ -24,8 +24,9 @@ COLUMNS = ("graph", "sender", "recipient", "time")
 def load_edges(path: str | Path) -> list[EdgeList]:
     """The graphs of a CSV file, in the order in which they come first.
 
-    :raises DataError: a file that cannot be read, a column that is missing, an edge without an end, a time
-        that is no number or is given for some edges of a graph only: in one line, with the line of the file
+    :raises DataError: a file that cannot be read, a column that is missing or stands there twice, a line with
+        too many cells, an edge without an end, a time that is no number or is given for some edges of a graph
+        only: in one line, with the line of the file
     """
     try:
         with Path(path).open(newline="", encoding="utf-8-sig") as file:
@@ -40,8 +41,13 @@ def load_edges(path: str | Path) -> list[EdgeList]:
         raise DataError(
             f"{path}: has no column {missing[0]!r}; it needs sender and recipient, and may have graph, time"
         )
+    twice = [name for name in COLUMNS if header.count(name) > 1]
+    if twice:
+        raise DataError(f"{path}: has the column {twice[0]!r} twice")
     graphs: dict[str, tuple[list[tuple[str, str]], list[float | None]]] = {}
     for number, line in rows:
+        if any(cell.strip() for cell in line.get(None, ())):
+            raise DataError(f"{path}: line {number}: has more cells than the header (a comma in a name?)")
         values = {name: (line.get(name) or "").strip() for name in COLUMNS}
         if not (values["sender"] and values["recipient"]):
             raise DataError(f"{path}: line {number}: an edge needs its sender and its recipient")

@@ -85,9 +85,9 @@ those of the CPU. What was fitted predicts on the CPU: zoo predict needs no GPU.
 A density (maf, realnvp, spline-flow) models all columns, by the bootstrap with shared parameters; it takes
 --steps, --lr and --concentration, and zoo sample draws new rows from it.
 
-Graphs (edge-graph) are a CSV file with a line an edge, columns sender and recipient, and graph and time if
-there are such; --steps are passes over the graphs. No guide: its weights are numbers. --timed, --window and
---messages say how nodes hear of the edges so far.
+Graphs (edge-graph) are a CSV file with a line an edge, columns graph, sender and recipient, and time if there
+is one; two graphs at least, a tenth of which validates. --steps are passes over the graphs. No guide: its
+weights are numbers. --timed, --window and --messages say how nodes hear of the edges so far.
 """
 
 

@@ -119,7 +119,7 @@ class Convention:
 #: The only convention, of those tried, that can have given the published tables.
 TABLES = Convention()
 #: The equations as printed.
-PRINTED = Convention(squared=False, root=False, biased=False)
+PRINTED = Convention(squared=False, root=False)
 
 
 def mmd(x: np.ndarray, y: np.ndarray, scale: float, convention: Convention = TABLES) -> float:

@@ -82,7 +82,9 @@ class GraphFit:
 
     @property
     def change(self) -> float:
-        """Nats an edge that validation graphs still gained or lost over the last tenth of the epochs."""
+        """Nats an edge that validation graphs still gained or lost over the last tenth of the epochs, in
+        which the learning rate is small: near zero it does not tell that more epochs would not help.
+        """
         tenth = max(1, len(self.validation) // 10)
         return self.validation[-1] - self.validation[-1 - tenth] if len(self.validation) > tenth else math.nan
 
@@ -184,7 +186,10 @@ def fit_graphs(
     """
     found = [graph if isinstance(graph, EdgeList) else from_networkx(graph) for graph in graphs]
     if len(found) < 2:
-        raise UserError(f"training needs graphs, and others to validate: two at least, not {len(found)}")
+        raise UserError(
+            f"training needs graphs, and others to validate: two at least, not {len(found)} (a file "
+            "tells them apart by its column graph)"
+        )
     order = np.random.default_rng(settings.seed).permutation(len(found))
     held_out = max(1, len(found) // 10)
     model = EdgeGraphModel(seed=stable_seed("make", settings.seed)) if model is None else model

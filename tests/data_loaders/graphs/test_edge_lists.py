@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import networkx as nx
 import numpy as np
 import pytest
@@ -57,9 +59,14 @@ def test_breadth_first_order():
         ([], None, "without edges"),
         (np.empty((0, 2), dtype=np.int64), None, "without edges"),
         ([(0, 1, 2)], None, r"an edge is a pair of nodes, not \(0, 1, 2\)"),
+        ([0, 1], None, r"an edge is a pair of nodes, not \(0,\)"),
+        ([([1], 2)], None, r"a node is labelled \[1\], and a label must not change"),
         ([(0, 1)], [1.0, 2.0], "1 edges need 1 times, not 2"),
         ([("a", float("nan"))], None, "labelled nan"),
         ([(0, 1)], [float("nan")], "time nan of an edge is not finite"),
+        ([(0, 1), (1, 2)], [1, "noon"], "time 'noon' of an edge is no number"),
+        ([(0, 1)], [datetime(2020, 1, 1)], r"time datetime.datetime\(2020, 1, 1, 0, 0\) of an edge is no"),
+        ([(0, 1)], [-1e308], r"no larger than 1e\+300: choose another unit"),
     ],
 )
 def test_bad_edges_are_refused(edges, times, words):
@@ -70,6 +77,8 @@ def test_bad_edges_are_refused(edges, times, words):
 def test_bad_graphs_are_refused():
     with pytest.raises(DataError, match="without edges"):
         from_networkx(nx.empty_graph(3))
+    with pytest.raises(DataError, match="a list is no networkx graph"):
+        from_networkx([(0, 1)])
     graph = nx.Graph([("a", "b")])
     graph.add_node("c")
     with pytest.raises(DataError, match="node 'c' has no edge"):

@@ -33,7 +33,7 @@ def test_graphs_are_read_and_written(table, tmp_path):
     epochs = edge_list([(0, 1), (1, 2)], [1600000000123.25, 1600000000124.1])
     write_edges(again, [epochs])
     assert load_edges(again)[0].times.tolist() == epochs.times.tolist()
-    (alone,) = load_edges(table("recipient,sender\nb,a\nc,a\n"))
+    (alone,) = load_edges(table("recipient,sender\nb,a, ,\nc,a\n"))
     assert alone.edges.tolist() == [[0, 1], [0, 2]]
 
 
@@ -44,6 +44,8 @@ def test_graphs_are_read_and_written(table, tmp_path):
         ("sender,to\na,b\n", "no column 'recipient'"),
         ("sender,recipient\n", "has no edges"),
         ("sender,recipient\na,\n", "line 2: an edge needs its sender and its recipient"),
+        ("sender,recipient\nSmith, Ann,Bob\n", "line 2: has more cells than the header"),
+        ("sender,sender,recipient\na,b,c\n", "has the column 'sender' twice"),
         ("sender,recipient,time\na,b,noon\n", "line 2: time 'noon' is no number"),
         ("sender,recipient,time\na,b,nan\n", "graph '': time nan of an edge is not finite"),
         ("sender,recipient,time\na,b,1\na,b,\n", "graph '' has times for some of its edges only"),

@@ -22,6 +22,7 @@ from guides.variational.orderings import (
     UniformOrders,
     bound,
     enumerated,
+    features,
     orders,
 )
 from tests.zoo.models.graphs.test_random_graphs import growths
@@ -133,6 +134,21 @@ def test_breadth_first_finishes_a_node_before_the_next():
         senders = [found.index(sender) for sender, _ in order]
         assert senders == sorted(senders)
         assert senders[0] == 0
+
+
+def test_breadth_first_starts_at_any_node_alike():
+    edges = GRAPHS["two-parts"]
+    options, logs = BreadthFirst(edges).options([])
+    starts = {node: sum(logs[i].exp() for i, e in enumerate(options) if e[0] == node) for node in range(5)}
+    assert starts == pytest.approx(dict.fromkeys(range(5), 0.2), abs=1e-6)
+
+
+def test_what_a_learned_law_sees_of_both_ends():
+    """There, age, share of the edges so far: of nodes 2, 1, 5, which came in this order, and of a new one."""
+    found = features([(2, 1), (5, 7)], [(2, 1), (1, 5), (2, 5), (2, 1)], [])
+    third = 1 / 3
+    expected = [[1, 2 * third, 0.75, 1, third, 0.75], [1, 0, 0.5, 0, 0, 0]]
+    torch.testing.assert_close(found, torch.tensor(expected))
 
 
 def test_training_by_svi_raises_the_bound():

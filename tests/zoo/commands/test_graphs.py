@@ -70,6 +70,21 @@ def test_times_are_kept(tmp_path):
         sample_edges(tmp_path / "fit", tmp_path / "none.csv", 0)
 
 
+def test_draws_hang_on_the_seed_and_a_fit_on_the_times(tmp_path):
+    edges, out = tmp_path / "edges.csv", tmp_path / "fit"
+    alike = [edge_list([(0, 1), (0, 2), (1, 3), (2, 3), (3, 3), (0, 4)])] * 3  # of one length, as all draws
+    write_edges(edges, alike)
+    fit_edges(edges, out, GraphTraining(epochs=1))
+    drawn = []
+    for seed in (1, 2):
+        sample_edges(out, tmp_path / "new.csv", 20, seed=seed)
+        drawn.append((tmp_path / "new.csv").read_bytes())
+    assert drawn[0] != drawn[1]
+    write_edges(edges, [edge_list(graph.edges, 2 * graph.times) for graph in alike])
+    with pytest.raises(UserError, match="belongs to another run"):
+        fit_edges(edges, out, GraphTraining(epochs=1))
+
+
 def test_options_of_the_model_are_kept(edges, tmp_path):
     out, options = tmp_path / "fit", ("--timed", "--window", 4, "--messages", "sum")
     fit = ("fit", edges, "--model", "edge-graph", "--steps", 1, "--out", out)

@@ -28,7 +28,10 @@ PROPERTIES = {
 }
 HOLLYWOOD_OPTIONS = {"graphs": 500, "lowest": 50, "highest": 500, "epochs": 15, "lr": 5e-3, "batch": 16}
 HOLLYWOOD_LOOK = {"graphs": 100, "lowest": 10, "highest": 40, "epochs": 15, "lr": 5e-3, "batch": 8}
-SETTLED = "nats an edge that validation graphs changed by over the last tenth of the epochs; near 0: settled"
+SETTLED = (
+    "nats an edge that validation graphs changed by over the last tenth of the epochs, in which the learning "
+    "rate ends at zero: far from 0 it has not settled, near 0 more epochs may still help"
+)
 MEAN = "messages are a mean, not times log(1 + number): it does not tell how often a node was picked"
 
 
@@ -64,7 +67,8 @@ def draw_examples(out: Path, records: Sequence[Record]) -> None:
 
 #: What generated graphs are compared by; the first four are of the print.
 COMPARED = {
-    "mmd_degree": "MMD of degree histograms, kernel exp(-tv^2 / 2), biased, as the print; lower is better",
+    "mmd_degree": "MMD of degree histograms, kernel exp(-tv^2 / 2), root of the biased estimate, which "
+    "meets the print; lower is better",
     "mmd_cluster": "MMD of local clustering, 100 bins, kernel exp(-tv^2 / 0.02); lower is better",
     "mmd_spectral": "MMD of the normalised Laplacian's spectrum, 200 bins, kernel exp(-tv^2 / 2); lower is "
     "better",

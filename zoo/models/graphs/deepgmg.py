@@ -10,7 +10,6 @@ library's example.  Messages are summed, so that gradients would explode: they p
 from __future__ import annotations
 
 from collections.abc import Sequence
-from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +21,7 @@ from torch import Tensor, nn
 
 from data_loaders.graphs.edge_lists import EdgeList
 from zoo.errors import UserError
-from zoo.models.graphs.edge_batches import Layout, batches, by_length, padded
+from zoo.models.graphs.edge_batches import Layout, batches, by_length, check_room, of_each, padded
 from zoo.models.graphs.graph_states import fitted, folded, joined_to, round_of_messages, steadily, whole_graph
 
 STATE, WHOLE, ROUNDS = 16, 32, 2
@@ -220,11 +219,7 @@ class DeepGMG(nn.Module):
 
         :param num_nodes: of every graph, or of each
         """
-        sizes = (
-            [int(num_nodes)] * num_graphs if isinstance(num_nodes, Integral) else [int(n) for n in num_nodes]
-        )
-        if len(sizes) != num_graphs or min(sizes, default=1) < 1:
-            raise UserError(f"{num_graphs} graphs need {num_graphs} numbers of nodes, 1 or more")
+        sizes = of_each(num_graphs, num_nodes, "nodes")
         generator = torch.Generator().manual_seed(seed)
         order = sorted(range(num_graphs), key=lambda i: -sizes[i])
         found: list[list[list[int]]] = [[] for _ in sizes]
@@ -238,6 +233,7 @@ class DeepGMG(nn.Module):
         """Graphs by falling number of nodes: node after node, the edges of all graphs side by side."""
         picked: list[list[list[int]]] = [[[]] for _ in sizes]
         width, folds = sizes[0], self._folded()
+        check_room(len(sizes), width)
         nodes = self.kind.new_zeros(len(sizes), width, STATE)
         adjacency, place = nodes.new_zeros(len(sizes), width, width), torch.arange(width)
         for node in range(width):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 import torch
@@ -217,6 +218,24 @@ def batches(graphs: Sequence[EdgeList], size: int, window: int | None = None) ->
         batch.append(place)
     if batch:
         yield batch
+
+
+def of_each(num_graphs: int, number: int | Sequence[int], what: str) -> list[int]:
+    """:raises UserError: where ``number`` is neither one of 1 or more nor as many of them as graphs"""
+    found = [int(number)] * num_graphs if isinstance(number, Integral) else [int(n) for n in number]
+    if len(found) != num_graphs or min(found, default=1) < 1:
+        raise UserError(f"{num_graphs} graphs need {num_graphs} numbers of {what}, 1 or more")
+    return found
+
+
+def check_room(graphs: int, nodes: int) -> None:
+    """:raises UserError: for so many graphs of so many nodes whose adjacency matrices are too large"""
+    numbers = graphs * nodes**2
+    if numbers > MOST_OF_ONE:
+        raise UserError(
+            f"{graphs} graphs that are drawn at once have grown to {nodes} nodes and need "
+            f"{numbers * 4 / 1e9:.0f} GB: draw shorter ones"
+        )
 
 
 def _numbers(graph: EdgeList, window: int | None = None) -> int:

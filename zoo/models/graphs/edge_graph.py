@@ -9,7 +9,6 @@ all graphs are scored at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from numbers import Integral
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 
 from data_loaders.graphs.edge_lists import EdgeList, edge_list
 from zoo.errors import UserError
-from zoo.models.graphs.edge_batches import Plan, batches
+from zoo.models.graphs.edge_batches import Plan, batches, check_room, of_each
 from zoo.models.graphs.graph_states import fitted, folded, joined_to, round_of_messages, steadily, whole_graph
 
 Aggregation = Literal["mean", "log", "sum"]
@@ -286,12 +285,9 @@ class EdgeGraphModel(nn.Module):
 
         :param num_edges: of every graph, or of each
         :param times: of the edges of each graph; one unit apart by default
+        :raises UserError: for numbers and times that do not fit, graphs that grow too large
         """
-        lengths = (
-            [int(num_edges)] * num_graphs if isinstance(num_edges, Integral) else [int(m) for m in num_edges]
-        )
-        if len(lengths) != num_graphs or min(lengths, default=1) < 1:
-            raise UserError(f"{num_graphs} graphs need {num_graphs} numbers of edges, 1 or more")
+        lengths = of_each(num_graphs, num_edges, "edges")
         when = (
             [np.arange(m, dtype=np.float64) * self.unit.item() for m in lengths] if times is None else times
         )
@@ -323,6 +319,7 @@ class EdgeGraphModel(nn.Module):
         for t in range(lengths[0]):
             alive = int((lengths > t).sum())
             count, width = count[:alive], int(count[:alive].max()) + 2
+            check_room(alive, width)
             nodes, rows, place = fitted(nodes, alive, width), torch.arange(alive), torch.arange(width)
             ending = self._ending(torch.as_tensor(lengths[:alive] - t), fold)
 

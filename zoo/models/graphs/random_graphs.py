@@ -14,6 +14,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 import pyro
@@ -78,7 +79,7 @@ class HollywoodProcess:
 
     def sample(self, num_graphs: int, num_edges: int | Sequence[int], seed: int = 0) -> list[EdgeList]:
         """:param num_edges: of every graph, or of each"""
-        lengths = [num_edges] * num_graphs if isinstance(num_edges, int) else list(num_edges)
+        lengths = [num_edges] * num_graphs if isinstance(num_edges, Integral) else list(num_edges)
         if len(lengths) != num_graphs:
             raise DataError(f"{num_graphs} graphs need {num_graphs} numbers of edges, not {len(lengths)}")
         return hollywood(lengths, self.alpha, self.sigma, np.random.default_rng(seed))

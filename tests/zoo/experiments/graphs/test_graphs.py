@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -142,7 +143,6 @@ def test_cells_of_the_synthetic_table(method, cell):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 @NEEDS_MIRROR
 @pytest.mark.parametrize("setting", [name for name in PASSED if name != "sum"])
 def test_cells_of_the_real_table(setting, cell):
@@ -208,6 +208,66 @@ def test_drawn_graphs_have_lengths_of_their_own_and_the_perfect_ones_are_fresh(c
     assert len(set(asked)) > 1
 
 
+def _parts_of_ladders() -> sets.Parts:
+    """Of 7, 2, 4 and 4 graphs, the training graphs with times 60 apart."""
+    graphs = draw_graphs("ladders", 17, 2)
+    slow = [edge_list(graph.edges, 60 * graph.times) for graph in graphs[:7]]
+    return sets.Parts(slow, graphs[7:9], graphs[9:13], graphs[13:])
+
+
+@pytest.mark.parametrize("method", ["ours_time", "deepgmg"])
+def test_training_and_validation_choose_and_the_test_grades(method, cell, monkeypatch):
+    parts, seen = _parts_of_ladders(), {}
+    fit = GraphFit(training=[1.0], validation=[5.0, 2.0, 4.0], gradient=[1.0, 3.0, 2.0], best=2)
+
+    def trained(model, training, validation, settings):
+        seen.update(model=model, training=training, validation=validation, epochs=settings.epochs)
+        return fit
+
+    monkeypatch.setattr(models, "split", lambda *_, **__: parts)
+    monkeypatch.setattr(models, "train", trained)
+    monkeypatch.setattr(models, "nats", lambda _, graphs: seen.update(graded=graphs) or np.array([1.0, 3.0]))
+    monkeypatch.setattr(models, "scores", lambda ours, real: seen.update(ours=ours, real=real) or {})
+    monkeypatch.setattr(models, "describe", list)
+    monkeypatch.setattr(models, "novel_share", lambda _, known: seen.update(known=known) or 0.5)
+    kind = models.DeepGMG if method == "deepgmg" else EdgeGraphModel
+    sample = kind.sample
+    monkeypatch.setattr(
+        kind, "sample", lambda *a, **k: seen.update(asked=a[2], times=k.get("times")) or sample(*a, **k)
+    )
+    figures = models.compare(cell(method, "ladders"))
+    assert seen["training"] is parts.training
+    assert seen["validation"] is parts.validation
+    assert seen["graded"] is parts.test
+    assert seen["epochs"] == OPTIONS["epochs"]
+    assert [len(graph) for graph in seen["real"]] == [graph.num_nodes for graph in parts.test]
+    assert [len(graph) for graph in seen["known"]] == [graph.num_nodes for graph in parts.training]
+    assert len(seen["ours"]) == len(parts.test)
+    expected = {"nats": 2.0, "gradient": 3.0, "epoch": 2.0, "change": 2.0}
+    assert {name: figures[name] for name in expected} == expected
+    if method == "deepgmg":
+        assert set(seen["asked"]) <= {graph.num_nodes for graph in parts.training}
+    else:
+        assert seen["model"].unit.item() == 60
+        own = {id(graph.times): len(graph) for graph in parts.training}
+        assert [own[id(times)] for times in seen["times"]] == list(seen["asked"])
+
+
+def test_contacts_are_doubled_where_the_setting_says_so_and_a_fifth_is_for_the_test(cell, monkeypatch):
+    graphs, asked = draw_graphs("cycles", 60, 1), []
+
+    def loaded(name, *, doubled):
+        asked.append((name, doubled))
+        return SimpleNamespace(graphs=graphs)
+
+    monkeypatch.setattr(sets, "load_graphs", loaded)
+    for setting in ("doubled", "log"):
+        parts = models._parts(cell("ours_time", "mit", setting, graphs=50))
+        assert [len(part) for part in parts] == [35, 5, 10, 0]
+        assert len({id(graph) for part in parts for graph in part}) == 50
+    assert asked == [("mit", True), ("mit", False)]
+
+
 def test_the_floor_of_a_real_set_is_of_different_graphs(cell):
     graphs = draw_graphs("ba", 12, 1)
     parts = sets.Parts(graphs, [], graphs[:11], [])
@@ -237,6 +297,27 @@ def test_the_gap_is_of_an_edge_and_senders_are_by_total_variation(cell, monkeypa
         for ours, graph in zip(hollywood.sender_probabilities(model, test), test, strict=True)
     ]
     assert figures["senders"] == pytest.approx(np.concatenate(more).mean(), rel=1e-4)
+
+
+def test_messages_and_graphs_of_the_hollywood_process_are_those_of_the_cell(cell, monkeypatch):
+    monkeypatch.setattr(hollywood, "train", lambda *_: GraphFit())
+    found = {}
+    for method in BY_NAME["graphs/figure-5.2"].methods:
+        model, _ = hollywood.trained(cell(method, "hollywood"), [], [])
+        found[method] = model.aggregation, model.timed
+    assert found == {"ours_no_time": ("log", False), "ours_time": ("log", True), "ours_mean": ("mean", False)}
+    parts = hollywood.graphs_of(cell("process", "hollywood", graphs=100))
+    assert [len(part) for part in parts] == [100, 20, 20]
+    assert {len(graph) for part in parts for graph in part} == set(range(3, 9))
+
+
+def test_growth_is_of_nodes_over_their_exact_mean(cell):
+    place = cell("process", "hollywood", graphs=30)
+    figures = hollywood.grade_growth(place)
+    drawn = hollywood.PROCESS.sample(6, OPTIONS["highest"], seed=place.seed)
+    nodes = [[len(set(graph.edges[:k].ravel())) for k in range(1, 9)] for graph in drawn]
+    ratio = np.mean(nodes, 0) / [hollywood.PROCESS.expected_nodes(k) for k in range(1, 9)]
+    assert figures == pytest.approx({"nodes": ratio[-1], "worst": np.abs(ratio - 1).max()})
 
 
 def test_pictures_of_graphs(cell, tmp_path):

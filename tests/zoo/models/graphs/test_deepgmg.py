@@ -72,6 +72,16 @@ def test_drawn_graphs_follow_the_likelihood():
     assert chisquare(*pooled).pvalue > 1e-3
 
 
+def test_graphs_keep_their_places():
+    """Of several sizes, which are sorted to be grown side by side."""
+    sizes = [2, 5, 1, 3, 5]
+    assert [len(graph) for graph in DeepGMG().sample(5, sizes, seed=1)] == sizes
+    model, graphs = double(), [edge_list(edges) for edges in ([(0, 1), (1, 2), (0, 2)], [(0, 1)])]
+    with torch.no_grad():
+        alone = torch.cat([model.log_prob_of_batch([graph]) for graph in graphs])
+        torch.testing.assert_close(model.log_prob(graphs), alone, atol=1e-12, rtol=0)
+
+
 def test_gradient_of_large_hubs_does_not_explode(monkeypatch):
     """Sums over many neighbours, with the parameters of a training that has begun."""
     graph = draw_graphs("ba", 1, seed=1)[0]

@@ -19,7 +19,9 @@ from guides.variational.orderings import BreadthFirst, ExactOrders, UniformOrder
 from tests.zoo.models.graphs import plain_edge_graph
 from tests.zoo.models.graphs.test_random_graphs import growths
 from zoo.errors import UserError
+from zoo.models.graphs import edge_graph
 from zoo.models.graphs.bayesian_heads import BayesianHeads, last_layers
+from zoo.models.graphs.deepgmg import DeepGMG
 from zoo.models.graphs.edge_batches import A_PAIR, Plan, batches
 from zoo.models.graphs.edge_graph import HEADS, EdgeGraphModel
 
@@ -100,6 +102,30 @@ def test_drawn_graphs_follow_the_likelihood(kind):
     assert chisquare(*pooled).pvalue > 1e-3
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_choices_are_drawn_with_the_probabilities_of_the_likelihood(kind, monkeypatch):
+    """What was drawn, added up, is the likelihood of the graphs: of several lengths, times far from even."""
+    model, lengths, rng = double(**KINDS[kind]), [2, 7, 4, 7], np.random.default_rng(4)
+    if model.timed:
+        model.age[0].weight.data *= 10  # ages matter
+    sums, drawn = torch.zeros(len(lengths), dtype=torch.float64), edge_graph._drawn
+
+    def watched(old, new, count, generator):
+        chosen = drawn(old, new, count, generator)
+        for row, node in enumerate(chosen.tolist()):
+            logits = torch.cat([old[row, : count[row]], new[row : row + 1]])
+            sums[row] += logits.log_softmax(0)[node]
+        return chosen
+
+    monkeypatch.setattr(edge_graph, "_drawn", watched)
+    times = [np.sort(rng.exponential(5.0, m)) for m in lengths]
+    graphs = model.sample(len(lengths), lengths, times=times, seed=1)
+    assert [len(graph) for graph in graphs] == lengths
+    with torch.no_grad():
+        falling = model.log_prob([graphs[i] for i in (1, 3, 2, 0)])
+        torch.testing.assert_close(falling, sums, atol=1e-10, rtol=0)
+
+
 def test_labels_of_nodes_do_not_matter():
     model, generator = double(), np.random.default_rng(1)
     for graph in mixed_graphs():
@@ -139,6 +165,16 @@ def test_long_sequences_are_refused_but_for_a_window():
     with pytest.raises(UserError, match="a graph of 20000 edges and 2 nodes needs 29 GB: cut it"):
         EdgeGraphModel().log_prob([graph])
     assert list(batches([graph, graph], 2, window=20)) == [[0, 1]]
+
+
+def test_graphs_that_grow_too_large_are_not_drawn(monkeypatch):
+    """A cell of either adjacency matrix is one number: two graphs of at most three nodes have 18."""
+    monkeypatch.setattr("zoo.models.graphs.edge_batches.MOST_OF_ONE", 18)
+    assert len(EdgeGraphModel().sample(2, 1)) == 2
+    with pytest.raises(UserError, match="2 graphs that are drawn at once have grown to .* nodes and need"):
+        EdgeGraphModel().sample(2, 9)
+    with pytest.raises(UserError, match="2 graphs that are drawn at once have grown to 4 nodes"):
+        DeepGMG().sample(2, 4)
 
 
 def test_pyro_sites_hold_the_likelihood():

@@ -120,6 +120,7 @@ def test_other_bad_input_is_refused():
     with pytest.raises(DataError, match="3 graphs need 3 numbers of edges, not 2"):
         process.sample(3, [1, 2])
     assert process.sample(0, 5) == []
+    assert [len(graph) for graph in process.sample(2, np.int64(3))] == [3, 3]
 
 
 # ------------------------------------------------------------------------------------ its model in Pyro

@@ -1,0 +1,77 @@
+"""Training of models of growing graphs: what is minimised, what chooses, what is told; with a model of one
+number, whose losses are known.
+"""
+
+from __future__ import annotations
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from data_loaders.graphs.edge_lists import EdgeList, edge_list
+from zoo.fitting import graphs as fitting
+from zoo.fitting.graphs import GraphFit, GraphTraining, fit_graphs, nats_an_edge, train
+from zoo.models.graphs.edge_batches import batches
+
+VALIDATION = 9
+
+
+class OneNumber(nn.Module):
+    """An edge costs ``(number - aim)^2`` nats, the aim 1 in graphs of VALIDATION edges and 3 in others; each
+    graph its number of edges more, so that no two batches cost the same.
+    """
+
+    window = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.number, self.seen = nn.Parameter(torch.zeros(())), []
+
+    def log_prob_of_batch(self, graphs):
+        if torch.is_grad_enabled():
+            self.seen.append(tuple(len(graph) for graph in graphs))
+        sizes = torch.tensor([float(len(graph)) for graph in graphs])
+        aim = torch.where(sizes == VALIDATION, 1.0, 3.0)
+        return -sizes * (self.number - aim) ** 2 - sizes * self.number * sizes / 4 - sizes**2
+
+
+def path(edges: int) -> EdgeList:
+    return edge_list([(i, i + 1) for i in range(edges)])
+
+
+def test_validation_graphs_choose_the_parameters_that_are_left():
+    """Training goes on past the number that is best for them."""
+    model = OneNumber()
+    fit = train(model, [path(1)], [path(VALIDATION)], GraphTraining(epochs=6, lr=0.5))
+    assert fit.best == 1 + int(np.argmin(fit.validation)) < 6
+    assert fit.training == sorted(fit.training, reverse=True)
+    assert nats_an_edge(model, [path(VALIDATION)]) == pytest.approx(min(fit.validation), abs=1e-6)
+
+
+def test_figures_of_an_epoch_are_of_all_its_batches():
+    """Nothing moves: the mean is over edges, and the largest norm need not be the last one."""
+    model, training = OneNumber(), [path(m) for m in (1, 2, 3, 4, 5, 6, 7)]
+    settings = GraphTraining(epochs=5, lr=0.0, batch=2)
+    fit = train(model, training, [path(VALIDATION)], settings)
+    assert fit.training == pytest.approx([nats_an_edge(model, training)] * 5, rel=1e-6)
+    sizes = [np.array([len(training[i]) for i in group]) for group in batches(training, 2)]
+    slopes = [abs((m * -6 + m * m / 4).sum() / m.sum()) for m in sizes]
+    assert fit.gradient == pytest.approx([max(slopes)] * 5, rel=1e-5)
+    epochs = [model.seen[4 * i : 4 * i + 4] for i in range(5)]
+    assert len({tuple(sorted(epoch)) for epoch in epochs}) == 1
+    assert len({tuple(epoch) for epoch in epochs}) > 2  # batches come in another order
+    again = OneNumber()
+    train(again, training, [path(VALIDATION)], settings)
+    assert again.seen == model.seen
+
+
+@pytest.mark.parametrize(("number", "held_out"), [(5, 1), (20, 2), (39, 3)])
+def test_a_tenth_of_ones_own_graphs_validates_and_trains_not(number, held_out, monkeypatch):
+    asked = []
+    monkeypatch.setattr(fitting, "train", lambda model, *parts: asked.extend(parts) or GraphFit())
+    fit_graphs([nx.path_graph(2 + i) for i in range(number)])
+    training, validation = asked[:2]
+    assert len(validation) == held_out
+    assert sorted(len(graph) for graph in [*training, *validation]) == list(range(1, number + 1))
