@@ -28,10 +28,14 @@ class Drawn:
 
 
 def compare(cell: Cell) -> Mapping[str, float]:
-    """The cell of a table: distances to as many test graphs, shares, and what the training says."""
+    """The cell of a table: distances of all drawn graphs to the test graphs, those of as many drawn as there
+    are test graphs, shares, and what the training says.
+    """
     parts = _parts(cell)
     drawn = _drawn(cell, parts)
-    distances = scores(describe(drawn.graphs), describe([graph.simple() for graph in parts.test]))
+    real = describe([graph.simple() for graph in parts.test])
+    even = scores(describe(drawn.graphs[: len(parts.test)]), real)
+    distances = scores(describe(drawn.graphs), real) | {f"even_{name}": even[name] for name in even}
     return distances | _shares(cell, parts, drawn.graphs) | drawn.figures
 
 
@@ -57,11 +61,11 @@ def _shares(cell: Cell, parts: Parts, graphs: Sequence[nx.Graph]) -> dict[str, f
 
 
 def _drawn(cell: Cell, parts: Parts) -> Drawn:
-    """As many graphs as there are test graphs."""
+    """As many graphs as the option ``drawn`` says."""
     rng = np.random.default_rng(stable_seed("drawn", cell.seed))
     if cell.method == "perfect":
         return Drawn([graph.simple() for graph in _of_the_same_law(cell, parts, rng)], {})
-    copied = [parts.training[i] for i in rng.integers(len(parts.training), size=len(parts.test))]
+    copied = [parts.training[i] for i in rng.integers(len(parts.training), size=cell.options["drawn"])]
     settings = GraphTraining(
         **{name: cell.options[name] for name in ("epochs", "lr", "batch")},
         seed=stable_seed("orders", cell.seed),
@@ -81,10 +85,11 @@ def _drawn(cell: Cell, parts: Parts) -> Drawn:
 
 
 def _of_the_same_law(cell: Cell, parts: Parts, rng: np.random.Generator) -> Sequence[EdgeList]:
-    """As many as there are test graphs; of a real set different training graphs."""
+    """As many as are drawn, if there are so many; of a real set different training graphs."""
+    drawn = cell.options["drawn"]
     if cell.dataset not in GRAPH_SETS:
-        return parts.fresh
-    return [parts.training[i] for i in rng.permutation(len(parts.training))[: len(parts.test)]]
+        return parts.fresh[:drawn]
+    return [parts.training[i] for i in rng.permutation(len(parts.training))[:drawn]]
 
 
 def _edge_model(cell: Cell, parts: Parts) -> EdgeGraphModel:

@@ -18,7 +18,7 @@ TEST = 0.2
 
 
 class Parts(NamedTuple):
-    """:ivar fresh: other graphs of the same law, as many as there are test graphs; of a real set, none"""
+    """:ivar fresh: other graphs of the same law, as many as all but the test graphs; of a real set, none"""
 
     training: Sequence[EdgeList]
     validation: Sequence[EdgeList]
@@ -47,7 +47,7 @@ def split(dataset: str, graphs: int, seed: int, *, doubled: bool = False) -> Par
     """
     if dataset not in GRAPH_SETS:
         tenth = max(1, round(VALIDATION * graphs))
-        drawn = draw_graphs(dataset, graphs + 2 * tenth, seed)
+        drawn = draw_graphs(dataset, 2 * graphs + tenth, seed)
         ends = np.cumsum([graphs - tenth, tenth, tenth])
         return Parts(*(drawn[i:j] for i, j in zip([0, *ends], [*ends, None], strict=True)))
     whole = load_graphs(dataset, doubled=doubled).graphs

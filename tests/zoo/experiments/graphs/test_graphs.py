@@ -23,7 +23,16 @@ from zoo.models.graphs.edge_graph import EdgeGraphModel
 
 NEEDS_MIRROR = pytest.mark.skipif("ZOO_DATA" not in os.environ, reason="ZOO_DATA is not set: no real files")
 BY_NAME = {experiment.name: experiment for experiment in EXPERIMENTS}
-OPTIONS = {"graphs": 20, "epochs": 2, "lr": 5e-3, "batch": 8, "window": 5, "lowest": 3, "highest": 8}
+OPTIONS = {
+    "graphs": 20,
+    "epochs": 2,
+    "lr": 5e-3,
+    "batch": 8,
+    "window": 5,
+    "lowest": 3,
+    "highest": 8,
+    "drawn": 12,
+}
 
 
 @pytest.fixture
@@ -153,11 +162,11 @@ def test_cells_of_the_real_table(setting, cell):
 
 @NEEDS_MIRROR
 def test_parts_do_not_overlap():
-    for name, total in (("cycles", 24), ("highschool", 20)):
+    for name, total in (("cycles", 42), ("highschool", 20)):
         parts = sets.split(name, 20, 1)
         found = [id(graph) for part in parts for graph in part]
         assert len(found) == len(set(found)) == total
-        assert len(parts.fresh) == (len(parts.test) if name == "cycles" else 0)
+        assert len(parts.fresh) == (20 if name == "cycles" else 0)
 
 
 def test_cells_of_the_hollywood_process(cell):
@@ -194,7 +203,7 @@ def test_drawn_graphs_have_lengths_of_their_own_and_the_perfect_ones_are_fresh(c
     place = cell("ours_no_time", graphs=40)
     parts = sets.split("cycles", 40, place.split_seed)
     fresh = [len(graph) for graph in models._drawn(cell("perfect", graphs=40), parts).graphs]
-    assert fresh == [graph.num_nodes for graph in parts.fresh]
+    assert fresh == [graph.num_nodes for graph in parts.fresh[: OPTIONS["drawn"]]]
     asked = []
     sample = EdgeGraphModel.sample
 
@@ -204,7 +213,7 @@ def test_drawn_graphs_have_lengths_of_their_own_and_the_perfect_ones_are_fresh(c
 
     monkeypatch.setattr(EdgeGraphModel, "sample", watched)
     models._drawn(place, parts)
-    assert len(asked) == len(parts.test)
+    assert len(asked) == OPTIONS["drawn"] > len(parts.test)
     assert len(set(asked)) > 1
 
 
@@ -227,7 +236,13 @@ def test_training_and_validation_choose_and_the_test_grades(method, cell, monkey
     monkeypatch.setattr(models, "split", lambda *_, **__: parts)
     monkeypatch.setattr(models, "train", trained)
     monkeypatch.setattr(models, "nats", lambda _, graphs: seen.update(graded=graphs) or np.array([1.0, 3.0]))
-    monkeypatch.setattr(models, "scores", lambda ours, real: seen.update(ours=ours, real=real) or {})
+    compared = []
+
+    def scored(ours, real):
+        compared.append((ours, real))
+        return {"mmd_degree": float(len(compared))}
+
+    monkeypatch.setattr(models, "scores", scored)
     monkeypatch.setattr(models, "describe", list)
     monkeypatch.setattr(models, "novel_share", lambda _, known: seen.update(known=known) or 0.5)
     kind = models.DeepGMG if method == "deepgmg" else EdgeGraphModel
@@ -240,9 +255,12 @@ def test_training_and_validation_choose_and_the_test_grades(method, cell, monkey
     assert seen["validation"] is parts.validation
     assert seen["graded"] is parts.test
     assert seen["epochs"] == OPTIONS["epochs"]
-    assert [len(graph) for graph in seen["real"]] == [graph.num_nodes for graph in parts.test]
+    (even, real), (ours, same) = compared
+    assert [len(graph) for graph in real] == [graph.num_nodes for graph in parts.test]
+    assert same is real
+    assert (len(ours), even) == (OPTIONS["drawn"], ours[: len(parts.test)])
+    assert (figures["even_mmd_degree"], figures["mmd_degree"]) == (1, 2)
     assert [len(graph) for graph in seen["known"]] == [graph.num_nodes for graph in parts.training]
-    assert len(seen["ours"]) == len(parts.test)
     expected = {"nats": 2.0, "gradient": 3.0, "epoch": 2.0, "change": 2.0}
     assert {name: figures[name] for name in expected} == expected
     if method == "deepgmg":
@@ -271,7 +289,7 @@ def test_contacts_are_doubled_where_the_setting_says_so_and_a_fifth_is_for_the_t
 def test_the_floor_of_a_real_set_is_of_different_graphs(cell):
     graphs = draw_graphs("ba", 12, 1)
     parts = sets.Parts(graphs, [], graphs[:11], [])
-    found = models._of_the_same_law(cell("perfect", "mit"), parts, np.random.default_rng(0))
+    found = models._of_the_same_law(cell("perfect", "mit", drawn=11), parts, np.random.default_rng(0))
     assert len({id(graph) for graph in found}) == 11
 
 
