@@ -46,10 +46,10 @@ if TYPE_CHECKING:  # slow to import
 FIT_HELP = """Fits one guide to one model and saves it for zoo predict.
 
 The rows of one split are fitted (--split; one row in ten is held out and scored at the end). An interrupted
-fit goes on when the same command is given again; one with more --steps starts again in the same folder, for
-the learning rate falls to zero over all steps. The folder holds fit.safetensors (the fit), config.json, and
-for guides that are fitted by an optimiser losses.csv and loss.png (minus the ELBO of every step, in nats).
---steps, --lr and --batch-size are theirs.
+fit goes on when the same command is given again; one of graphs, and one with more --steps, starts again in
+the same folder, for the learning rate falls to zero over all steps. The folder holds fit.safetensors (the
+fit), config.json, and for guides that are fitted by an optimiser losses.csv and loss.png (minus the ELBO of
+every step, in nats). --steps, --lr and --batch-size are theirs.
 
 \b
 Examples:

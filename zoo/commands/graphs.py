@@ -58,7 +58,10 @@ def fit_edges(
         state = folder / STATE
         if is_finished(state, about):
             return f"{out} holds this fit already"
-        _, fit = fit_graphs(graphs, model, settings, Watch(progress))
+        try:
+            _, fit = fit_graphs(graphs, model, settings, Watch(progress))
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("interrupted; a fit of graphs is kept when it is finished") from None
         numbers = {
             "lengths": torch.tensor([len(graph) for graph in graphs]),
             "times": torch.as_tensor(np.concatenate([graph.times for graph in graphs])),
@@ -66,9 +69,10 @@ def fit_edges(
         save_file({**{f"model.{k}": v for k, v in model.state_dict().items()}, **numbers}, state)
         write_seal(state, about)
     best = fit.validation[fit.best - 1]
+    skipped = f"; {fit.skipped} steps not taken, whose gradient overflowed" if fit.skipped else ""
     return (
         f"{len(fit.training)} epochs in {fit.seconds:.1f} s, the best one {fit.best}: {best:.3f} nats an "
-        "edge on the graphs held out"
+        f"edge on the graphs held out{skipped}"
     )
 
 

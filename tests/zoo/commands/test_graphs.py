@@ -58,6 +58,19 @@ def test_sample_draws_graphs_and_predict_says_that_it_cannot(edges, tmp_path):
     )
 
 
+def test_an_interrupted_fit_says_that_nothing_is_kept(edges, tmp_path, monkeypatch):
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    command = ("fit", edges, "--model", "edge-graph", "--steps", 1, "--out", tmp_path / "fit")
+    with monkeypatch.context() as patch:
+        patch.setattr("zoo.commands.graphs.fit_graphs", stopped)
+        result = run_zoo(*command)
+    assert result.exit_code == 130
+    assert result.stderr == "zoo: interrupted; a fit of graphs is kept when it is finished\n"
+    assert run_zoo(*command).exit_code == 0
+
+
 def test_times_are_kept(tmp_path):
     edges = tmp_path / "edges.csv"
     ladders = draw_graphs("ladders", 4, 1)
