@@ -98,6 +98,10 @@ def train(
 ) -> GraphFit:
     """Leaves the model with the parameters of its best epoch.
 
+    A step follows minus the log-likelihood of a batch over its number of edges.  Graphs of like length stand
+    together in a batch, the same ones in every epoch, so that an edge of a short graph counts more than one
+    of a long graph.
+
     :raises UserError: no graphs, or one that is too large
     :raises FailedError: a likelihood that is not finite, or an epoch without a gradient that is
     """
