@@ -18,7 +18,7 @@ from torch import Tensor
 from data_loaders.graphs.edge_lists import EdgeList, from_networkx
 from zoo.errors import FailedError, UserError
 from zoo.fitting.methods import UNWATCHED, Watch
-from zoo.models.graphs.edge_batches import batches
+from zoo.models.graphs.edge_batches import batches, in_batches
 from zoo.models.graphs.edge_graph import EdgeGraphModel
 from zoo.seeds import stable_seed
 
@@ -153,10 +153,7 @@ def train(
 @torch.no_grad()
 def nats(model: GrowthModel, graphs: Sequence[EdgeList], batch: int = 64) -> np.ndarray:
     """Minus the log-likelihood of every graph: ``[n]``."""
-    found = np.empty(len(graphs))
-    for group in batches(graphs, batch, model.window):
-        found[group] = -model.log_prob_of_batch([graphs[i] for i in group]).numpy()
-    return found
+    return -in_batches(model.log_prob_of_batch, graphs, batch, model.window).double().numpy()
 
 
 def nats_an_edge(model: GrowthModel, graphs: Sequence[EdgeList]) -> float:

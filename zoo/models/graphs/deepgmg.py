@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from data_loaders.graphs.edge_lists import EdgeList
 from zoo.errors import UserError
-from zoo.models.graphs.edge_batches import Layout, batches, by_length, check_room, of_each, padded
+from zoo.models.graphs.edge_batches import Layout, by_length, check_room, in_batches, of_each, padded
 from zoo.models.graphs.graph_states import fitted, folded, joined_to, round_of_messages, steadily, whole_graph
 
 STATE, WHOLE, ROUNDS = 16, 32, 2
@@ -113,11 +113,7 @@ class DeepGMG(nn.Module):
         that each is joined to in theirs: ``[n]``, nats.  The graph with its nodes in their order is more
         probable: the edges of a node may come in any order, and an edge may be chosen twice.
         """
-        found: list[Tensor] = [torch.empty(0)] * len(graphs)
-        for batch in batches(graphs, AT_ONCE):
-            for place, value in zip(batch, self.log_prob_of_batch([graphs[i] for i in batch]), strict=True):
-                found[place] = value
-        return torch.stack(found) if found else self.kind.new_zeros(0)
+        return in_batches(self.log_prob_of_batch, graphs, AT_ONCE)
 
     def log_prob_of_batch(self, graphs: Sequence[EdgeList]) -> Tensor:
         """As :meth:`log_prob`, all at once."""

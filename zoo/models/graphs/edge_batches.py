@@ -7,7 +7,7 @@ step, graph by graph, node by node.  Edges lie in *rows*: step by step, graph by
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 
@@ -218,6 +218,23 @@ def batches(graphs: Sequence[EdgeList], size: int, window: int | None = None) ->
         batch.append(place)
     if batch:
         yield batch
+
+
+def in_batches(
+    score: Callable[[Sequence[EdgeList]], Tensor],
+    graphs: Sequence[EdgeList],
+    size: int,
+    window: int | None = None,
+) -> Tensor:
+    """``score``, which takes the graphs of a batch at once, of all of them: ``[n]``.
+
+    :raises UserError: for a graph that is too large alone
+    """
+    groups = list(batches(graphs, size, window))
+    if not groups:
+        return torch.zeros(0)
+    scores = torch.cat([score([graphs[i] for i in group]) for group in groups])
+    return scores[torch.as_tensor(np.argsort(np.concatenate(groups)))]
 
 
 def of_each(num_graphs: int, number: int | Sequence[int], what: str) -> list[int]:

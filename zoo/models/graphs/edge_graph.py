@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from data_loaders.graphs.edge_lists import EdgeList, edge_list
 from zoo.errors import UserError
-from zoo.models.graphs.edge_batches import Plan, batches, check_room, of_each
+from zoo.models.graphs.edge_batches import Plan, check_room, in_batches, of_each
 from zoo.models.graphs.graph_states import fitted, folded, joined_to, round_of_messages, steadily, whole_graph
 
 Aggregation = Literal["mean", "log", "sum"]
@@ -146,13 +146,7 @@ class EdgeGraphModel(nn.Module):
 
         :raises UserError: for a graph that is too large
         """
-        found: list[Tensor] = [torch.empty(0)] * len(graphs)
-        for batch in batches(graphs, AT_ONCE, self.window):
-            for place, value in zip(
-                batch, self.log_prob_of_batch([graphs[i] for i in batch], last), strict=True
-            ):
-                found[place] = value
-        return torch.stack(found) if found else self.gate.weight.new_zeros(0)
+        return in_batches(lambda batch: self.log_prob_of_batch(batch, last), graphs, AT_ONCE, self.window)
 
     def log_prob_of_orders(self, orders: Tensor) -> Tensor:
         """Of the edges of a graph in several orders ``[S, m, 2]``, any labels, one unit of time apart:
