@@ -31,12 +31,12 @@ from tests.zoo.cli_helpers import linear_rows, make_tiny, run_zoo, write_csv
 from tests.zoo.experiments.runner_helpers import (
     ROOT,
     results,
-    running,
     start_zoo,
     wait_for,
     without_seconds,
 )
 from tests.zoo.experiments.toy_experiments import CELLS, declare, measure, random_numbers, slow
+from tests.zoo.fitting.cluster_checks import assert_nothing_left, assert_results_are_those_of_this_machine
 from zoo.commands.calibration import ask
 from zoo.errors import UserError
 from zoo.experiments.engine.request import plan
@@ -165,11 +165,6 @@ def address(pool):
     return pool.outcomes.args[1].scheduler.address.replace("tcp", "dask")
 
 
-def assert_nothing_left(out: Path) -> None:
-    assert running(out) == []
-    assert list(out.glob(".cluster-*")) == []
-
-
 def global_numbers(cell) -> dict[str, float]:
     """But for Python's own generator, of which a thread of Dask's draws too."""
     error = random_numbers(cell)["error"]  # leaves a file
@@ -178,20 +173,7 @@ def global_numbers(cell) -> dict[str, float]:
 
 @pytest.mark.slow
 def test_results_are_those_of_this_machine(pool, monkeypatch, tmp_path):
-    """Even when a cell uses the global generators; each has one thread, in another process than this."""
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.delenv("XLA_FLAGS", raising=False)
-    toy = declare("toy/global_numbers", global_numbers)
-    told = []
-    reproduce(plan(toy), tmp_path / "here")
-    monkeypatch.chdir(tmp_path)
-    reproduce(plan(toy), "there", workers=pool, on_progress=lambda todo, done: told.append(len(done)))
-    assert without_seconds(tmp_path / "here") == without_seconds(tmp_path / "there")
-    assert (tmp_path / "here" / "table.csv").read_bytes() == (tmp_path / "there" / "table.csv").read_bytes()
-    assert told == list(range(CELLS + 1))
-    threads = {path.read_text() for path in tmp_path.glob("there/cells/*/*/*/*/threads.txt")}
-    assert threads == {"1 --xla_cpu_multi_thread_eigen=false False"}
-    assert_nothing_left(tmp_path / "there")
+    assert_results_are_those_of_this_machine(pool, global_numbers, monkeypatch, tmp_path)
 
 
 @pytest.mark.slow

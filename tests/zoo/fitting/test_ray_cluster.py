@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import psutil
 import pytest
@@ -17,12 +16,12 @@ import pytest
 from tests.zoo.cli_helpers import run_zoo
 from tests.zoo.experiments.runner_helpers import (
     results,
-    running,
     start_zoo,
     wait_for,
     without_seconds,
 )
 from tests.zoo.experiments.toy_experiments import CELLS, declare, slow
+from tests.zoo.fitting.cluster_checks import assert_nothing_left, assert_results_are_those_of_this_machine
 from tests.zoo.fitting.ray_pieces import dies, global_numbers, loses_a_connection, refuses
 from zoo.errors import UserError
 from zoo.experiments.engine.request import plan
@@ -144,25 +143,7 @@ def answers(address: str) -> bool:
 
 @pytest.mark.slow
 def test_results_are_those_of_this_machine(pool, monkeypatch, tmp_path):
-    """Even when a cell uses the global generators; each has one thread, in another process than this."""
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.delenv("XLA_FLAGS", raising=False)
-    toy = declare("toy/global_numbers", global_numbers)
-    told = []
-    reproduce(plan(toy), tmp_path / "here")
-    monkeypatch.chdir(tmp_path)
-    reproduce(plan(toy), "there", workers=pool, on_progress=lambda todo, done: told.append(len(done)))
-    assert without_seconds(tmp_path / "here") == without_seconds(tmp_path / "there")
-    assert (tmp_path / "here" / "table.csv").read_bytes() == (tmp_path / "there" / "table.csv").read_bytes()
-    assert told == list(range(CELLS + 1))
-    threads = {path.read_text() for path in tmp_path.glob("there/cells/*/*/*/*/threads.txt")}
-    assert threads == {"1 --xla_cpu_multi_thread_eigen=false False"}
-    assert_nothing_left(tmp_path / "there")
-
-
-def assert_nothing_left(out: Path) -> None:
-    assert running(out) == []
-    assert list(out.glob(".cluster-*")) == []
+    assert_results_are_those_of_this_machine(pool, global_numbers, monkeypatch, tmp_path)
 
 
 @pytest.mark.slow
