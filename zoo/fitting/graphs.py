@@ -27,9 +27,11 @@ class GrowthModel(Protocol):
     """A torch module with a likelihood of growing graphs.
 
     :ivar window: messages pass along the last so many edges only; None: along all
+    :ivar steady: whether gradients pass a round of messages scaled down where they would grow
     """
 
     window: int | None
+    steady: bool
 
     def log_prob_of_batch(self, graphs: Sequence[EdgeList]) -> Tensor:
         """``[n]``, nats."""
@@ -102,6 +104,9 @@ def train(
     together in a batch, the same ones in every epoch, so that an edge of a short graph counts more than one
     of a long graph.
 
+    A step whose gradient is not finite is left out, and from then on the model is ``steady``: through
+    thousands of rounds of messages a gradient may overflow.
+
     :raises UserError: no graphs, or one that is too large
     :raises FailedError: a likelihood that is not finite, or an epoch without a gradient that is
     """
@@ -127,8 +132,8 @@ def train(
                 raise FailedError(f"the likelihood is not finite in epoch {epoch}")
             if norm.isfinite():
                 largest = max(largest, norm.item())
-            else:  # through thousands of rounds of messages a gradient may overflow
-                skipped += 1
+            else:
+                skipped, model.steady = skipped + 1, True
                 optimiser.zero_grad()  # so that the step leaves all as it is
             optimiser.step()
             schedule.step()

@@ -84,7 +84,8 @@ COMPARED = {
     "novel": "share of graphs that are isomorphic to no training graph",
     "valid": "share of cycles, or of ladders; other sets have none",
     "gradient": "largest norm of a gradient in training, before clipping",
-    "skipped": "steps that were not taken, for their gradient was not finite",
+    "skipped": "steps that were not taken, for their gradient was not finite; after the first gradients are "
+    "scaled down where they would grow",
     "epoch": "whose parameters were kept",
     "change": SETTLED,
 }

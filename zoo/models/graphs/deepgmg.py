@@ -82,6 +82,8 @@ class DeepGMG(nn.Module):
 
     #: Messages pass along all edges.
     window = None
+    #: Their gradients, of sums, would explode.
+    steady = True
 
     def __init__(self, *, seed: int = 0) -> None:
         super().__init__()

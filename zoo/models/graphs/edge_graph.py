@@ -87,15 +87,16 @@ class EdgeGraphModel(nn.Module):
 
     :param state: d, numbers a node
     :param aggregation: of the messages that a node receives: their mean times ``log(1 + number)``; their
-        mean, which does not tell how many there are; or their sum, as in the dissertation, whose gradients
-        would explode in graphs with many edges: there they pass a round scaled down
-        (:func:`~zoo.models.graphs.graph_states.steadily`)
+        mean, which does not tell how many there are; or their sum, as in the dissertation
     :param timed: whether a message is weighed by a function of ``1 / (age of its edge + 1)``, the age in
         units of :attr:`unit`
     :param window: messages pass along the last so many edges only
     :param sees_end: whether the choice of a new node sees how many edges are left.  The dissertation's does
         not, and cannot know when to close a cycle
     :param seed: of the start
+    :ivar steady: whether gradients pass a round of messages scaled down where they would grow
+        (:func:`~zoo.models.graphs.graph_states.steadily`), as those of sums do from the start: they would
+        explode in graphs with many edges
 
     As a Pyro model of a list of graphs it has the observed sites ``sender`` and ``recipient``, a row an edge.
     """
@@ -116,7 +117,7 @@ class EdgeGraphModel(nn.Module):
         if window is not None and window < 1:
             raise UserError(f"a window has at least one edge, not {window}")
         self.state, self.aggregation, self.timed, self.window = state, aggregation, timed, window
-        self.sees_end = sees_end
+        self.sees_end, self.steady = sees_end, aggregation == "sum"
         whole, end = 2 * state, int(sees_end)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -225,7 +226,7 @@ class EdgeGraphModel(nn.Module):
                 nodes = self._opened(nodes, whole, place[:width], with_sender[t, :alive], opens[1][t, :alive])
             states.append(nodes.reshape(-1, self.state))
             received = adjacencies[t].view(alive, width, width), degrees[t], fold, self.update
-            if self.aggregation == "sum":
+            if self.steady:
                 nodes = steadily(nodes, lambda nodes, given=received: round_of_messages(nodes, *given))
             else:
                 nodes = round_of_messages(nodes, *received)

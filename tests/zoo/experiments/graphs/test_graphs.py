@@ -95,7 +95,7 @@ def test_gradients_are_clipped_and_the_learning_rate_falls(monkeypatch):
     assert steps == pytest.approx([1e-2 * (1 + math.cos(math.pi * i / 4)) / 2 for i in range(4)])
 
 
-def test_steps_whose_gradient_overflows_are_left_out(monkeypatch):
+def test_steps_whose_gradient_overflows_are_left_out_and_gradients_then_scaled_down(monkeypatch):
     graphs = draw_graphs("cycles", 6, seed=0)
     clip, left = torch.nn.utils.clip_grad_norm_, iter([math.inf, 1.0, math.nan, 1.0])
 
@@ -113,7 +113,9 @@ def test_steps_whose_gradient_overflows_are_left_out(monkeypatch):
 
     monkeypatch.setattr(torch.optim.Adam, "step", watched)
     before = model.gate.weight.detach().clone()
+    assert not model.steady
     fit = train(model, graphs[:4], graphs[4:], GraphTraining(epochs=2, batch=2))
+    assert model.steady
     kept = [torch.equal(a, b) for a, b in zip([before, *states], states, strict=False)]
     assert (fit.skipped, kept) == (2, [True, False, True, False])
     assert all(math.isfinite(norm) for norm in fit.gradient)

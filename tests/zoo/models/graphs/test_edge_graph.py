@@ -199,10 +199,23 @@ def test_age_of_edges_matters_only_where_it_is_asked_for():
 def test_gradients_stay_finite_on_many_repeated_edges(aggregation):
     """Where the dissertation's aggregation, a sum, explodes if its gradient is not scaled down."""
     graph = draw_graphs("dnnd", 1, seed=1)[0]
-    model = EdgeGraphModel(aggregation=aggregation)
-    model.log_prob([graph]).sum().backward()
-    norm = torch.stack([p.grad.norm() for p in model.parameters()]).norm()
-    assert norm < 5e3
+    assert gradient(EdgeGraphModel(aggregation=aggregation), [graph]) < 5e3
+
+
+def gradient(model: EdgeGraphModel, graphs: list) -> float:
+    model.log_prob(graphs).sum().backward()
+    return torch.stack([p.grad.norm() for p in model.parameters() if p.grad is not None]).norm().item()
+
+
+@pytest.mark.parametrize("steady", [False, True])
+def test_only_gradients_of_a_steady_model_do_not_explode(steady):
+    """With weights twice as large as at the start."""
+    model = EdgeGraphModel(seed=2).double()
+    for parameter in model.parameters():
+        parameter.data *= 2
+    model.steady = steady
+    norm = gradient(model, draw_graphs("dnnd", 1, seed=1))
+    assert norm < 1e4 if steady else norm > 1e20
 
 
 def test_lengths_and_times_of_drawn_graphs():
