@@ -144,6 +144,7 @@ def leaderboard(
     jobs: int = 1,
     cluster: str | None = None,
     budget: str = "quick",
+    device: str = "cpu",
     out: str | Path | None = None,
 ) -> pd.DataFrame:
     """Ranks guides on several data sets by distance to trusted posteriors: ``zoo leaderboard`` for notebooks.
@@ -159,6 +160,7 @@ def leaderboard(
     :param cluster: other machines instead, which share ``out``: ``dask://HOST:PORT``,
         ``ray://HOST:PORT`` or ``auto`` (:func:`zoo.fitting.clusters.workers`)
     :param budget: ``quick`` or ``full``
+    :param device: ``cpu``, ``cuda`` or ``cuda:N``: where guides are fitted that take steps
     :param out: folder as ``--out`` of the command; None keeps nothing
     :return: a row a guide, best rank first, with the name of the guide as index and the columns of
         ``leaderboard.csv``.  ``attrs["verdict"]`` holds sentences, ``attrs["when"]`` pairs of question and
@@ -173,7 +175,14 @@ def leaderboard(
     names = [datasets] if isinstance(datasets, str | Path) else datasets
     chosen = [guides] if isinstance(guides, str) and guides != ALL else guides
     asked = plan(
-        list(map(str, names)), chosen, model=model, splits=splits, seeds=seeds, seed=seed, budget=budget
+        list(map(str, names)),
+        chosen,
+        model=model,
+        splits=splits,
+        seeds=seeds,
+        seed=seed,
+        budget=budget,
+        device=device,
     )
     with tempfile.TemporaryDirectory() as folder, workers(jobs, cluster) as found:
         board = run(asked, folder if out is None else out, found)
@@ -204,7 +213,7 @@ def calibrate(
         ``ray://HOST:PORT`` or ``auto`` (:func:`zoo.fitting.clusters.workers`)
     :param options: those of the command: ``simulations``, ``draws``, ``rows``, ``columns``, ``correlation``,
         ``points``, ``steps``, ``seed``, ``task``, ``noise``, ``widths``, ``activation``, ``inclusion``,
-        ``weight_scale`` and ``bias_scale``, see :func:`zoo.commands.calibration.ask`
+        ``weight_scale``, ``bias_scale`` and ``device``, see :func:`zoo.commands.calibration.ask`
     :return: a row a method and quantity, the columns of ``calibration.csv``
         (:func:`zoo.commands.calibrate.summary`)
     :raises ValueError: for bad input, in one line (:class:`zoo.errors.UserError`)

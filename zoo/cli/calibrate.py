@@ -13,6 +13,7 @@ from zoo.cli.options import (
     ActivationOption,
     BiasScaleOption,
     ClusterOption,
+    DeviceOption,
     InclusionOption,
     ModelOption,
     OutOption,
@@ -62,6 +63,7 @@ def calibrate_command(
     points: Annotated[int, typer.Option("--points", help="Test points of the function.")] = 3,
     steps: Annotated[int, typer.Option("--steps", help="Optimiser steps of a fit.")] = 1000,
     seed: SeedOption = 0,
+    device: DeviceOption = "cpu",
     jobs: Annotated[int, typer.Option("--jobs", help="Simulations side by side; -1 is one a core.")] = 1,
     cluster: ClusterOption = None,
     task: Annotated[
@@ -99,6 +101,7 @@ def calibrate_command(
         points=points,
         steps=steps,
         seed=seed,
+        device=device,
         task=task,
         noise=noise,
         widths=split_widths(widths),

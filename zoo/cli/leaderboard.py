@@ -11,7 +11,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from zoo.budgets import BUDGETS
-from zoo.cli.options import ClusterOption, JobsOption, ModelOption, OutOption, SeedOption, split_names
+from zoo.cli.options import (
+    ClusterOption,
+    DeviceOption,
+    JobsOption,
+    ModelOption,
+    OutOption,
+    SeedOption,
+    split_names,
+)
 from zoo.cli.progress import piece_counter
 
 if TYPE_CHECKING:  # slow to import
@@ -50,6 +58,7 @@ def leaderboard_command(
     splits: Annotated[int, typer.Option("--splits", help="How many splits of each, from 0 on.")] = 1,
     seeds: Annotated[int, typer.Option("--seeds", help="How many seeds, from --seed on.")] = 1,
     seed: SeedOption = 0,
+    device: DeviceOption = "cpu",
     jobs: JobsOption = 1,
     cluster: ClusterOption = None,
     budget: Annotated[str, typer.Option("--budget", help=f"{' or '.join(BUDGETS)}, see above.")] = "quick",
@@ -60,7 +69,14 @@ def leaderboard_command(
 
     names = ALL if guides == ALL else split_names(guides)
     asked = plan(
-        split_names(datasets), names, model=model, splits=splits, seeds=seeds, seed=seed, budget=budget
+        split_names(datasets),
+        names,
+        model=model,
+        splits=splits,
+        seeds=seeds,
+        seed=seed,
+        budget=budget,
+        device=device,
     )
     with workers(jobs, cluster) as found, piece_counter("leaderboard") as on_piece:
         board = run(asked, out, found, on_piece)

@@ -7,10 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from zoo.cli.options import (
-    SeedOption,
-    check_at_least,
-)
+from zoo.cli.options import SeedOption, check_at_least
 from zoo.cli.progress import progress_bar_or_lines
 from zoo.cli.tell import complain
 from zoo.commands.options import check_seed
@@ -58,22 +55,32 @@ def predict_command(
         int, typer.Option("--draws", help="Networks drawn, where the guide has no closed form.")
     ] = 1000,
     seed: SeedOption = 0,
+    device: Annotated[
+        str,
+        typer.Option("--device", help="cpu, cuda or cuda:N: where networks that are drawn are evaluated."),
+    ] = "cpu",
 ) -> None:
     """See ``PREDICT_HELP``."""
     from zoo.commands import density
     from zoo.commands.graphs import is_edge_fit
     from zoo.commands.predict import predict
+    from zoo.fitting.devices import check_device
 
     check_at_least(1, draws=draws)
     check_seed(seed)
+    check_device(device)
     if is_edge_fit(folder):
         raise UserError(f"{folder} holds a model of graphs: zoo sample draws them")
     with progress_bar_or_lines() as progress:
         if density.is_density(folder):
+            if device != "cpu":
+                raise UserError(f"--device does not apply to {folder}, a density: it is scored on the CPU")
             rows = density.predict(folder, table, out, progress=progress)
             print(f"{rows} rows scored; written to {out}")
             return
-        rows = predict(folder, table, out, draws=draws, seed=seed, progress=progress, tell=complain)
+        rows = predict(
+            folder, table, out, draws=draws, seed=seed, device=device, progress=progress, tell=complain
+        )
     print(f"{rows} rows predicted; written to {out}")
 
 

@@ -67,6 +67,12 @@ def reproduce_command(
         list[str] | None,
         typer.Option("--set", help="An option of the budget in another value, NAME=VALUE; may be repeated."),
     ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            "--device", help="cpu, cuda or cuda:N, for experiments that have it as an option (images)."
+        ),
+    ] = None,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Compute failed cells again.")] = False,
 ) -> None:
     """See ``REPRODUCE_HELP``."""
@@ -89,6 +95,9 @@ def reproduce_command(
     parts = {"datasets": datasets, "methods": methods, "settings": settings}
     chosen = {axis: None if text is None else split_names(text) for axis, text in parts.items()}
     options = _changes(changes or [])
+    if device is not None:
+        _check_device(experiment, budget, device, options)
+        options["device"] = device
     request = plan(experiment, **chosen, trials=trials, seed=seed, budget=budget, options=options)
     from zoo.experiments.engine.page import rich_table
     from zoo.experiments.engine.progress import show_progress
@@ -110,6 +119,19 @@ def _changes(texts: list[str]) -> dict[str, str]:
         if not (name and sign and value):
             raise UserError(f"--set takes NAME=VALUE as in --set epochs=4, not {text!r}")
     return {name: value for name, _, value in pairs}
+
+
+def _check_device(experiment: str, budget: str, device: str, options: dict[str, str]) -> None:
+    """:raises UserError: for a device that there is not, that makes no difference, or that is given twice"""
+    from zoo.experiments.engine.catalogue import find_experiment
+    from zoo.fitting.devices import check_device
+
+    effort = find_experiment(experiment).efforts.get(budget)
+    if effort is not None and "device" not in effort.options:
+        raise UserError(f"--device does not apply to {experiment}: all of it is computed on the CPU")
+    if "device" in options:
+        raise UserError("--device and --set device are one option: give one of them")
+    check_device(device)
 
 
 def _tell(outcome: Outcome, out: Path) -> None:

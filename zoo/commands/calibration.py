@@ -11,6 +11,7 @@ from zoo.commands.options import check_seed
 from zoo.commands.simulation import BOUND_CHANGE, CONVERGED, build, quantity_names
 from zoo.errors import UserError, unknown
 from zoo.experiments.engine.declaration import Cell
+from zoo.fitting.devices import CPU, check_device
 from zoo.fitting.samplers import CHAINS, ITERATIONS, samplers
 from zoo.models.entries import ModelEntry, to_json
 from zoo.models.options import check_values
@@ -74,6 +75,7 @@ def ask(
     points: int = 3,
     steps: int = 1000,
     seed: int = 0,
+    device: str = CPU,
     task: str | None = None,
     noise: float | None = None,
     widths: Sequence[int] | None = None,
@@ -90,12 +92,14 @@ def ask(
     :param rows: of a data set; ``columns`` are standard normal, every pair with this ``correlation``
     :param points: test points of the function
     :param steps: of the optimiser, a fit
+    :param device: where they are taken
     :param noise: fixes the noise sd
     :param widths: hidden units of each layer; ``(0,)`` is no hidden layer
 
     :raises UserError: for what cannot be done
     """
     check_seed(seed)
+    check_device(device)
     entry = find_model(model)
     counts = {"simulations": simulations, "draws": draws, "rows": rows, "columns": columns}
     for name, count in {**counts, "points": points, "steps": steps}.items():
@@ -115,6 +119,8 @@ def ask(
     chosen = _chosen(entry, task, given)
     design = {"rows": rows, "columns": columns, "correlation": correlation, "points": points}
     options = {"task": task, "options": to_json(chosen), **design, "draws": draws, "steps": steps}
+    if device != CPU:  # another device draws other random numbers
+        options["device"] = device
     methods = _methods(entry, guides, options)
     _check_chains(methods, draws)
     return Calibration(entry, methods, simulations, seed, options)

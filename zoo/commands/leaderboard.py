@@ -20,6 +20,7 @@ from zoo.evaluation.repeats import Run, difference_frame, differences
 from zoo.evaluation.scoreboard import scoreboard_frame
 from zoo.files.output import output_folder, sole_folder
 from zoo.files.tables import write_csv, write_text
+from zoo.fitting.devices import CPU
 from zoo.fitting.problem import load_problem
 from zoo.fitting.side_by_side import ALONE, Workers
 from zoo.registry.queries import GUIDES, applicable, check_data, find_guide, find_model
@@ -44,6 +45,7 @@ class Asked:
     seed: int
     places: tuple[Place, ...]
     refusals: tuple[Refusal, ...]
+    device: str = CPU
 
     def config(self) -> dict:
         """What the folder belongs to; data sets, splits and seeds may be added to it."""
@@ -60,6 +62,7 @@ class Asked:
             "guides": guides,
             "budget": self.places[0].comparison.config()["budget"],
             "grid": grid,
+            **({"device": self.device} if self.device != CPU else {}),
         }
 
     def command(self, out: str | Path) -> str:
@@ -69,6 +72,7 @@ class Asked:
         line += ["--model", self.model] if self.model != "bnn" else []
         line += ["--splits", str(self.splits), "--seeds", str(self.seeds), "--budget", self.budget]
         line += ["--seed", str(self.seed)] if self.seed else []
+        line += ["--device", self.device] if self.device != CPU else []
         return shlex.join([*line, "--out", str(out)])
 
 
@@ -95,6 +99,7 @@ def plan(
     seeds: int = 1,
     seed: int = 0,
     budget: str = "quick",
+    device: str = CPU,
 ) -> Asked:
     """Checks a request before anything is written.
 
@@ -118,15 +123,15 @@ def plan(
     for data in datasets:
         fitting, refused = _fitting(data, model, names)
         refusals += refused
-        wishes = {"model": model, "guides": fitting, "budget": budget}
+        wishes = {"model": model, "guides": fitting, "budget": budget, "device": device}
         for split in range(splits):
             first = ask(data, split=split, seed=seed, **wishes)
             places += [_place(first, data, split, k) for k in range(seed, seed + seeds)]
     _check_folders(places)
     asked = guides if guides == ALL else tuple(guides)
     return Asked(
-        model, tuple(datasets), asked, budget, splits, seeds, seed, tuple(places), tuple(refusals)
-    )  # fmt: skip
+        model, tuple(datasets), asked, budget, splits, seeds, seed, tuple(places), tuple(refusals), device
+    )
 
 
 def _check_names(option: str, names: Sequence[str]) -> None:

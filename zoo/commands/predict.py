@@ -191,6 +191,7 @@ def predict(
     *,
     draws: int = 1000,
     seed: int = 0,
+    device: str = CPU,
     progress: Progress | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> int:
@@ -201,11 +202,16 @@ def predict(
     the names that the table of the fit had for them.
 
     :param draws: networks drawn from a guide that has no predictive distribution in closed form
+    :param device: where they are evaluated; they are drawn on the CPU, so that they are the same everywhere
     :param tell: is told, in a line, which categories the fit has not seen
     :raises UserError: when the folder holds no finished fit, or ``out`` cannot be written
     :raises DataError: when the table does not have the columns of the fit, or holds what is no number
     """
     fitted, config = load_fit(folder)
+    if device != CPU and fitted.closed_form is not None:
+        raise UserError(
+            f"--device {device} does not apply to guide {config['guide']!r}: it predicts on the CPU"
+        )
     scale = Standardizer.from_dict(config["standardisation"])
     recipe = Recipe.from_dict(config["table"]) if "table" in config else None
     rows = _read_rows(table, config, recipe, tell)
@@ -213,12 +219,12 @@ def predict(
         raise UserError(f"--out {out} is the --input itself: choose another file")
     x = torch.as_tensor(scale.transform_x(rows), dtype=kept_model(config, Path(folder)).dtype)
     _check_range(x, config["features"], table)
-    predictor = fitted.predictor(draws, stable_seed("draws", seed))
+    predictor = fitted.predictor(draws, stable_seed("draws", seed), device)
     labels = recipe.labels if recipe else ()
     columns_of = _regression_columns if config["task"] == "regression" else partial(_class_columns, labels)
     advance, parts = Watch(progress, "rows predicted").start(len(x)), []
     for part in x.split(ROWS):
-        parts.append(columns_of(predictor(part), scale))
+        parts.append(columns_of(predictor(part.to(device)), scale))
         advance(len(part))
     try:
         write_csv(pd.concat(parts), out)
@@ -231,8 +237,8 @@ def _regression_columns(predictive: Distribution, scale: Standardizer) -> pd.Dat
     """A line a row; float64 from here on, for targets whose mean is large beside their sd."""
     quantiles = scale.inverse_mean(mixture_quantiles(predictive, list(QUANTILES.values())).numpy())
     columns = {
-        "mean": scale.inverse_mean(predictive.mean.double().numpy()),
-        "sd": scale.inverse_sd(predictive.stddev.double().numpy()),
+        "mean": scale.inverse_mean(predictive.mean.double().cpu().numpy()),
+        "sd": scale.inverse_sd(predictive.stddev.double().cpu().numpy()),
     }
     return pd.DataFrame(columns | dict(zip(QUANTILES, quantiles, strict=True)))
 

@@ -15,6 +15,8 @@ from guides.posterior.draws import Posterior
 from zoo.errors import FailedError
 from zoo.evaluation.calibration import rank
 from zoo.experiments.engine.declaration import Cell
+from zoo.fitting.devices import CPU, moved
+from zoo.fitting.methods import Variational
 from zoo.fitting.samplers import samplers
 from zoo.models.entries import DataShape
 from zoo.registry.queries import find_guide, find_model
@@ -129,7 +131,9 @@ def _fit(cell: Cell, model: Callable, x: Tensor, y: Tensor) -> tuple[Callable, D
         draws = {name: value.to(x.dtype) for name, value in sampled.draws.items()}
         return model, draws, {CONVERGED: float(sampled.converged)}
     method = find_guide(cell.method).method
-    fitted = method.fit(model, (x, y), method.settings(len(x), fit_seed, steps=options["steps"]))
+    device = options.get("device", CPU) if isinstance(method, Variational) else CPU
+    data = moved((x, y), device)
+    fitted = method.fit(model, data, method.settings(len(x), fit_seed, steps=options["steps"]))
     with torch.no_grad():
         draws = fitted.draws(options["draws"], draw_seed)
     change = fitted.bound_change

@@ -75,15 +75,17 @@ class Fitted:
     closed_form: ClosedForm | None = None
     most_draws: int | None = None
 
-    def predictor(self, num_draws: int, seed: int) -> Callable[[Tensor], Distribution]:
-        """``x: [N, in]`` -> predictive distribution, in closed form or that of ``num_draws`` draws.
+    def predictor(self, num_draws: int, seed: int, device: str = CPU) -> Callable[[Tensor], Distribution]:
+        """``x: [N, in]`` -> predictive distribution, in closed form or that of ``num_draws`` draws, which lie
+        on a device, as x shall.
 
         A closed form looks at neither argument: what is random in one (the mixture of a sparse implicit
         process, the networks of a functional BNN) has a number and a seed of its own, the same for all fits.
         """
         if self.closed_form is not None:
             return self.closed_form.predictive
-        return Posterior.from_draws(self.model, self.draws(num_draws, seed)).predictive
+        draws = {site: value.to(device) for site, value in self.draws(num_draws, seed).items()}
+        return Posterior.from_draws(self.model, draws).predictive
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pandas as pd
@@ -11,6 +12,9 @@ import torch
 
 from guides import AutoMeanField, AutoSpikeSlab
 from tests.zoo.cli_helpers import linear_rows, run_zoo, write_csv
+from zoo.budgets import BUDGETS
+from zoo.commands.compare import fit_guide
+from zoo.commands.leaderboard import plan
 from zoo.errors import UserError
 from zoo.fitting.devices import check_device, device_of, moved
 from zoo.fitting.methods import Place, Variational, Watch
@@ -26,10 +30,38 @@ def rows() -> tuple[torch.Tensor, torch.Tensor]:
     return table[:, :2], table[:, 2] / table[:, 2].std()
 
 
+@pytest.fixture
+def pretended(monkeypatch) -> list[torch.Tensor]:
+    """What was sent to the device ``cuda``, which there seems to be: it is the CPU."""
+    sent, to = [], torch.Tensor.to
+
+    def watched(self, target, *args, **kwargs):
+        if target != "cuda":
+            return to(self, target, *args, **kwargs)
+        sent.append(self)
+        return self
+
+    monkeypatch.setattr(torch.Tensor, "to", watched)
+    for module in ("commands.comparison", "commands.calibration", "fitting.devices"):
+        monkeypatch.setattr(f"zoo.{module}.check_device", lambda name: None)
+    return sent
+
+
 @without_gpu
-@pytest.mark.parametrize("command", ["fit", "compare"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("fit", "diabetes"),
+        ("compare", "diabetes"),
+        ("leaderboard", "--datasets", "diabetes"),
+        ("calibrate",),
+        ("reproduce", "lbbnn/mnist"),
+        ("predict", "nothing", "--input", "nothing"),
+    ],
+    ids=lambda command: command[0],
+)
 def test_a_gpu_that_is_not_there_is_refused_in_a_line(command, tmp_path):
-    told = run_zoo(command, "diabetes", "--device", "cuda", "--out", tmp_path / "out")
+    told = run_zoo(*command, "--device", "cuda", "--out", tmp_path / "out")
     assert told.exit_code == 2
     assert told.stderr == (
         "zoo: --device cuda: this machine has no such device (torch finds no GPU); leave it out for the CPU\n"
@@ -49,6 +81,47 @@ def test_devices_and_guides_that_make_no_sense(tmp_path):
     table = write_csv(tmp_path / "table.csv", linear_rows(12))
     told = run_zoo("fit", table, "--model", "maf", "--device", "cuda", "--out", tmp_path / "out")
     assert (told.exit_code, "--device does not apply to model 'maf'" in told.stderr) == (2, True)
+
+
+def test_devices_of_experiments(tmp_path):
+    told = run_zoo("reproduce", "example/dice", "--device", "cuda", "--out", tmp_path / "out")
+    assert (told.exit_code, "--device does not apply to example/dice" in told.stderr) == (2, True)
+    both = ("--device", "cpu", "--set", "device=cpu")
+    told = run_zoo("reproduce", "lbbnn/mnist", *both, "--out", tmp_path / "out")
+    assert (told.exit_code, "are one option" in told.stderr) == (2, True)
+    told = run_zoo("reproduce", "lbbnn/mnist", "--device", "tpu", "--out", tmp_path / "out")
+    assert (told.exit_code, "takes cpu, cuda or cuda:N" in told.stderr) == (2, True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_predictions_on_a_device_are_of_the_same_networks(tmp_path, pretended):
+    table, fit = write_csv(tmp_path / "table.csv", linear_rows(12)), tmp_path / "fit"
+    assert run_zoo("fit", table, "--steps", 5, "--widths", 3, "--out", fit).exit_code == 0
+    predict = ("predict", fit, "--input", table, "--draws", 7, "--out")
+    assert run_zoo(*predict, tmp_path / "here.csv").exit_code == 0
+    assert not pretended
+    assert run_zoo(*predict, tmp_path / "there.csv", "--device", "cuda").exit_code == 0
+    assert {len(value) for value in pretended} == {7, 12}  # draws, and rows
+    assert (tmp_path / "here.csv").read_bytes() == (tmp_path / "there.csv").read_bytes()
+    assert run_zoo("fit", table, "--guide", "pbp", "--out", tmp_path / "pbp").exit_code == 0
+    told = run_zoo("predict", tmp_path / "pbp", *predict[2:], tmp_path / "p.csv", "--device", "cuda")
+    assert (told.exit_code, "guide 'pbp': it predicts on the CPU" in told.stderr) == (2, True)
+
+
+def test_calibration_and_leaderboard_fit_on_a_device(tmp_path, pretended):
+    small = ("--simulations", 1, "--rows", 5, "--steps", 3, "--widths", 0, "--noise", 1, "--device", "cuda")
+    told = run_zoo("calibrate", "--guide", "mean-field,exact", *small, "--out", tmp_path / "calibration")
+    assert told.exit_code == 0, told.output
+    assert [value.shape for value in pretended] == [(5, 2), (5,)]  # of the guide alone
+    assert json.loads((tmp_path / "calibration" / "config.json").read_text())["device"] == "cuda"
+    pretended.clear()
+    asked = plan(["diabetes"], ["mean-field"], device="cuda")
+    assert asked.config()["device"] == "cuda"
+    assert "--device cuda" in asked.command("out")
+    short = replace(asked.places[0].comparison, budget=replace(BUDGETS["quick"], steps=3, draws=30))
+    fit_guide(short, "mean-field", tmp_path)
+    assert len(pretended) == 2
+    assert "device" not in plan(["diabetes"], ["mean-field"]).config()
 
 
 def test_lists_stay_where_they_are():
@@ -105,5 +178,9 @@ def test_a_fit_of_the_command_line_on_a_gpu_is_read_on_the_cpu(tmp_path):
     told = run_zoo("fit", table, *options)
     assert told.exit_code == 0, told.output
     assert json.loads((tmp_path / "fit" / "config.json").read_text())["device"] == "cuda"
-    assert run_zoo("predict", tmp_path / "fit", "--input", table, "--out", tmp_path / "p.csv").exit_code == 0
+    predict = ("predict", tmp_path / "fit", "--input", table, "--out")
+    assert run_zoo(*predict, tmp_path / "p.csv").exit_code == 0
     assert pd.read_csv(tmp_path / "p.csv")["mean"].corr(pd.Series([row[2] for row in linear_rows(60)])) > 0.9
+    assert run_zoo(*predict, tmp_path / "there.csv", "--device", "cuda").exit_code == 0
+    here, there = (pd.read_csv(tmp_path / name) for name in ("p.csv", "there.csv"))
+    pd.testing.assert_frame_equal(here, there, rtol=1e-4)
