@@ -39,8 +39,7 @@ def fit_edges(
     is.
 
     :param kind: options of :class:`EdgeGraphModel`: timed, window, aggregation
-    Returns what to tell.
-
+    :return: what to tell
     :raises UserError: a folder that cannot be written or belongs to another fit, too few graphs
     :raises DataError: a file that cannot be read
     """
@@ -62,11 +61,7 @@ def fit_edges(
             _, fit = fit_graphs(graphs, model, settings, Watch(progress))
         except KeyboardInterrupt:
             raise KeyboardInterrupt("interrupted; a fit of graphs is kept when it is finished") from None
-        numbers = {
-            "lengths": torch.tensor([len(graph) for graph in graphs]),
-            "times": torch.as_tensor(np.concatenate([graph.times for graph in graphs])),
-        }
-        save_file({**{f"model.{k}": v for k, v in model.state_dict().items()}, **numbers}, state)
+        _save(model, graphs, state)
         write_seal(state, about)
     best = fit.validation[fit.best - 1]
     skipped = "; gradients scaled down, for one overflowed" if fit.skipped else ""
@@ -74,6 +69,15 @@ def fit_edges(
         f"{len(fit.training)} epochs in {fit.seconds:.1f} s, the best one {fit.best}: {best:.3f} nats an "
         f"edge on the graphs held out{skipped}"
     )
+
+
+def _save(model: EdgeGraphModel, graphs: Sequence[EdgeList], path: Path) -> None:
+    """The model, and how long its graphs are and when their edges came, which drawn ones copy."""
+    numbers = {
+        "lengths": torch.tensor([len(graph) for graph in graphs]),
+        "times": torch.as_tensor(np.concatenate([graph.times for graph in graphs])),
+    }
+    save_file({**{f"model.{k}": v for k, v in model.state_dict().items()}, **numbers}, path)
 
 
 def is_edge_fit(folder: str | Path) -> bool:

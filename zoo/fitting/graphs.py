@@ -120,30 +120,21 @@ def train(
     order, kept, advance = random.Random(settings.seed), None, watch.start(settings.epochs)
     for epoch in range(1, settings.epochs + 1):
         order.shuffle(groups)
-        total, largest, skipped = 0.0, 0.0, 0
+        total, norms = 0.0, []
         for group in groups:
-            graphs = [training[i] for i in group]
-            edges = sum(map(len, graphs))
-            loss = -model.log_prob_of_batch(graphs).sum() / edges
-            optimiser.zero_grad()
-            loss.backward()
-            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
-            if not loss.isfinite():
+            loss, norm = _step(model, [training[i] for i in group], optimiser, settings.clip)
+            if not math.isfinite(loss):
                 raise FailedError(f"the likelihood is not finite in epoch {epoch}")
-            if norm.isfinite():
-                largest = max(largest, norm.item())
-            else:
-                skipped, model.steady = skipped + 1, True
-                optimiser.zero_grad()  # so that the step leaves all as it is
-            optimiser.step()
             schedule.step()
-            total += loss.item() * edges
-        if skipped == len(groups):
+            total += loss
+            norms.append(norm)
+        finite = [norm for norm in norms if math.isfinite(norm)]
+        if not finite:
             raise FailedError(f"no gradient of epoch {epoch} is finite")
         fit.training.append(total / sum(map(len, training)))
         fit.validation.append(nats_an_edge(model, validation))
-        fit.gradient.append(largest)
-        fit.skipped += skipped
+        fit.gradient.append(max(finite))
+        fit.skipped += len(norms) - len(finite)
         advance()
         if fit.validation[-1] < best:
             best, fit.best = fit.validation[-1], epoch
@@ -153,6 +144,24 @@ def train(
     model.load_state_dict(kept)
     fit.seconds = time.perf_counter() - start
     return fit
+
+
+def _step(
+    model: GrowthModel, graphs: Sequence[EdgeList], optimiser: torch.optim.Optimizer, clip: float
+) -> tuple[float, float]:
+    """Minus the log-likelihood of a batch, and the norm of the gradient for an edge before clipping; the
+    model stays as it was if that is not finite.
+    """
+    edges = sum(map(len, graphs))
+    loss = -model.log_prob_of_batch(graphs).sum() / edges
+    optimiser.zero_grad()
+    loss.backward()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+    if not norm.isfinite():
+        model.steady = True
+        optimiser.zero_grad()
+    optimiser.step()
+    return loss.item() * edges, norm.item()
 
 
 @torch.no_grad()

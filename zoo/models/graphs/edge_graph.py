@@ -331,19 +331,21 @@ class EdgeGraphModel(nn.Module):
 
             edges[:alive, t] = torch.stack([sender, recipient], 1)
             begin = 0 if self.window is None else max(0, t + 1 - self.window)
-            so_far = edges[:alive, begin : t + 1]
             lag = now[:alive, t, None] - now[:alive, begin : t + 1]
-            cell = (width * rows[:, None, None] + so_far).flatten()
-            neighbour = so_far.flip(-1).flatten()
-            adjacency, degree = self._received(
-                cell,
-                cell * width + neighbour,
-                lag[..., None].expand_as(so_far).flatten(),
-                alive * width,
-                alive * width**2,
-            )
-            nodes = round_of_messages(nodes, adjacency.view(alive, width, width), degree, fold, self.update)
+            received = self._received_along(edges[:alive, begin : t + 1], lag, width)
+            nodes = round_of_messages(nodes, *received, fold, self.update)
         return [found[:length].numpy().copy() for found, length in zip(edges, lengths, strict=True)]
+
+    def _received_along(self, edges: Tensor, lag: Tensor, width: int) -> tuple[Tensor, Tensor]:
+        """Adjacency matrices ``[B, W, W]`` and degrees ``[B W]`` of edges ``[B, m, 2]`` of ages
+        ``[B, m]``.
+        """
+        alive = len(edges)
+        cell = (width * torch.arange(alive)[:, None, None] + edges).flatten()
+        place = cell * width + edges.flip(-1).flatten()
+        ages = lag[..., None].expand_as(edges).flatten()
+        adjacency, degree = self._received(cell, place, ages, alive * width, alive * width**2)
+        return adjacency.view(alive, width, width), degree
 
     def _joined(
         self, nodes: Tensor, whole: Tensor, place: Tensor, chosen: Tensor, count: Tensor
