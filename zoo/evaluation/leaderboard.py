@@ -237,7 +237,7 @@ def _order(ranked: Sequence[Standing], gaps: Gaps) -> str:
     text = "; then ".join(", ".join(_ranked(standing, places) for standing in part) for part in parts)
     return (
         f"Mean rank by distance to the truth, {_plural(count, 'data set')} (behind a semicolon what is "
-        "really farther, on these, than the first before it; behind a comma what is not told apart from it): "
+        "really farther, on these, than the first before it; behind a comma what is not): "
         f"{text}."
     )
 

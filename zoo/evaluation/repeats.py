@@ -6,9 +6,10 @@ step, over the seeds of a split, over the splits of a data set, over data sets; 
 of the outermost step with more than one unit, whose units are the only ones that may pass for independent
 (splits of one data set share training rows, so that theirs is a little too small).  A difference between two
 methods is taken within a run, where both have the same rows and the same reference, before anything is
-averaged: what is hard for both cancels.  Of a single run the units are its test rows.  A difference is real
-when it is farther from 0 than Student's t with as many units allows at 5 %.  Over several data sets it is
-the mean of theirs, with the errors that it has within each (:func:`over_these`).
+averaged: what is hard for both cancels.  Of a single run the units are its test rows; a distance has the
+Monte Carlo errors of both methods beside the error over rows, for all rows share the draws.  A difference is
+real when it is farther from 0 than Student's t with as many units allows at 5 %.  Over several data sets it
+is the mean of theirs, with the errors that it has within each (:func:`over_these`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -29,6 +30,8 @@ from zoo.evaluation.scoreboard import LEGEND, Row
 LEVELS = ("dataset", "split", "seed")
 #: Figures by which methods are paired: those of a row of the test set, and those of a run alone.
 BY_ROW, BY_RUN = ("ref_w1", "log_likelihood"), ("ref_pip_rmse",)
+#: Those of a row whose errors in all rows are of the same draws.
+OF_DRAWS = ("ref_w1",)
 #: Chance of calling a difference real that is none.
 CHANCE = 0.05
 
@@ -205,7 +208,12 @@ def paired(runs: Sequence[Run], first: str, second: str, figure: str) -> Mean | 
     (place,) = values
     if figure in BY_RUN:
         return mean_of(list(values.values()), "")
-    return _over_rows(both[place][0].points, first, second, figure)
+    run, *rows = both[place]
+    mean = _over_rows(run.points, first, second, figure)
+    if mean is None or mean.se is None or figure not in OF_DRAWS:
+        return mean
+    errors = [row.estimate(figure).se or 0.0 for row in rows]
+    return replace(mean, se=math.hypot(mean.se, *errors))
 
 
 def _over_rows(points: pd.DataFrame, first: str, second: str, figure: str) -> Mean | None:

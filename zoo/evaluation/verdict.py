@@ -33,8 +33,9 @@ def verdict(rows: Sequence[Row], differences: Sequence[Difference] = (), clear: 
     :param clear: standard errors in place of two, where there are few units
     """
     sound = [row for row in rows if row.status == "ok"]
-    apart = {(d.figure, frozenset((d.first, d.second))): d.mean.real for d in differences}
-    words = [_ranking(_groups(sound, name, apart, clear), name) for name in RANKED if _ranked(sound, name)][
+    farther = {(d.figure, d.first, d.second): d.mean.real and d.mean.value < 0 for d in differences}
+    farther |= {(d.figure, d.second, d.first): d.mean.real and d.mean.value > 0 for d in differences}
+    words = [_ranking(_groups(sound, name, farther, clear), name) for name in RANKED if _ranked(sound, name)][
         :1
     ]
     words += [sentence for row in sound if (sentence := _warnings(row, clear))]
@@ -48,19 +49,19 @@ def _ranked(rows: Sequence[Row], name: str) -> list[tuple[Row, Estimate]]:
     return sorted(found, key=lambda pair: pair[1].value)
 
 
-#: Figure and two methods -> whether they are told apart.
-Apart = Mapping[tuple[str, frozenset[str]], bool]
+#: Figure and two methods -> whether the second is really farther.
+Farther = Mapping[tuple[str, str, str], bool]
 
 
 def _groups(
-    rows: Sequence[Row], name: str, apart: Apart, clear: float = CLEAR
+    rows: Sequence[Row], name: str, farther: Farther, clear: float = CLEAR
 ) -> list[list[tuple[Row, Estimate]]]:
     """Best first; what is not clearly farther than the first of a group belongs to the group."""
     found: list[list[tuple[Row, Estimate]]] = []
     for row, estimate in _ranked(rows, name):
         if found:
             leader, least = found[-1][0]
-            known = apart.get((name, frozenset((leader.method, row.method))))
+            known = farther.get((name, leader.method, row.method))
             if not (_apart(least, estimate, clear) if known is None else known):
                 found[-1].append((row, estimate))
                 continue

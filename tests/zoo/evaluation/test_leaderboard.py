@@ -63,6 +63,36 @@ def test_ranks_seconds_and_figures(runs):
     assert table["datasets"].tolist() == [2] * 4
 
 
+def test_equal_distances_share_their_ranks(monkeypatch):
+    monkeypatch.setitem(FIGURES, "cheap", FIGURES["near"])
+    table = leaderboard_frame(standings([one_run("a")], NOTES), []).set_index("guide")
+    assert table["rank"].to_dict() == {"other": 1, "near": 2.5, "cheap": 2.5, "far": 4}
+
+
+def test_one_run_with_a_warning_is_no_uncertainty_to_rely_on(runs):
+    first, second = runs
+    off = [replace(row, ref_mean_error=1.5) if row.method == "near" else row for row in second.rows]
+    runs = [first, replace(second, rows=off)]
+    answers = dict(when(standings(runs, NOTES), runs))
+    (safe,) = (answer for title, answer in answers.items() if title.startswith("an uncertainty"))
+    assert safe == "other†, cheap"
+
+
+def test_what_is_really_farther_is_so_than_the_first_of_its_part():
+    """The second cannot be told from its neighbours, the third is farther than the first all the same."""
+    laws = {"first": (0.5, 0.001), "second": (0.6, 1.0), "third": (0.7, 0.001)}
+    rows = [Row.from_figures(name, "bnn", {"ref_w1": Estimate(w1, 0.001)}) for name, (w1, _) in laws.items()]
+    lines = [
+        (name, i, w1 + noise * value, 0.0)
+        for name, (w1, noise) in laws.items()
+        for i, value in enumerate(np.linspace(-1, 1, 30))
+    ]
+    points = pd.DataFrame(lines, columns=["method", "row", "ref_w1", "log_likelihood"])
+    runs = [Run("a", 0, 0, rows, points, {})]
+    order = words(standings(runs, dict.fromkeys(laws, "")), runs)[0]
+    assert order.endswith(": first 1, second 2; then third 3.")
+
+
 def test_which_guide_when(runs):
     answers = dict(when(standings(runs, NOTES), runs))
     assert answers["nearest to the posterior"] == "other† (W1 0.20 ± 0.10)"
@@ -134,7 +164,7 @@ def test_what_has_not_settled_is_said(runs):
 
 
 def test_what_is_not_told_apart_is_said_so(monkeypatch):
-    monkeypatch.setitem(FIGURES, "other", (0.21, 0.8, 0.2, 20.0))
+    monkeypatch.setitem(FIGURES, "other", (0.25, 0.8, 0.2, 20.0))
     clear, noisy = ([one_run(name, noise=noise) for name in ("a", "bb")] for noise in (1e-4, 1.0))
     assert dict(when(standings(clear, NOTES), clear))["nearest to the posterior"] == "near (W1 0.2)"
     answer = dict(when(standings(noisy, NOTES), noisy))["nearest to the posterior"]
@@ -154,6 +184,10 @@ def test_a_reference_that_fails_ranks_nothing(runs):
     )
     only = standings([lost], NOTES)
     assert words(only, [lost]) == [words(found, [*runs, lost])[-1]]
+    again = replace(lost, dataset="a", seed=1)
+    assert not any(
+        "failed fits" in sentence for sentence in words(standings([*runs, again], NOTES), [*runs, again])
+    )
     assert when(only, [lost]) == []
 
 

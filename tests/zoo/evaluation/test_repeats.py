@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -79,14 +80,38 @@ def test_equal_methods_are_called_different_one_time_in_twenty():
 def test_rows_of_one_run_are_paired():
     """The difference is a hundredth of what the rows differ by, and is found; unpaired it would be lost."""
     lines = hard_and_easy(gap=0.1, sd=0.05)
-    one = run({"a": 1.0, "b": 1.1}, points=lines)
-    mean = paired([one], "b", "a", "ref_w1")
-    table = pd.DataFrame(lines, columns=["method", "row", "ref_w1", "_"]).pivot(index="row", columns="method")
-    a, b = table["ref_w1"]["a"], table["ref_w1"]["b"]
+    swapped = [(name, i, 1.0, value) for name, i, value, _ in lines]
+    one = run({"a": 1.0, "b": 1.1}, points=swapped)
+    one = replace(one, rows=[replace(row, log_likelihood=0.0) for row in one.rows])
+    mean = paired([one], "b", "a", "log_likelihood")
+    table = pd.DataFrame(lines, columns=["method", "row", "value", "_"]).pivot(index="row", columns="method")
+    a, b = table["value"]["a"], table["value"]["b"]
     assert mean.real
     assert (mean.units, mean.over) == (20, "row")
     assert mean.value / mean.se == pytest.approx(stats.ttest_rel(b, a).statistic)
     assert stats.ttest_ind(b, a).pvalue > 0.5
+    distance = paired([run({"a": 1.0, "b": 1.1}, points=lines)], "b", "a", "ref_w1")
+    assert distance.value == pytest.approx(mean.value)
+    assert distance.se == pytest.approx(math.hypot(mean.se, 0.01, 0.01))
+
+
+def test_two_samples_of_one_law_are_seldom_told_apart():
+    """All rows see the same draws: what is accident in one is in the others too."""
+    generator, found = torch.Generator().manual_seed(0), 0
+    for _ in range(20):
+        slopes = torch.randn(2, 20, generator=generator)  # the function has two directions, and twenty rows
+
+        def draws(number: int, slopes: torch.Tensor = slopes) -> torch.Tensor:
+            return torch.randn(number, 2, generator=generator) @ slopes
+
+        reference, lines, rows = draws(200), [], []
+        for name in ("a", "b"):
+            values = 1.3 * draws(100)
+            rows.append(Row.from_figures(name, "m", compare_functions(reference, values).figures()))
+            lines += [(name, i, w1, 0.0) for i, w1 in enumerate(pointwise_w1(reference, values).tolist())]
+        points = pd.DataFrame(lines, columns=["method", "row", "ref_w1", "log_likelihood"])
+        found += paired([Run("d", 0, 0, rows, points, {})], "a", "b", "ref_w1").real
+    assert found <= 3  # by the errors over rows alone, 14
 
 
 def test_runs_are_paired_too():
@@ -101,6 +126,16 @@ def test_runs_are_paired_too():
     words = verdict(rows, [difference], 3.18)
     assert "a (W1 4.2 ± 1.7), then b (4.3 ± 1.7)" in words[0]
     assert "not told apart" in verdict(rows, [], 3.18)[0]
+
+
+def test_what_is_nearer_in_the_same_runs_is_not_called_farther():
+    """It has run where the other failed, and the mean of all its runs is the larger one."""
+    runs = [run({"a": 0.2 + k / 100, "b": 0.1 + k / 100}, split=k) for k in range(4)]
+    runs.append(run({"b": 2.0}, split=4, a="the loss is nan"))
+    (difference,) = differences(runs)
+    assert difference.mean.real
+    assert difference.mean.value > 0
+    assert "then b" not in verdict(average(runs), [difference], 3.18)[0]
 
 
 def test_only_runs_with_both_count():

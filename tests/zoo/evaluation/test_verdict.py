@@ -9,6 +9,7 @@ from torch.distributions import Normal
 from data_loaders import load
 from zoo.evaluation.estimates import Estimate
 from zoo.evaluation.metrics import log_likelihood, log_likelihood_values
+from zoo.evaluation.repeats import Difference, Mean
 from zoo.evaluation.scoreboard import Row
 from zoo.evaluation.verdict import verdict
 
@@ -70,6 +71,22 @@ def test_warnings_name_their_figure():
 def test_each_warning(figures, words):
     (sentence,) = verdict([row("some", **figures)])
     assert words in sentence
+
+
+def test_few_units_need_more_standard_errors():
+    rows = [row("some", ref_log_likelihood=Estimate(-0.2, 0.06), bound_change=Estimate(2.0, 0.5))]
+    (two,), (four,) = verdict(rows), verdict(rows, clear=4.0)
+    assert "predicts worse than the truth" in two
+    assert "was still rising" in two
+    assert four.startswith("some is not told apart from the truth by its predictions")
+    assert "was still rising" not in four
+
+
+def test_differences_are_those_of_the_figure_that_ranks():
+    rows = [row(name, ref_pip_rmse=Estimate(value, 0.01)) for name, value in (("one", 0.1), ("two", 0.2))]
+    apart, same = Mean(-0.1, 0.01, 20, "row"), Mean(-0.1, 0.2, 20, "row")
+    given = [Difference("one", "two", "ref_w1", apart), Difference("one", "two", "ref_pip_rmse", same)]
+    assert "not told apart from it two" in verdict(rows, given)[0]
 
 
 def test_nothing_is_said_where_nothing_is_known_and_failures_are():
