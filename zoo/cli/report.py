@@ -23,7 +23,10 @@ Examples:
 
 def report_command(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="FOLDER...", help="The --out of zoo compare, reproduce or fit.")
+        list[Path],
+        typer.Argument(
+            metavar="FOLDER...", help="The --out of zoo compare, leaderboard, calibrate, reproduce or fit."
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", help="The page to write, PAGE.html; replaced if it exists.")],
 ) -> None:

@@ -18,7 +18,7 @@ from zoo.evaluation.leaderboard import Refusal, Standing, leaderboard_frame, pag
 from zoo.evaluation.leaderboard_plot import plot_leaderboard
 from zoo.evaluation.repeats import Run, difference_frame, differences
 from zoo.evaluation.scoreboard import scoreboard_frame
-from zoo.files.output import output_folder, sole_folder
+from zoo.files.output import grid_folder
 from zoo.files.tables import write_csv, write_text
 from zoo.fitting.devices import CPU
 from zoo.fitting.problem import load_problem
@@ -194,7 +194,7 @@ def run(asked: Asked, out: str | Path, workers: Workers = ALONE, on_piece: OnPie
     :raises UserError: when the folder cannot be written, belongs to another call, or one is at work in it
     :raises Interrupted: at Ctrl-C, with what is kept
     """
-    with sole_folder(out), output_folder(out, asked.config()) as folder:
+    with grid_folder(out, asked.config(), "leaderboard.csv") as folder:
         runs = compute(asked.places, folder, workers, on_piece)
         found = standings(runs, _notes(asked.places))
         table = leaderboard_frame(found, asked.refusals)

@@ -14,7 +14,7 @@ from zoo.evaluation.plots import compared, plain, plot_scoreboard
 from zoo.evaluation.repeats import Difference, Run, average, difference_frame, differences, mean_over, student
 from zoo.evaluation.scoreboard import Row, wide_frame, write_scoreboard
 from zoo.evaluation.verdict import CLEAR, verdict
-from zoo.files.output import output_folder, sole_folder
+from zoo.files.output import grid_folder
 from zoo.files.tables import write_csv
 from zoo.fitting.side_by_side import ALONE, Workers
 
@@ -69,7 +69,7 @@ def compare_often(
         for s in range(split, split + splits)
         for k in range(seed, seed + seeds)
     ]
-    with sole_folder(out), output_folder(out, _config(places)) as folder:
+    with grid_folder(out, _config(places), "scoreboard.csv") as folder:
         runs = compute(places, folder, workers, on_piece)
         repeated = summarise(runs, places[0].comparison.notes)
         _write(repeated, folder, f"{places[0].comparison.entry.name} on {places[0].dataset}")

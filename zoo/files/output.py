@@ -103,6 +103,22 @@ def sole_folder(folder: str | Path) -> Iterator[None]:
         os.close(handle)
 
 
+@contextlib.contextmanager
+def grid_folder(folder: str | Path, config: dict, last: str) -> Iterator[Path]:
+    """:func:`output_folder` of one call alone, for a grid that may grow.
+
+    :param last: the file that stands where the grid is finished: one of another grid is taken away, so that
+        what an earlier call has found does not pass for what this one looks for
+    """
+    with sole_folder(folder):
+        kept = kept_config(folder)
+        if not differences(kept, config) and kept.get("grid") != config["grid"]:
+            with contextlib.suppress(OSError):  # who cannot write here hears of it next
+                (Path(folder) / last).unlink(missing_ok=True)
+        with output_folder(folder, config) as opened:
+            yield opened
+
+
 def _remove_empty(folder: Path, top: Path) -> None:
     """Removes the folders from ``folder`` up to ``top`` as far as there is nothing in them."""
     with contextlib.suppress(OSError):

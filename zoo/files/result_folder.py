@@ -17,6 +17,8 @@ from zoo.files.output import CONFIG, read_config
 #: Which file a command writes last; one of them is enough.
 LAST = {
     "compare": ("scoreboard.csv",),
+    "compare --splits --seeds": ("scoreboard.csv",),
+    "leaderboard": ("leaderboard.csv",),
     "reproduce": ("table.md",),
     "fit": ("losses.csv", "fit.json"),
 }
@@ -62,7 +64,7 @@ def read_result_folder(folder: str | Path) -> ResultFolder:
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise UserError(f"{folder} is no folder: give the --out of zoo compare, reproduce or fit")
+        raise UserError(f"{folder} is no folder: give the --out of the command that made the results")
     config = read_config(folder)
     if not isinstance(config.get("command"), str):
         raise UserError(f"{folder / CONFIG} names no command: it is not the output of this program")

@@ -237,6 +237,13 @@ def test_a_fit_that_was_interrupted_is_refused(tmp_path):
     refused(tmp_path, folder, "is not finished")
 
 
+@pytest.mark.parametrize("command", ["leaderboard", "compare --splits --seeds"])
+def test_a_grid_that_is_growing_is_refused(command, tmp_path):
+    folder = make_folder(tmp_path / "a", config={"command": command, "grid": {"splits": 5}})
+    (folder / "scoreboard.csv").rename(folder / "differences.csv")
+    refused(tmp_path, folder, "is not finished")
+
+
 def test_a_page_does_not_replace_a_result(tmp_path):
     folder = make_folder(tmp_path / "a")
     before = (folder / "scoreboard.csv").read_bytes()

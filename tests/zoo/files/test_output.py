@@ -9,7 +9,7 @@ import pytest
 
 import zoo.files.output
 from zoo.errors import FailedError, UserError
-from zoo.files.output import differences, outgrow, output_folder, read_config, versions
+from zoo.files.output import differences, grid_folder, outgrow, output_folder, read_config, versions
 
 CONFIG = {"command": "fit", "seed": 3, "widths": [50]}
 
@@ -25,6 +25,24 @@ def test_folder_says_what_it_is_and_with_which_versions(tmp_path):
     with output_folder(tmp_path / "a" / "b", CONFIG) as folder:
         assert read_config(folder) == {**CONFIG, "versions": versions()}
     assert {"python", "torch", "pyro-ppl", "numpyro", "jax"} <= set(versions())
+
+
+def test_a_grid_that_grows_is_not_finished(tmp_path):
+    """What stands for all of it goes, until all of it is there again; not by a call that is refused."""
+    config, last = {"command": "leaderboard", "grid": {"splits": 1}}, tmp_path / "a" / "last.csv"
+
+    def call(changes: dict) -> bool:
+        with grid_folder(tmp_path / "a", {**config, **changes}, "last.csv"):
+            return last.exists()
+
+    assert not call({})
+    last.write_text("whole")
+    assert call({})
+    with pytest.raises(UserError, match="belongs to another run"):
+        call({"budget": "full", "grid": {"splits": 2}})
+    assert last.exists()
+    assert not call({"grid": {"splits": 2}})
+    assert read_config(tmp_path / "a")["grid"] == {"splits": 2}
 
 
 @pytest.mark.parametrize("error", [UserError("refused"), FailedError("nan")])
