@@ -39,4 +39,6 @@ def where(error: BaseException, file: Path) -> str:
     numbers = [
         frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)
     ]
+    if isinstance(error, SyntaxError) and error.filename == str(file):  # no line of it has run
+        numbers.append(error.lineno)
     return f"{line} (line {numbers[-1]})" if numbers else line

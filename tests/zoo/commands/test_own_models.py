@@ -126,7 +126,11 @@ NOT = "guide '{0}' does not apply to model 'mine.py:model': "
 #: Code, guide, words.
 CODES = {
     "no import": ("import nonsense_of_mine", "", "cannot be imported: ModuleNotFoundError: No module named"),
-    "no syntax": ("def model(x, y=None:\n    pass", "", "cannot be imported: SyntaxError"),
+    "no syntax": (
+        "def model(x, y=None)\n    pass",
+        "",
+        "cannot be imported: SyntaxError: expected ':' (line 4)",
+    ),
     "an error": ("x = 1 / 0", "", "cannot be imported: ZeroDivisionError: division by zero (line 4)"),
     "no such name": ("def other(x, y=None): pass", "", "has no 'model'; what it has: other"),
     "no function": ("model = 3", "", "is no function, but a int"),
