@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -39,9 +39,6 @@ from zoo.commands.options import check_seed, model_options
 from zoo.errors import UserError
 from zoo.fitting.threads import one_torch_thread
 from zoo.models.densities import DENSITY_MODELS
-
-if TYPE_CHECKING:  # slow to import
-    pass
 
 FIT_HELP = """Fits one guide to one model and saves it for zoo predict.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,9 +13,6 @@ from zoo.cli.tell import complain
 from zoo.commands.options import check_seed
 from zoo.errors import UserError
 from zoo.fitting.threads import one_torch_thread
-
-if TYPE_CHECKING:  # slow to import
-    pass
 
 PREDICT_HELP = """Predicts new rows with a saved fit, in original units.
 
