@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -14,12 +15,14 @@ import torch
 import zoo
 from tests.zoo.cli_helpers import files, run_zoo
 from zoo.commands import simulation
-from zoo.commands.calibrate import run
+from zoo.commands.calibrate import _sentence, run, summary
 from zoo.commands.calibration import ask
+from zoo.commands.simulation import BOUND_CHANGE
 from zoo.errors import FailedError, Interrupted, UserError
 from zoo.experiments.engine.records import RESULT, cell_folder
 from zoo.fitting.samplers import Sampled, samplers
 from zoo.fitting.side_by_side import Here
+from zoo.seeds import stable_seed
 
 #: A linear regression whose posterior is known.
 LINEAR = {"widths": (0,), "noise": 1.0}
@@ -132,6 +135,26 @@ def test_failing_fits_are_counted(tmp_path, monkeypatch):
     assert words in (tmp_path / "calibration.md").read_text()
 
 
+def test_chains_that_do_not_mix_are_told_of(tmp_path, monkeypatch):
+    def sampler(model, x, y, n, seed):
+        return Sampled(samplers(model)["exact"](model, x, y, n, seed).draws, converged=seed % 2 == 0)
+
+    monkeypatch.setattr(simulation, "samplers", lambda model: {"exact": sampler})
+    calibration = ask(guides=["exact"], simulations=8, **LINEAR)
+    run(calibration, tmp_path)
+    odd = sum(stable_seed("draws", cell.seed) % 2 for cell in calibration.cells())
+    assert 0 < odd < 8
+    words = f"The chains of {odd} simulations did not mix well enough; they are counted."
+    assert words in (tmp_path / "calibration.md").read_text()
+
+
+def test_losses_that_still_fall_are_told_of_with_their_error():
+    changes = [SimpleNamespace(ok=True, metrics={BOUND_CHANGE: change}) for change in (1.0, 3.0)]
+    table = summary({"m": changes}, {"m": {"f[0]": np.array([20, 70])}}, 99)
+    told = _sentence("m", changes, table)
+    assert told.endswith("Its loss fell by 2.00 ± 1.00 nats in the last tenth of a fit.")
+
+
 def test_interrupted_call_goes_on(exact, tmp_path, monkeypatch):
     asked, computed = ask(guides=["exact"], simulations=30, **LINEAR), []
 
@@ -159,16 +182,39 @@ def test_where_every_fit_fails(tmp_path, monkeypatch):
     assert table[["method", "simulations", "failed"]].values.tolist() == [["exact", 0, 2]]
 
 
-def test_all_methods_see_the_same_data(tmp_path):
+def test_all_methods_see_the_same_data(tmp_path, monkeypatch):
     calibration = ask("spike-slab-linear", ["exact", "varbvs"], simulations=3)
-    truths = []
-    for name in calibration.methods:
-        cell = calibration.cell(name, 1)
-        x, _ = simulation.inputs(cell.options, cell.base_seed)
-        truths.append(simulation.truth_and_target(calibration.model, x, cell.split_seed)[1])
-    assert torch.equal(*truths)
+    fit, seen = simulation._fit, {}
+
+    def remembered(cell, model, x, y):
+        seen[cell.method, cell.trial] = y
+        return fit(cell, model, x, y)
+
+    monkeypatch.setattr(simulation, "_fit", remembered)
     table = run(calibration, tmp_path)
     assert list(dict.fromkeys(table["method"])) == ["exact", "varbvs"]
+    assert "did not mix" not in (tmp_path / "calibration.md").read_text()  # neither has chains
+    for trial in range(3):
+        assert torch.equal(seen["exact", trial], seen["varbvs", trial])
+    assert not torch.equal(seen["exact", 0], seen["exact", 1])
+
+
+def test_quantities_are_judged_together():
+    """What is one in twenty by accident is no verdict on one of eight quantities."""
+    ranks = np.concatenate([np.arange(0, 100, 5), np.full(3, 99)])
+    judged = {"one": {"f[0]": ranks}, "eight": {f"f[{k}]": ranks for k in range(8)}}
+    records = {name: [SimpleNamespace(ok=True)] for name in judged}
+    table = summary(records, judged, 99)
+    assert table["verdict"].tolist() == ["of another shape", *["uniform"] * 8]
+
+
+def test_ties_fall_otherwise_in_every_simulation(monkeypatch):
+    numbers = []
+    monkeypatch.setattr(simulation, "rank", lambda truth, values, rng: numbers.append(rng.integers(2**62)))
+    calibration = ask(guides=["exact"], **LINEAR)
+    for trial in range(2):
+        simulation.simulate(calibration.cell("exact", trial))
+    assert len(set(numbers)) == len(numbers) == 2 * len(QUANTITIES)
 
 
 def test_inputs_have_the_correlation():
@@ -177,6 +223,7 @@ def test_inputs_have_the_correlation():
     correlations = np.corrcoef(x.numpy().T)[np.triu_indices(3, 1)]
     assert correlations == pytest.approx(0.8, abs=0.03)
     assert points.shape == (1, 3)
+    assert not (points == x).all(1).any()
 
 
 @pytest.mark.parametrize(
@@ -210,6 +257,8 @@ def test_bad_requests_are_one_line(changes, message):
 def test_folder_of_another_run_is_refused(exact):
     with pytest.raises(UserError, match="draws is 99 there, 19 here"):
         run(ask(guides=["exact"], draws=19, **LINEAR), exact[0])
+    with pytest.raises(UserError, match="seed is 0 there, 1 here"):
+        run(ask(guides=["exact"], seed=1, **LINEAR), exact[0])
     assert json.loads((exact[0] / "config.json").read_text())["draws"] == 99
 
 

@@ -14,8 +14,13 @@ import pytest
 import zoo
 import zoo.commands.compare
 from tests.zoo.cli_helpers import fresh_process, linear_rows, make_tiny, run_zoo, write_csv
+from zoo.commands import repeated
+from zoo.commands.comparison import ask
 from zoo.commands.leaderboard import plan
 from zoo.errors import FailedError
+from zoo.evaluation.estimates import Estimate
+from zoo.evaluation.repeats import Run
+from zoo.evaluation.scoreboard import Row
 from zoo.files.output import differences, sole_folder
 from zoo.fitting.methods import Variational
 
@@ -83,6 +88,10 @@ def test_leaderboard_writes_its_tables(board):
     assert graded[["dataset", "split"]].to_numpy().tolist() == [["exact", 0], ["noisy", 0]]
     by_data = graded.groupby("dataset")["ref_w1"].mean()
     assert table.loc["varbvs", "ref_w1"] == pytest.approx(by_data.mean())
+    assert table.loc["varbvs", "cpu_seconds"] == pytest.approx(graded["cpu_seconds"].mean())
+    pairs = pd.read_csv(out / "differences.csv")
+    assert pairs["dataset"].unique().tolist() == ["exact", "noisy"]
+    assert pairs["over"].dropna().unique().tolist() == ["row"]  # paired within each of them
     assert (out / "leaderboard.png").exists()
     assert "- pbp (exact, noisy): messages are" in (out / "leaderboard.md").read_text()
     assert "nearest to the posterior: varbvs" in result.stdout
@@ -143,6 +152,29 @@ def test_data_sets_splits_and_seeds_may_be_added(tables):
     assert {place.folder for place in small.places} <= {place.folder for place in large.places}
     assert differences(small.config(), large.config()) == []
     assert differences(small.config(), plan([str(tables[0])], **plain, budget="full").config())
+    later = plan([str(tables[0])], **plain, splits=2, seeds=2, seed=5)
+    places = [(place.comparison.problem.dataset.split, place.comparison.seed) for place in later.places]
+    assert places == [(0, 5), (0, 6), (1, 5), (1, 6)]
+    assert [place.folder for place in later.places][-1] == "exact/split-1-seed-6"
+
+
+def test_several_splits_with_another_budget_are_another_run(tables):
+    quick, full = (
+        repeated._config([repeated._place(ask(str(tables[0]), model="spike-slab-linear", budget=budget))])
+        for budget in ("quick", "full")
+    )
+    assert any(line.startswith("budget steps") for line in differences(quick, full))
+
+
+def test_few_splits_need_more_than_two_standard_errors():
+    """Three of them: 4.3, by Student's t."""
+    runs = []
+    for split, gap in enumerate((-0.1, -0.2, -0.3)):  # their mean is 3.5 errors below 0
+        row = Row.from_figures("a", "m", {"ref_log_likelihood": Estimate(gap, 0.01)})
+        runs.append(Run("d", split, 0, [row], pd.DataFrame(), {}))
+    (sentence,) = repeated.summarise(runs).words
+    assert sentence.startswith("a is not told apart from the truth by its predictions")
+    assert "predicts worse" in repeated.summarise(runs[:1]).words[0]
 
 
 @pytest.mark.parametrize(

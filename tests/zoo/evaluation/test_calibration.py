@@ -63,6 +63,20 @@ def test_width_that_ranks_at_one_end_do_not_show_is_not_named():
     assert np.isnan(verdict.spread_se)
 
 
+def test_among_many_quantities_one_needs_a_smaller_p():
+    ranks = np.concatenate([np.arange(0, 100, 5), np.full(3, 99)])
+    assert LEVEL / 8 < p_value(ranks, DRAWS) < LEVEL
+    assert judge(ranks, DRAWS).words != "uniform"
+    assert judge(ranks, DRAWS, quantities=8).words == "uniform"
+
+
+def test_errors_are_those_of_a_gaussian():
+    """Of its mean and sd, from as many values as there are ranks."""
+    verdict = judge(np.repeat(np.arange(DRAWS + 1), 4), DRAWS)
+    assert verdict.shift_se == pytest.approx(400**-0.5, rel=0.1)
+    assert verdict.spread_se == pytest.approx(800**-0.5, rel=0.1)
+
+
 @pytest.mark.parametrize("draws", [19, 99])
 def test_right_posteriors_are_found_guilty_at_the_level(draws):
     rng = np.random.default_rng(0)
