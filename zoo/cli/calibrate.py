@@ -114,7 +114,7 @@ def calibrate_command(
         table = run(calibration, out, workers=found, on_progress=on_progress)
     console = Console()
     for sentence in sentences(calibration, Path(out), table):
-        console.print(escape(sentence), highlight=False)
+        console.print(escape(sentence.replace("**", "")), highlight=False)
     print(f"written to {out}")
     if not table["simulations"].any():
         raise typer.Exit(1)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import csv
 import itertools
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from torch.distributions import Normal
 
 import zoo.cli.progress
 import zoo.commands.predict
 from data_loaders import load_csv
 from guides.truth.spike_slab_linear import enumerate_spike_slab
 from tests.zoo.cli_helpers import fresh_process, linear_rows, make_tiny, run_zoo, write_csv
-from zoo.commands.predict import load_fit, predict
+from zoo.commands.predict import held_out, load_fit, predict
 from zoo.fitting.problem import load_problem, prepare
 
 OPTIONS = ["--model", "spike-slab-linear", "--guide", "spike-slab", "--steps", 600, "--lr", 0.05]
@@ -228,6 +230,15 @@ def test_set_used_whole_is_compared_at_its_training_inputs(tmp_path):
     assert torch.equal(whole.evaluation_points, whole.x)
     split = load_problem(str(table))
     assert torch.equal(split.evaluation_points, split.x_test)
+
+
+def test_what_is_held_out_is_scored_in_the_unit_of_the_target(tmp_path):
+    problem = load_problem(str(write_csv(tmp_path / "table.csv", scaled_rows(60))))
+    by_mean = SimpleNamespace(predictor=lambda draws, seed: lambda x: Normal(torch.zeros(len(x)), 1.0))
+    error = problem.scale.y_sd * problem.y_test.square().mean().sqrt().item()
+    (shown,) = re.findall(r"RMSE (\S+) ±", held_out(problem, by_mean, seed=0))
+    assert float(shown) == pytest.approx(error, rel=0.1)
+    assert problem.scale.y_sd > 10
 
 
 def test_fingerprint_tells_data_apart(tmp_path):

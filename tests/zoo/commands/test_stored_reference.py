@@ -146,6 +146,33 @@ def test_another_model_of_that_name_is_not_matched(table, kept):
     )
 
 
+@pytest.mark.parametrize("change", [np.nan, 1.0])
+def test_one_draw_with_another_density_is_enough(change, table, kept, monkeypatch):
+    """No number, or a change that another draw makes up for in the mean."""
+    log_joint = stored._log_joint
+
+    def changed(*arguments):
+        values = log_joint(*arguments)
+        step = 0.01 * np.abs(values).max() * change
+        return values + step * np.array([1, -1] + [0] * (len(values) - 2))
+
+    monkeypatch.setattr(stored, "_log_joint", changed)
+    comparison = wish(table)
+    result, remark = stored.stored_reference(comparison, comparison.build(comparison.entry))
+    assert result is None
+    assert "the model has changed" in remark
+
+
+def test_one_that_has_failed_its_gates_is_not_used(table, kept):
+    """However it came there."""
+    (path,) = kept.iterdir()
+    replace(MCMCResult.load(path), passed=False, reason="R-hat 1.3").save(path)
+    comparison = wish(table)
+    result, remark = stored.stored_reference(comparison, comparison.build(comparison.entry))
+    assert result is None
+    assert remark == "stored reference not used: it has failed its gates: R-hat 1.3"
+
+
 @pytest.mark.slow
 def test_a_truncated_file_is_a_line_and_a_fresh_run(table, kept, runs, tmp_path):
     (path,) = kept.iterdir()
