@@ -213,6 +213,7 @@ def words(found: Sequence[Standing], runs: Sequence[Run]) -> list[str]:
     """
     ranked = [standing for standing in found if standing.ranks]
     sentences = [_order(ranked, Gaps(runs))] if ranked else []
+    sentences += _fields(runs)
     sentences += _unsettled(found)
     for dataset in dict.fromkeys(run.dataset for run in runs):
         sentences += _nearest(dataset, [run for run in runs if run.dataset == dataset])
@@ -240,6 +241,21 @@ def _order(ranked: Sequence[Standing], gaps: Gaps) -> str:
         "really farther, on these, than the first before it; behind a comma what is not): "
         f"{text}."
     )
+
+
+def _fields(runs: Sequence[Run]) -> list[str]:
+    """How many guides have a rank on each data set, where they are not equally many: a guide that is missing
+    from the small fields has its ranks among more.
+    """
+    sizes: dict[int, list[str]] = {}
+    for dataset in dict.fromkeys(run.dataset for run in runs):
+        size = max(len(_ranks(run)) for run in runs if run.dataset == dataset)
+        if size:
+            sizes.setdefault(size, []).append(dataset)
+    if len(sizes) < 2:
+        return []
+    fields = [f"{size} on {', '.join(names)}" for size, names in sorted(sizes.items(), reverse=True)]
+    return [f"Guides that are ranked: {'; '.join(fields)}. A rank among few is a smaller number."]
 
 
 def _ranked(standing: Standing, places: int) -> str:

@@ -69,6 +69,13 @@ def test_equal_distances_share_their_ranks(monkeypatch):
     assert table["rank"].to_dict() == {"other": 1, "near": 2.5, "cheap": 2.5, "far": 4}
 
 
+def test_fields_of_different_size_are_told():
+    runs = [one_run("a"), one_run("bb"), one_run("ccc", without="far")]
+    sentence = "Guides that are ranked: 4 on a, bb; 3 on ccc. A rank among few is a smaller number."
+    assert sentence in words(standings(runs, NOTES), runs)
+    assert not any("are ranked:" in text for text in words(standings(runs[:2], NOTES), runs[:2]))
+
+
 def test_one_run_with_a_warning_is_no_uncertainty_to_rely_on(runs):
     first, second = runs
     off = [replace(row, ref_mean_error=1.5) if row.method == "near" else row for row in second.rows]
@@ -120,8 +127,8 @@ def test_a_guide_that_fails_somewhere_is_no_answer():
     assert (line["status"], line["runs"], line["failed"], line["datasets"]) == ("ok", 2, 1, 1)
     assert "near 2 (in 1 of 2 runs)" in words(found, runs)[0]
 
-    assert words(found, runs)[2].endswith("; failed fits do not count: near in 1 of 1 run.")
-    assert "failed" not in words(found, runs)[1]
+    assert words(found, runs)[3].endswith("; failed fits do not count: near in 1 of 1 run.")
+    assert "failed" not in words(found, runs)[2]
 
 
 def test_what_has_not_settled_is_said(runs):
