@@ -24,7 +24,8 @@ def _text(table, comma=False):
 def _zip(value):
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("data.json", json.dumps(value))
+        entry = zipfile.ZipInfo("data.json")  # of a fixed date: the archive is the same at any time
+        archive.writestr(entry, json.dumps(value), zipfile.ZIP_DEFLATED)
     return stream.getvalue()
 
 
@@ -106,7 +107,7 @@ def _damage(raw, how):
     if how == "cut in a row":
         return raw[:-200]
     if how == "one digit":
-        place = raw.index(b"6")
+        place = raw.index(b"6", len(raw) // 2)  # among the data
         return raw[:place] + b"7" + raw[place + 1 :]
     return {"nothing": b"", "a page": b"<html><body>sign in</body></html>", "comments": b"# gone\n"}[how]
 
