@@ -282,7 +282,9 @@ def _verdict(lines: Sequence[Line]) -> str:
         outside = [line for line in ranged if line.outside]
         words.append(_count("Our median is outside the printed range (min / median / max)", ranged, outside))
     if bare:
-        words.append(f"No z for {bare}: no standard error in print, or one rounded to zero.")
+        words.append(
+            f"No z for {bare}: a standard error, of ours or of the print, is missing or rounded to zero."
+        )
     return " ".join(words)
 
 

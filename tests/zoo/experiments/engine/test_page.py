@@ -228,7 +228,7 @@ def test_verdict_counts_what_is_far_and_names_what_is_not_explained(tmp_path):
     lines = section(run(tmp_path, published=published, explained=explained[:1]), "error")
     assert lines[-1] == (
         "|z| > 2 in 3 of 4: 2 explained below (another task 2); unexplained: a m 5 (z -7.5). "
-        "No z for 1: no standard error in print, or one rounded to zero."
+        "No z for 1: a standard error, of ours or of the print, is missing or rounded to zero."
     )
     text = run(tmp_path, published=published, explained=explained)
     assert "|z| > 2 in 3 of 4: 3 explained below (misprint 1, another task 2)." in text
