@@ -149,8 +149,8 @@ def train(
 def _step(
     model: GrowthModel, graphs: Sequence[EdgeList], optimiser: torch.optim.Optimizer, clip: float
 ) -> tuple[float, float]:
-    """Minus the log-likelihood of a batch, and the norm of the gradient for an edge before clipping; the
-    model stays as it was if that is not finite.
+    """Minus the log-likelihood of a batch, nats, and the norm of the gradient for an edge before clipping; if
+    that is not finite no parameter moves, and the model is steady from then on.
     """
     edges = sum(map(len, graphs))
     loss = -model.log_prob_of_batch(graphs).sum() / edges
