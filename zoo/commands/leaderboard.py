@@ -14,8 +14,10 @@ from zoo.commands.comparison import Comparison, ask
 from zoo.commands.grid import OnPiece, Place, check_count, compute, label
 from zoo.commands.options import check_seed
 from zoo.errors import UserError, unknown
-from zoo.evaluation.leaderboard import Refusal, Standing, leaderboard_frame, page, standings, when, words
-from zoo.evaluation.leaderboard_plot import plot_leaderboard
+from zoo.evaluation.leaderboard.page import page
+from zoo.evaluation.leaderboard.plot import plot_leaderboard
+from zoo.evaluation.leaderboard.standings import Refusal, Standing, leaderboard_frame, standings
+from zoo.evaluation.leaderboard.words import when, words
 from zoo.evaluation.repeats import Run, difference_frame, differences
 from zoo.evaluation.scoreboard import scoreboard_frame
 from zoo.files.output import grid_folder

@@ -9,8 +9,10 @@ import pandas as pd
 import pytest
 
 from zoo.evaluation.estimates import Estimate
-from zoo.evaluation.leaderboard import COLUMNS, Refusal, leaderboard_frame, page, standings, when, words
-from zoo.evaluation.leaderboard_plot import plot_leaderboard
+from zoo.evaluation.leaderboard.page import page
+from zoo.evaluation.leaderboard.plot import plot_leaderboard
+from zoo.evaluation.leaderboard.standings import COLUMNS, Refusal, leaderboard_frame, standings
+from zoo.evaluation.leaderboard.words import when, words
 from zoo.evaluation.repeats import Run
 from zoo.evaluation.scoreboard import Row
 from zoo.evaluation.verdict import verdict

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from zoo.evaluation.leaderboard import MARK, Standing
+from zoo.evaluation.leaderboard.standings import MARK, Standing
 from zoo.evaluation.plots import PALETTE, finish, panels
 
 #: Panel title -> which direction is better, the value that is right (None: none).
