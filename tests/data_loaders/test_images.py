@@ -162,6 +162,7 @@ def test_labels_beyond_nine_and_wrong_packed_bytes():
         read_idx(gzip.compress(raw), (2,), _Md5("0" * 32, packed=True))
 
 
+@pytest.mark.slow
 def test_a_bomb_is_not_unpacked(monkeypatch):
     """100 MB of zeros behind a right header: no more than the expected size is ever read."""
     bomb = gzip.compress(_idx(IMAGES) + bytes(100_000_000))

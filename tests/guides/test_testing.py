@@ -101,6 +101,7 @@ def test_the_law_that_is_broken_is_named():
         check_guide(FixedScale)
 
 
+@pytest.mark.slow
 def test_a_guide_that_is_biased_by_construction_fails_the_posterior_alone():
     with pytest.raises(AssertionError, match="bound"):
         check_posterior(Case("concrete", AutoConcrete, spike_slab))

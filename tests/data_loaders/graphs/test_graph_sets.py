@@ -25,6 +25,7 @@ PRINTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PRINTED)
 def test_doubled_contacts_give_the_printed_table(name, mirror):
     found = load_graphs(name, doubled=True)

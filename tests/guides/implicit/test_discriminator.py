@@ -68,6 +68,7 @@ def test_saturation_is_reported_and_its_estimate_too_small():
     kl.kl(20 + torch.randn(100, 1))  # says so once
 
 
+@pytest.mark.slow
 def test_adaptive_contrast_does_not_saturate():
     kl = DiscriminatorKL(adaptive_contrast=True)
     trained(kl, lambda n: 20 + torch.randn(n, 1), lambda n: torch.randn(n, 1), 200, lr=1e-4)

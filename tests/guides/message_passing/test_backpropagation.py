@@ -621,7 +621,7 @@ def test_nothing_known_at_zero(messages):
     close(guide.predictive(x, noise=False).mean, [0.0, 0.0])
 
 
-LEARNING = ("pbp", "two_precisions", "constant")
+LEARNING = ("pbp", "constant")
 
 
 @pytest.mark.parametrize("name", cases(LEARNING, [name for name in NETWORKS if name not in LEARNING]))

@@ -84,6 +84,7 @@ def test_groups_are_added_and_replaced(container):
     assert list(kept.values) == list(range(0, 50, 5))
 
 
+@pytest.mark.slow
 def test_a_file_of_one_container_opens_as_the_other(tmp_path, monkeypatch):
     path = save_netcdf(everything(), tmp_path / "a.nc")
     monkeypatch.setattr(arviz_io, "_uses_datatree", lambda: True)

@@ -285,6 +285,7 @@ def test_chains_do_not_depend_on_the_number_of_cores_and_follow_the_seed(monkeyp
 # --------------------------------------------------------------------------------------------------- refusals
 
 
+@pytest.mark.slow
 def test_models_that_nuts_cannot_serve_are_refused_by_name():
     def discrete():
         numpyro.sample("x", dist.Normal(0.0, 1.0))

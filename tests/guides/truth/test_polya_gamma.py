@@ -88,6 +88,7 @@ def test_odds_read_off_the_tableau_are_ratios_of_marginals(start):
                     assert tableau.log_odds_of_swap(j, k) == pytest.approx(expected, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_coefficients_drawn_from_the_tableau():
     built, omega, X, y, _, scales = tableau_problem()
     inside = np.array([True, False, True, False])

@@ -169,6 +169,7 @@ def test_refusals_name_what_is_wrong():
         enumerate_spike_slab_logistic(X, y[:-1])
 
 
+@pytest.mark.slow
 def test_raisin_is_near_its_exact_posterior():
     X, y = real("raisin")
     laplace = enumerate_spike_slab_logistic(X, y, 0.25, 1.0, 1.0)

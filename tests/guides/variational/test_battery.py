@@ -138,10 +138,14 @@ def test_spike_slab_posterior_is_exact_on_an_orthogonal_design(monkeypatch):
     torch.testing.assert_close(law.scale, torch.full((4,), precision**-0.5), rtol=1e-5, atol=0)
 
 
-HOLDS_THE_POSTERIOR = ("mean-field-draws", "mnf-on-normal", "spike-slab")
+HOLDS_THE_POSTERIOR = {"mean-field-draws": (), "mnf-on-normal": pytest.mark.slow, "spike-slab": ()}
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.name in HOLDS_THE_POSTERIOR], ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(c, marks=HOLDS_THE_POSTERIOR[c.name]) for c in CASES if c.name in HOLDS_THE_POSTERIOR],
+    ids=str,
+)
 def test_fit_by_svi_reaches_the_posterior(case):
     check_posterior(case)
 

@@ -481,6 +481,7 @@ def test_map_and_maximum_likelihood_of_a_linear_model():
     assert least.info["method"] == "maximum-likelihood"
 
 
+@pytest.mark.slow
 def test_deep_ensemble_has_members_of_its_own_seeds():
     x, y = data()
     model = network(normal)

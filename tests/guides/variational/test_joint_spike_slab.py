@@ -90,6 +90,7 @@ def test_it_is_the_exact_posterior_of_correlated_columns(data, exact, fitted):
     assert np.corrcoef(w.T)[0, 1] < -0.5  # one or the other: what independent weights cannot say
 
 
+@pytest.mark.slow
 def test_inclusion_probabilities_are_those_of_the_draws(fitted):
     n = 40_000
     share = (fitted.draws(n, seed=2)["w"] != 0).double().mean(0)

@@ -194,6 +194,7 @@ def test_bound_stays_below_the_exact_evidence(flow, seed):
         assert_same_mean(weights, bounds)  # the mean of the log ratio is the bound
 
 
+@pytest.mark.slow
 def test_drawn_bound_of_spikes_and_slabs_stays_below_the_exact_evidence():
     x, y = data(rows=8)
     exact = enumerate_spike_slab(

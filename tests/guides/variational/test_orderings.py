@@ -151,6 +151,7 @@ def test_what_a_learned_law_sees_of_both_ends():
     torch.testing.assert_close(found, torch.tensor(expected))
 
 
+@pytest.mark.slow
 def test_training_by_svi_raises_the_bound():
     edges = GRAPHS["path"]
     every, _, evidence = enumerated(edges, grown)

@@ -195,6 +195,7 @@ def test_saved_draws_are_an_arviz_posterior(graded):
     assert reference.sites["w1"].shape[0] == TINY.chains
 
 
+@pytest.mark.slow
 def test_no_two_guides_and_no_two_purposes_share_a_seed(graded, tmp_path, monkeypatch):
     """Of fits, of draws from them, of bounds and of replicates."""
     seeds, seed_torch = [], torch.manual_seed

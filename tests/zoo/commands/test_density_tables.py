@@ -71,6 +71,7 @@ def test_scores_are_log_densities_in_the_tables_units(fitted):
     assert found["log_density"][held_out].mean() == pytest.approx(printed, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_samples_look_like_the_table(fitted):
     folder, _, _ = fitted
     for name, seed in (("one", 1), ("same", 1), ("other", 2)):

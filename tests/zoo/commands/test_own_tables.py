@@ -61,6 +61,7 @@ def test_predictions_have_the_names_of_the_classes(folder, tmp_path):
     assert (found.label == np.where(found.prob_high > 0.5, "high", "low")).all()
 
 
+@pytest.mark.slow
 def test_columns_in_another_order_and_without_those_that_are_not_used(folder, tmp_path):
     _, whole = predicted(folder, people(), tmp_path)
     _, less = predicted(folder, people()[["seen", "region", "smoker", "age"]], tmp_path)
@@ -142,6 +143,7 @@ def test_data_show_tells_what_columns_are_taken_for(folder):
     assert "date" in lines["seen"]
 
 
+@pytest.mark.slow
 def test_a_comparison_takes_the_same_tables(folder, monkeypatch):
     make_tiny(monkeypatch)
     board = zoo.compare(

@@ -156,6 +156,7 @@ def test_folder_and_table_can_move(fitted, tmp_path):
     assert (tmp_path / "p.csv").read_bytes() == (fitted / "p.csv").read_bytes()
 
 
+@pytest.mark.slow
 def test_target_with_a_mean_far_above_its_sd_keeps_its_digits(tmp_path):
     """1e9 plus a number of the order 1: float32 alone would round to 64."""
     rows = [[*row[:2], row[2] + 1e9] for row in linear_rows(40)]

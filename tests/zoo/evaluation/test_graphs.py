@@ -138,6 +138,7 @@ def test_bootstrap_draws_both_samples():
         assert min(compare(*pair)[name].se for name in ("mmd_degree", "mmd_spectral")) > 1e-3
 
 
+@pytest.mark.slow
 def test_bootstrap_error_is_that_of_repeated_samples():
     reference = Convention(biased=False, root=False)
     pairs = [(describe(random_graphs(30, 2 * i)), describe([nx.cycle_graph(8)] * 30)) for i in range(25)]

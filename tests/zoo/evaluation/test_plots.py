@@ -91,7 +91,7 @@ def test_panels_fill_their_rows(count, shape, monkeypatch, tmp_path):
     assert [axis.get_title() for axis in axes if axis.get_visible()] == [LEGEND[n].heading for n in names]
 
 
-@pytest.mark.parametrize("count", [1, 2, 4, 5])
+@pytest.mark.parametrize("count", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4)), 5])
 def test_bands_draw_the_reference_in_every_panel(drawn, tmp_path, count):
     grid = np.linspace(0, 1, 20)
     band = (grid, grid - 1, grid + 1)
@@ -137,6 +137,7 @@ def test_scatter_has_a_row_a_method_on_axes_that_all_share(drawn, tmp_path):
         plots.plot_scatter(mean, sd, {}, tmp_path / "empty.png")
 
 
+@pytest.mark.slow
 def test_scatter_tells_scale_and_shift(drawn, tmp_path):
     """A guide that is perfectly correlated, and wrong."""
     rng = np.random.default_rng(0)

@@ -146,6 +146,7 @@ def test_the_best_start_is_kept(monkeypatch):
     assert together.info["validation"] == max(scores)
 
 
+@pytest.mark.slow
 def test_the_start_can_be_the_identity(monkeypatch):
     monkeypatch.setattr(densities, "IDENTITY_STEPS", 250)
     torch.manual_seed(0)

@@ -31,7 +31,7 @@ def _small(monkeypatch):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.slow) if name in ("fbnn-bnn", "sip-ns") else name
+        pytest.param(name, marks=pytest.mark.slow) if name in ("fbnn-bnn", "fbnn-gp", "sip-ns") else name
         for name in NAMES
     ],
 )

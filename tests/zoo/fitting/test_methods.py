@@ -167,6 +167,7 @@ def compare(table: Path, out: Path, guides: str, *options: object):
 # ------------------------------------------------------------------------------------------ the scoreboard
 
 
+@pytest.mark.slow
 def test_what_a_sampler_cannot_say_is_empty(table, tmp_path):
     result = compare(table, tmp_path / "out", "draws")
     assert result.exit_code == 0, result.output
@@ -229,6 +230,7 @@ def test_bands_are_those_of_the_closed_form(tmp_path, monkeypatch):
     assert upper - lower == pytest.approx(np.full(200, ninety), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_guide_brings_its_companion_along(compared):
     assert list(table_of(compared[0])) == ["level", "level-too"]
     for asked, rows in {
@@ -264,6 +266,7 @@ def test_option_of_zoo_fit_that_changes_nothing_is_refused(table, tmp_path):
 # ----------------------------------------------------------------------------------------- nothing twice
 
 
+@pytest.mark.slow
 def test_second_comparison_reads_the_closed_form_back(table, compared, monkeypatch, undrawn):
     out, printed = compared
     before = (out / "scoreboard.csv").read_bytes()
@@ -308,6 +311,7 @@ def test_damaged_result_is_fitted_again_and_the_others_kept(
     assert all((out / name).stat().st_mtime_ns == time for name, time in times.items())
 
 
+@pytest.mark.slow
 def test_state_of_another_result_is_not_taken(table, compared, tmp_path, undrawn):
     """A kill between the two files leaves the state of one fit beside the draws of another."""
     out = shutil.copytree(compared[0], tmp_path / "out")

@@ -38,8 +38,8 @@ CASES = [
     ("mean-field", "bnn", None),
     ("spike-slab", "spike-slab-bnn", 16),
     ("mnf", "spike-slab-bnn", 16),
-    ("concrete", "spike-slab-bnn", 16),
     ("mvn", "spike-slab-linear", 16),
+    SLOW("concrete", "spike-slab-bnn", 16),
     SLOW("mean-field", "bnn", 16),
     SLOW("spike-slab", "spike-slab-bnn", None),
     SLOW("spike-slab", "spike-slab-linear", None),
@@ -399,6 +399,7 @@ def few_draws(monkeypatch):
     monkeypatch.setattr(predict, "held_out", functools.partial(predict.held_out, draws=20))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_draws")
 def test_zoo_fit_goes_on_after_an_interruption(tmp_path, monkeypatch):
     """The same in this process."""

@@ -78,6 +78,7 @@ def test_parameters_by_weight_and_by_layer():
     assert sum(p.numel() for p in fixed.parameters()) == 2 * 2 + 4 + 1
 
 
+@pytest.mark.slow
 def test_the_start_is_the_fan_in_prior():
     process = BNNProcess(400, (100,), sharing="layer", bias_scale=0.5, dtype=torch.float64)
     weight, bias = process.layers[0].draw(300)

@@ -53,6 +53,7 @@ def assert_declared(name, figures):
 # ------------------------------------------------------------------------------------------------ training
 
 
+@pytest.mark.slow
 def test_training_keeps_the_best_epoch_and_learns():
     graphs = draw_graphs("cycles", 70, 1)
     model = EdgeGraphModel(seed=1)
@@ -201,6 +202,7 @@ def test_a_setting_is_that_of_the_model(cell):
     assert models._edge_model(cell("ours_end", setting="window"), parts).window == OPTIONS["window"]
 
 
+@pytest.mark.slow
 def test_drawn_graphs_have_lengths_of_their_own_and_the_perfect_ones_are_fresh(cell, monkeypatch):
     place = cell("ours_no_time", graphs=40)
     parts = sets.split("cycles", 40, place.split_seed)
@@ -340,6 +342,7 @@ def test_growth_is_of_nodes_over_their_exact_mean(cell):
     assert figures == pytest.approx({"nodes": ratio[-1], "worst": np.abs(ratio - 1).max()})
 
 
+@pytest.mark.slow
 def test_pictures_of_graphs(cell, tmp_path):
     records = []
     for method in ("perfect", "deepgmg"):

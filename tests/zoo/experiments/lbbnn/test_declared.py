@@ -311,6 +311,7 @@ def test_enumeration_agrees_with_the_exact_inclusions_and_the_stated_evidence(ce
     assert figures["elbo"] == pytest.approx(stated, abs=0.005)  # half a unit of the last digit
 
 
+@pytest.mark.slow
 @NEEDS_MIRROR
 @pytest.mark.usefixtures("no_gates")
 @pytest.mark.parametrize("rows", [300, SLOW(2000)])
@@ -376,6 +377,7 @@ def test_posteriors_and_cold_ones_stand_apart_on_the_frontier():
     assert experiment.note("mnist", "lrt", "learned-kl1", "ece") == ""
 
 
+@pytest.mark.slow
 def test_frontier_scores_images_that_were_held_out(cell, tmp_path):
     place = cell("cold-lrt", "learned-kl0.1", held_out=0.25)
     figures = images.frontier(place)

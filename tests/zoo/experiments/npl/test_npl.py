@@ -93,6 +93,7 @@ def test_rows_of_a_trial_are_those_of_all_methods_and_never_in_the_pool(cell):
         flows.rows_of(data, 10_000, cell("figure-4.2", "mixture-10", "ml", "500"))
 
 
+@pytest.mark.slow
 def test_clouds_and_curves_are_drawn(cell, tmp_path):
     records = []
     for method, setting in (("ml", "0"), ("wide", "100")):
