@@ -94,10 +94,16 @@ def _config(places: Sequence[Place]) -> dict:
 
 def summarise(runs: Sequence[Run], notes: tuple[str, ...] = ()) -> Repeated:
     rows, found = average(runs), differences(runs)
-    units = mean_over({run.place: 0.0 for run in runs}).units
-    words = verdict(rows, found, student(units) if units > 1 else CLEAR)
+    words = verdict(rows, found, {row.method: _clear(row.method, runs) for row in rows})
     words += [f"{row.method} {row.note.split('; ')[-1]}." for row in rows if "failed in" in row.note]
     return Repeated(rows, found, words, notes)
+
+
+def _clear(method: str, runs: Sequence[Run]) -> float:
+    """Standard errors that tell a mean of a method's runs from chance; where it failed is no unit of it."""
+    places = {run.place: 0.0 for run in runs if run.sound(method)}
+    units = mean_over(places).units if places else 1
+    return student(units) if units > 1 else CLEAR
 
 
 def _write(repeated: Repeated, folder: Path, title: str) -> None:

@@ -22,7 +22,9 @@ WORST_PARETO_K, SMALLEST_SD_RATIO, LARGEST_SD_RATIO, LARGEST_MEAN_ERROR = 0.7, 0
 RISE = 0.5
 
 
-def verdict(rows: Sequence[Row], differences: Sequence[Difference] = (), clear: float = CLEAR) -> list[str]:
+def verdict(
+    rows: Sequence[Row], differences: Sequence[Difference] = (), clear: Mapping[str, float] | None = None
+) -> list[str]:
     """Sentences, the ranking first, then one for each method that has something to be warned of.
 
     Differences count as real beyond two standard errors.  Those of distances are Monte Carlo errors of the
@@ -30,15 +32,16 @@ def verdict(rows: Sequence[Row], differences: Sequence[Difference] = (), clear: 
     comparison do).
 
     :param differences: between methods, paired; a pair that is not there is told apart by its rows' errors
-    :param clear: standard errors in place of two, where there are few units
+    :param clear: by method, standard errors in place of two, where its figures are means of few units
     """
+    clear = clear or {}
     sound = [row for row in rows if row.status == "ok"]
     farther = {(d.figure, d.first, d.second): d.mean.real and d.mean.value < 0 for d in differences}
     farther |= {(d.figure, d.second, d.first): d.mean.real and d.mean.value > 0 for d in differences}
     words = [_ranking(_groups(sound, name, farther, clear), name) for name in RANKED if _ranked(sound, name)][
         :1
     ]
-    words += [sentence for row in sound if (sentence := _warnings(row, clear))]
+    words += [sentence for row in sound if (sentence := _warnings(row, clear.get(row.method, CLEAR)))]
     words += [f"{row.method} {row.status}." for row in rows if row.status != "ok"]
     return words
 
@@ -54,7 +57,7 @@ Farther = Mapping[tuple[str, str, str], bool]
 
 
 def _groups(
-    rows: Sequence[Row], name: str, farther: Farther, clear: float = CLEAR
+    rows: Sequence[Row], name: str, farther: Farther, clear: Mapping[str, float]
 ) -> list[list[tuple[Row, Estimate]]]:
     """Best first; what is not clearly farther than the first of a group belongs to the group."""
     found: list[list[tuple[Row, Estimate]]] = []
@@ -62,7 +65,8 @@ def _groups(
         if found:
             leader, least = found[-1][0]
             known = farther.get((name, leader.method, row.method))
-            if not (_apart(least, estimate, clear) if known is None else known):
+            errors = max(clear.get(method, CLEAR) for method in (leader.method, row.method))
+            if not (_apart(least, estimate, errors) if known is None else known):
                 found[-1].append((row, estimate))
                 continue
         found.append([(row, estimate)])

@@ -75,7 +75,7 @@ def test_each_warning(figures, words):
 
 def test_few_units_need_more_standard_errors():
     rows = [row("some", ref_log_likelihood=Estimate(-0.2, 0.06), bound_change=Estimate(2.0, 0.5))]
-    (two,), (four,) = verdict(rows), verdict(rows, clear=4.0)
+    (two,), (four,) = verdict(rows), verdict(rows, clear={"some": 4.0})
     assert "predicts worse than the truth" in two
     assert "was still rising" in two
     assert four.startswith("some is not told apart from the truth by its predictions")

@@ -131,12 +131,13 @@ def plural(count: int, word: str) -> str:
 
 def when(found: Sequence[Standing], runs: Sequence[Run]) -> list[tuple[str, str]]:
     """Which guide when: a question and its answer each, from the figures alone; only of guides that are
-    ranked in every run in which any guide is.
+    ranked in every run in which any guide is, for means of other runs are no answer.
     """
     places = {place for standing in found for place in standing.ranks}
     complete = [standing for standing in found if standing.ranks and set(standing.ranks) == places]
     if not complete:
-        return []
+        reason = "no guide is ranked in every run" if places else "no run ranks any guide"
+        return [("no answer", f"{reason}; the table has what there is")]
     gaps = Gaps(runs)
     answers = [("nearest to the posterior", _leaders(complete, gaps, "ref_w1", least=True))]
     own = [standing for standing in complete if not standing.note]
