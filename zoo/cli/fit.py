@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -39,6 +39,9 @@ from zoo.commands.options import check_seed, model_options
 from zoo.errors import UserError
 from zoo.fitting.threads import one_torch_thread
 from zoo.models.densities import DENSITY_MODELS
+
+if TYPE_CHECKING:  # slow to import
+    from zoo.fitting.problem import Problem
 
 FIT_HELP = """Fits one guide to one model and saves it for zoo predict.
 
@@ -145,36 +148,41 @@ def fit_command(
     ] = None,
 ) -> None:
     """See ``FIT_HELP``."""
-    columns = {"drop": drop, "categories": categories, "missing": None if missing == "refuse" else missing}
-    columns["holdout"] = None if holdout is None else True
-    columns["device"] = None if device == "cpu" else device
+    course = {"steps": steps, "lr": lr, "batch-size": batch_size}
+    network = {
+        "noise": noise, "widths": widths, "activation": activation, "inclusion": inclusion,
+        "weight-scale": weight_scale, "bias-scale": bias_scale,
+    }  # fmt: skip
+    of_edges = {"timed": timed, "window": window, "messages": messages}
+    supervised = {  # None where left out
+        "guide": None if guide == "mean-field" else guide,
+        "target": target,
+        "task": task,
+        **network,
+        "drop": drop,
+        "categories": categories,
+        "missing": None if missing == "refuse" else missing,
+        "holdout": None if holdout is None else True,
+        "device": None if device == "cpu" else device,
+    }
     if model == "edge-graph":
-        others = {"guide": guide != "mean-field", "target": target, "task": task, "split": split}
-        others |= {"noise": noise, "widths": widths, "activation": activation, "inclusion": inclusion}
-        others |= {"weight-scale": weight_scale, "bias-scale": bias_scale, "concentration": concentration}
-        others |= columns
-        kind = {"timed": timed, "window": window, "aggregation": messages or "log"}
-        _fit_edges(data, out, seed, {"epochs": steps, "lr": lr, "batch": batch_size}, kind, others)
+        others = {**supervised, "split": split, "concentration": concentration}
+        _fit_edges(data, out, seed, course, of_edges, others)
         return
-    for name, value in {"timed": timed, "window": window, "messages": messages}.items():
+    for name, value in of_edges.items():
         if value:
             raise UserError(f"--{name} is for model edge-graph")
     if model in DENSITY_MODELS:
-        others = {
-            "guide": None if guide == "mean-field" else guide, "target": target, "task": task,
-            "batch-size": batch_size, "noise": noise, "widths": widths, "activation": activation,
-            "inclusion": inclusion, "weight-scale": weight_scale, "bias-scale": bias_scale, **columns,
-        }  # fmt: skip
+        others = {**supervised, "batch-size": batch_size}
         _fit_density(data, model, concentration, {"steps": steps, "lr": lr}, split, seed, out, others)
         return
     if concentration is not None:
         raise UserError(f"--concentration is for densities: {', '.join(DENSITY_MODELS)}")
-    from zoo.commands.predict import fit, held_out
     from zoo.fitting.problem import load_problem
     from zoo.registry.queries import find_model
 
     check_seed(seed)
-    wishes = fit_options(guide, {"steps": steps, "lr": lr, "batch-size": batch_size})
+    wishes = fit_options(guide, course)
     problem = load_problem(
         data,
         split=split,
@@ -184,13 +192,33 @@ def fit_command(
         table=table_options(drop, categories, missing),
         dtype=find_model(model).dtype,
     )
+    _fit_guide(data, problem, model, guide, network, wishes, seed, out, device)
+
+
+def _fit_guide(
+    data: str,
+    problem: Problem,
+    model: str,
+    guide: str,
+    network: dict[str, Any],
+    wishes: dict[str, Any],
+    seed: int,
+    out: Path,
+    device: str,
+) -> None:
+    """A guide on a model of a table with a target.
+
+    :param network: options of the model, as they were typed
+    """
+    from zoo.commands.predict import fit, held_out
+
     given = {
-        "widths": split_widths(widths),
-        "activation": activation,
-        "noise_scale": noise,
-        "inclusion": inclusion,
-        "weight_scale": split_scales("--weight-scale", weight_scale),
-        "bias_scale": split_scales("--bias-scale", bias_scale),
+        "widths": split_widths(network["widths"]),
+        "activation": network["activation"],
+        "noise_scale": network["noise"],
+        "inclusion": network["inclusion"],
+        "weight_scale": split_scales("--weight-scale", network["weight-scale"]),
+        "bias_scale": split_scales("--bias-scale", network["bias-scale"]),
     }
     options = model_options(problem, model, [guide], given)
     with progress_bar() as progress:
@@ -249,12 +277,12 @@ def _fit_edges(
     out: Path,
     seed: int,
     given: dict[str, float | None],
-    kind: dict[str, object],
+    of_edges: dict[str, Any],
     others: dict[str, object],
 ) -> None:
     """A model of growing graphs, of a CSV file with a line an edge.
 
-    :param kind: options of the model
+    :param of_edges: options of the model
     :param others: options that it does not take
     """
     from zoo.commands.graphs import fit_edges
@@ -266,9 +294,12 @@ def _fit_edges(
             raise UserError(
                 f"--{name} does not apply to model 'edge-graph': --steps, --lr and --batch-size do"
             )
-    wishes = {name: value for name, value in given.items() if value is not None}
+    names = {"steps": "epochs", "lr": "lr", "batch-size": "batch"}
+    wishes = {names[name]: value for name, value in given.items() if value is not None}
     if min(wishes.values(), default=1) <= 0:
         raise UserError("--steps, --lr and --batch-size must be positive")
+    kind = {"timed": of_edges["timed"], "window": of_edges["window"]}
+    kind["aggregation"] = of_edges["messages"] or "log"
     with progress_bar() as progress:
         told = fit_edges(data, out, GraphTraining(**wishes, seed=seed), kind=kind, progress=progress)
     print(f"{told}; saved in {out}")

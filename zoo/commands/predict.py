@@ -27,7 +27,7 @@ from zoo.files.tables import write_csv
 from zoo.fitting.devices import CPU, check_device, moved
 from zoo.fitting.methods import Fitted, Place, Variational, Watch, unfinished
 from zoo.fitting.problem import LARGEST, Problem
-from zoo.models.entries import DataShape, Options, to_json
+from zoo.models.entries import DataShape, ModelEntry, Options, to_json
 from zoo.registry.queries import GUIDES, applicable, check_data, find_guide, find_model
 from zoo.seeds import stable_seed
 
@@ -72,10 +72,49 @@ def fit(
     train = moved(problem.train, device)
     check_own(find_model(model), problem, [guide], train)
     entry, note = applicable(find_guide(guide), find_model(model), problem.task, options)
-    dataset, method = problem.dataset, find_guide(guide).method
-    fit_seed = stable_seed("fit", seed, guide)
+    method, fit_seed = find_guide(guide).method, stable_seed("fit", seed, guide)
     settings = method.settings(problem.size, fit_seed, **wishes)
-    config = {
+    asked = {"guide": guide, "note": note, "options": options, "seed": seed, "device": device}
+    config = {**_about(data, problem, entry, **asked), "settings": asdict(settings)}
+
+    def with_steps(steps: int) -> dict:
+        """The configuration of this request with another number of steps."""
+        changed = method.settings(problem.size, fit_seed, **{**wishes, "steps": steps})
+        return {**config, "settings": asdict(changed)}
+
+    if "steps" in method.takes:
+        _start_again(Path(out), config, with_steps, tell)
+    with output_folder(out, config) as folder:
+        about = {key: value for key, value in config.items() if key not in REMARKS}
+        result = method.fit(
+            entry.build(problem.shape, options),
+            train,
+            settings,
+            place=Place(folder / FIT, about),
+            watch=Watch(progress, guide),
+        )
+        if result.losses:
+            losses = pd.DataFrame({"step": range(len(result.losses)), "loss": result.losses})
+            write_csv(losses, folder / "losses.csv")
+            title = f"{guide} on {problem.dataset.name}"
+            plot_loss(np.array(result.losses), folder / "loss.png", title=title)
+    return result
+
+
+def _about(
+    data: str,
+    problem: Problem,
+    entry: ModelEntry,
+    *,
+    guide: str,
+    note: str,
+    options: Options,
+    seed: int,
+    device: str,
+) -> dict:
+    """What ``config.json`` says of a fit, but its settings."""
+    dataset = problem.dataset
+    about = {
         "command": "fit",
         "data": data,
         "split": dataset.split,
@@ -89,38 +128,15 @@ def fit(
         "guide": guide,
         "note": note,
         "options": to_json({**entry.options, **options}),
-        "settings": asdict(settings),
         "seed": seed,
     }
     if dataset.recipe:
-        config["table"] = dataset.recipe.to_dict()
+        about["table"] = dataset.recipe.to_dict()
     if entry.file:
-        config["model_file"] = dict(entry.file)
+        about["model_file"] = dict(entry.file)
     if device != CPU:
-        config["device"] = device
-    network = entry.build(problem.shape, options)
-
-    def with_steps(steps: int) -> dict:
-        """The configuration of this request with another number of steps."""
-        changed = method.settings(problem.size, fit_seed, **{**wishes, "steps": steps})
-        return {**config, "settings": asdict(changed)}
-
-    if "steps" in method.takes:
-        _start_again(Path(out), config, with_steps, tell)
-    with output_folder(out, config) as folder:
-        about = {key: value for key, value in config.items() if key not in REMARKS}
-        result = method.fit(
-            network,
-            train,
-            settings,
-            place=Place(folder / FIT, about),
-            watch=Watch(progress, guide),
-        )
-        if result.losses:
-            losses = pd.DataFrame({"step": range(len(result.losses)), "loss": result.losses})
-            write_csv(losses, folder / "losses.csv")
-            plot_loss(np.array(result.losses), folder / "loss.png", title=f"{guide} on {dataset.name}")
-    return result
+        about["device"] = device
+    return about
 
 
 def _start_again(
