@@ -59,8 +59,8 @@ class VariationalImplicitProcess(RegressionGuide):
     of chosen on a grid, ``q(a)`` at prediction is the one that was trained, and there is no "likelihood
     regulariser" (whose exponent there is not that of a likelihood).
 
-    :param prior: as for :class:`~guides.implicit.SparseImplicitProcess`; parameters shared by a layer overfit
-        less than those of single weights
+    :param prior: as for :class:`~guides.implicit.SparseImplicitProcess`; parameters shared by a layer cannot
+        overfit, and fit much less than those of single weights, which overfit in the end
     :param num_functions: S
     :param alpha: 0 for the evidence bound (of the Gaussian process that stands in for the prior), 1 for the
         log of the predictive density

@@ -25,7 +25,8 @@ Y = X[:, 0] - X[:, 1]
 def _small(monkeypatch):
     for name in ("INDUCING", "INDUCING_OF_MORE"):
         monkeypatch.setattr(implicit, name, 5)
-    monkeypatch.setattr(implicit, "WIDTHS", (6,))
+    for name in ("WIDTHS", "VIP_WIDTHS"):
+        monkeypatch.setattr(implicit, name, (6,))
 
 
 @pytest.mark.parametrize(
@@ -66,10 +67,12 @@ def test_alpha_is_one_for_one_column():
 
 def test_learning_rates():
     method = GUIDES["sip-ns"].method
-    assert method.lr(BNN(1)) == 5e-3 > method.lr(BNN(2))
+    assert method.lr(BNN(1), 2000) == 5e-3 > method.lr(BNN(2), 2000)
     assert method.settings(30, 0).lr is None
     assert method.settings(30, 0, lr=0.1).lr == 0.1
-    assert GUIDES["vip"].method.lr(BNN(2)) == 5e-3
+    vip = GUIDES["vip"].method
+    assert vip.lr(BNN(2), 500) == vip.lr(BNN(2), 2000) == 5e-3
+    assert vip.lr(BNN(2), 10_000) == 1e-3
 
 
 def test_a_fixed_noise_is_handed_on():
