@@ -160,7 +160,7 @@ def gaussian_process(model: BNN) -> GaussianProcess:
 
 
 def small_prior(model: BNN) -> BNNProcess:
-    """Every weight has a mean and an sd of its own: with those of a layer twenty functions can learn little."""
+    """Weights have parameters of their own: with those of a layer twenty functions can learn little."""
     return BNNProcess(model.in_features, VIP_WIDTHS)
 
 
