@@ -70,6 +70,8 @@ def test_learning_rates():
     assert method.lr(BNN(1), 2000) == 5e-3 > method.lr(BNN(2), 2000)
     assert method.settings(30, 0).lr is None
     assert method.settings(30, 0, lr=0.1).lr == 0.1
+    fast = GUIDES["sip-bnn"].method
+    assert fast.lr(BNN(1), 2000) == 5e-3 < fast.lr(BNN(2), 2000)
     vip = GUIDES["vip"].method
     assert vip.lr(BNN(2), 500) == vip.lr(BNN(2), 2000) == 5e-3
     assert vip.lr(BNN(2), 10_000) == 1e-3
