@@ -98,8 +98,8 @@ ENTRIES = (
             "prior: a 10-10 network whose weights' means and sds are trained",
             assumes=REGRESSION,
             cost="5 ms a step of 100 rows",
-            fails="20 functions span little; long fits learn a small table by heart until no noise is left, so "
-            "that the learning rate falls with the number of steps; its predictive is one Gaussian a row",
+            fails="20 functions span little; long fits learn a small table by heart until no noise is left: "
+            "the more steps, the smaller its learning rate; its predictive is one Gaussian a row",
         ),
     ),
     *(
