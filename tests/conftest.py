@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections import Counter
 
 # Two processes share two cores, and idle BLAS threads burn what they wait.  Read when numpy is imported.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
@@ -28,6 +29,20 @@ def pytest_configure(config):
     """
     if config.option.markexpr != "slow":
         os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+
+
+@pytest.hookimpl(tryfirst=True)  # before the slow ones are left out
+def pytest_collection_modifyitems(items):
+    """Of a test with the mark ``one_in(k)`` the first case and every k-th after it are fast."""
+    number = Counter()
+    for item in items:
+        mark = item.get_closest_marker("one_in")
+        if mark is None:
+            continue
+        test = item.nodeid.split("[")[0]
+        if number[test] % mark.args[0]:
+            item.add_marker(pytest.mark.slow)
+        number[test] += 1
 
 
 def pytest_collection_finish():

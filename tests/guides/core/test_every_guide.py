@@ -77,6 +77,7 @@ def trained(make, steps=3, **kwargs):
 # ------------------------------------------------------------------------------------------ stores and names
 
 
+@pytest.mark.one_in(2)
 @each_guide
 def test_parameters_are_in_the_store_under_the_guides_name(make, tmp_path):
     model, guide = trained(make)
@@ -105,6 +106,7 @@ def test_rates_and_optimiser_states_go_by_name(make):
     assert set(optimizer.get_state()) == set(pyro.get_param_store()) - {f"{make.__name__}.layout"}
 
 
+@pytest.mark.one_in(2)
 @each_guide
 def test_copies_pickles_and_state_dicts_are_the_same_fit(make):
     model, guide = trained(make)
@@ -147,6 +149,7 @@ def test_questions_of_an_autoguide(make):
     assert guide.quantiles([0.1, 0.9])["w"].shape == (2, 4, 3)
 
 
+@pytest.mark.one_in(4)
 @each_guide
 @pytest.mark.parametrize("parallel", [False, True], ids=["in turn", "parallel"])
 def test_predictive(make, parallel):
@@ -189,6 +192,7 @@ def test_compiled_losses_are_refused_by_name(make, elbo):
 # ------------------------------------------------------------------------------------------ other latents
 
 
+@pytest.mark.one_in(4)
 @each_guide
 @pytest.mark.parametrize("first", [False, True], ids=["after ours", "before ours"])
 @pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])

@@ -244,6 +244,7 @@ def test_kl_counts_less_in_training_and_never_in_the_reported_bound():
     assert reported[0.0] == reported[1.0]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("weight", [1.0, 0.1])
 def test_cold_gaussian_posterior_is_the_one_of_sharper_data(weight):
     """Of orthogonal columns the optimum is known: precision ``n / (weight noise^2) + 1``."""

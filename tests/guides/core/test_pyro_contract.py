@@ -216,6 +216,7 @@ def test_parameters_of_the_prior_train_too(make):
 # ---------------------------------------------------------------------- Predictive
 
 
+@pytest.mark.one_in(3)
 @each_case
 def test_predictive_draws_the_networks_of_the_guide_and_predicts_from_them(case):
     x, y = data()

@@ -122,6 +122,7 @@ CASES = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.one_in(4)
 @CASES
 @CONSUMERS
 @pytest.mark.parametrize("parallel", [False, True], ids=["in turn", "parallel"])
@@ -138,6 +139,7 @@ def test_weights_at_the_posterior_are_the_evidence(make, model, weights, paralle
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)  # logits of Pyro's priors are rounded
 
 
+@pytest.mark.one_in(3)
 @CASES
 def test_weights_elsewhere_are_unbiased(make, model):
     guide = exact_guide(make, model, shift=0.15)

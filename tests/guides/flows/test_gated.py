@@ -36,6 +36,7 @@ def trained(kind: str, dim: int, steps: int = 2, iterations: int = 60):
     return flow
 
 
+@pytest.mark.one_in(4)
 @each_flow
 @each_dim
 @pytest.mark.parametrize("iterations", [0, 60])

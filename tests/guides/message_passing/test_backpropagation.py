@@ -427,6 +427,7 @@ def test_a_network_written_in_two_ways_is_one_network():
 # ------------------------------------------------------------------------------- fits that must be the same
 
 
+@pytest.mark.slow
 def test_seeds():
     x, y = data()
 
@@ -779,6 +780,7 @@ def test_a_fit_is_silent_and_changes_nothing_global(capfd):
     assert not pyro.get_param_store().keys()
 
 
+@pytest.mark.slow
 def test_progress_and_interruption():
     """What a progress bar needs; Ctrl-C leaves the state of the last full epoch."""
     x, y = data()
@@ -823,6 +825,7 @@ def test_single_precision():
     assert guide.draws(2)["w1"].dtype == torch.float64  # as the model has them
 
 
+@pytest.mark.slow
 def test_models_and_data_in_single_precision(tmp_path):
     """The usual dtype of Pyro models; the fit itself is in float64."""
 

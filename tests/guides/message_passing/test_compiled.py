@@ -167,6 +167,7 @@ def test_epochs_of_minibatches_of_one_are_epochs_of_single_points():
     )
 
 
+@pytest.mark.slow
 def test_a_minibatch_does_not_depend_on_its_order():
     means, x, y = problem()
     state, _ = start(means)

@@ -46,6 +46,7 @@ def rows_of(recording):
     return {name: torch.from_numpy(value) for name, value in recording.rows.items()}
 
 
+@pytest.mark.one_in(4)
 @each_network
 @pytest.mark.parametrize("rows", [1, 4, pytest.param(3, marks=SLOW), pytest.param(6, marks=SLOW)])
 @pytest.mark.parametrize("family", [GAUSSIAN, SPIKE_SLAB], ids=lambda f: f.name)
@@ -88,6 +89,7 @@ def test_different_programs_differ():
 QUICK = [("pooled", GAUSSIAN), ("scaled", GAUSSIAN), ("leaky", SPIKE_SLAB), ("shortcut", SPIKE_SLAB)]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("name", "family"),
     [

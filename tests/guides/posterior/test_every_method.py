@@ -113,6 +113,7 @@ METHODS = {
 CHAINS = {"gibbs": 2, "nuts": 2, "nuts of pyro": 2}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if name == "nuts" else ()) for name in METHODS]
 )

@@ -40,6 +40,7 @@ def in_fresh_process(code: str, *arguments) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
 
 
+@pytest.mark.one_in(3)
 @each_case
 def test_a_fresh_guide_reads_the_same_fit(case, tmp_path):
     x, y = data()
@@ -82,6 +83,7 @@ def test_a_fresh_process_reads_the_same_fits(tmp_path):
     torch.testing.assert_close(torch.load(tmp_path / "found.pt"), expected, rtol=0, atol=0)
 
 
+@pytest.mark.one_in(3)
 @each_case
 def test_a_loaded_guide_goes_on(case):
     x, y = data()

@@ -262,6 +262,7 @@ def test_vectorized_particles_have_the_mean_of_runs(case):
     check_particles(case)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", PRODUCTS)
 @pytest.mark.parametrize("case", [c for c in CASES if c.particles_are_runs], ids=str)
 def test_vectorized_particles_are_sequential_runs(case, name):
@@ -348,6 +349,7 @@ def test_without_data_the_loss_is_the_kl_and_has_no_noise(case, elbo):
 # ---------------------------------------------------------------------- independence of fits
 
 
+@pytest.mark.one_in(3)
 @each_case
 def test_same_seed_same_fit(case):
     check_same_seed(case)
@@ -358,6 +360,7 @@ def test_saved_and_loaded_fits_have_the_same_draws(case):
     check_saving(case)
 
 
+@pytest.mark.one_in(3)
 @each_case
 def test_two_fits_live_side_by_side(case):
     x, y = data()

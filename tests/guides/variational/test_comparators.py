@@ -165,6 +165,7 @@ def test_same_seed_same_fit_and_a_saved_fit_is_the_same(make, tmp_path):
         torch.testing.assert_close(loaded.median()[name], value)
 
 
+@pytest.mark.one_in(3)
 @each_guide
 def test_fits_a_network_and_predicts(make):
     x, y = data(rows=60)

@@ -158,6 +158,7 @@ CODES = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", CODES)
 def test_refusals(name, table, tmp_path):
     code, guide, words = CODES[name]

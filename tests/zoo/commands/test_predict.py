@@ -170,6 +170,7 @@ def test_target_with_a_mean_far_above_its_sd_keeps_its_digits(tmp_path):
     assert (found["q5"] < found["q50"]).all()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("task", "classes"), [("binary", 2), ("multiclass", 3)])
 def test_classes_come_as_label_and_probabilities(task, classes, tmp_path):
     rows = [[a, b, int(y > 0) + int(task == "multiclass" and y > 1.5)] for a, b, y in linear_rows(80)]

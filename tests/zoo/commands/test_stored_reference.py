@@ -107,6 +107,7 @@ def test_a_fresh_one_can_be_had(table, kept, runs, tmp_path):
     assert nuts_note(tmp_path / "b") == NOTE
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

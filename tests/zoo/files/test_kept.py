@@ -45,6 +45,7 @@ def test_truncated_result(share, kept, tmp_path):
     assert load_kept(tmp_path / "pbp.nc", model) is None
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "alter",
     [

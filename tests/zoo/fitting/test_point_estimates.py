@@ -133,6 +133,7 @@ def table(tmp_path) -> Path:
     return write_csv(tmp_path / "table.csv", linear_rows(ROWS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("guides", [["mc-dropout", "map"], pytest.param(NO_BOUND, marks=pytest.mark.slow)])
 def test_what_has_no_bound_and_no_density_says_so(guides, table, tmp_path):
     options = [

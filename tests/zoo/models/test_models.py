@@ -53,6 +53,7 @@ def double_precision():
     jax.config.update("jax_enable_x64", before)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", MODELS)
 def test_pyro_model_and_numpyro_twin_have_the_same_density(name, inputs, double_precision):
     model = MODELS[name]

@@ -128,6 +128,7 @@ PICKED = torch.tensor([[1.0, 1.0, 1.0], [2.0, 1.0, 0.0], [3.0, 2.0, 0.0], [4.0, 
 SLOW_MODELS = ("lenet", "spike-slab-lenet")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW_MODELS)) for name in MODELS]
 )

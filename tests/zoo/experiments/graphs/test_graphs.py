@@ -145,6 +145,7 @@ def test_unit_of_time():
 # ------------------------------------------------------------------------------------------------- the cells
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("method", ["perfect", "ours_time", "ours_end", "deepgmg"])
 def test_cells_of_the_synthetic_table(method, cell):
     figures = models.compare(cell(method))

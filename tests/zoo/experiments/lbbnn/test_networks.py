@@ -248,6 +248,7 @@ def fitted_once(shelf, monkeypatch):
     return of
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_fits_and_draws(method, fitted_once):
     fitted = fitted_once(method)

@@ -42,6 +42,7 @@ def run(name: str, folder, method="sip-bnn", setting="default", dataset="piecewi
     return Record(cell, "ok", found, 1.0, folder)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "method",
     ["sip-bnn", pytest.param("fbnn-gp", marks=pytest.mark.slow), "aadm", "mean-field", "true-law"],
