@@ -23,12 +23,12 @@ if not torch.cuda.is_available():
         device.manual_seed_all = lambda seed: None
 
 
-def pytest_configure(config):
-    """JAX compiles with few optimisations, for most programs of the fast tests run for a moment each; the
-    slow tests have the programs that a user has.  Told by the environment, which processes inherit.
+def pytest_configure():
+    """JAX compiles with few optimisations, for most programs of the tests run for a moment each.  Told by the
+    environment, which processes inherit.  The tutorials, and what is compared with the published algorithm,
+    have the programs that a user has.
     """
-    if config.option.markexpr != "slow":
-        os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 
 
 @pytest.hookimpl(tryfirst=True)  # before the slow ones are left out

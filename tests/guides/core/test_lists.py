@@ -79,7 +79,7 @@ def test_rows_that_meet_have_the_best_mean_field_behind_a_block():
     svi = SVI(
         model, guide, pyro.optim.Adam({"lr": 0.02}), Trace_ELBO(num_particles=8, vectorize_particles=False)
     )
-    for _ in range(600):
+    for _ in range(400):
         svi.step(x, y)
     column = x.mean(0)
     best = (1 + ROWS * column**2 / NOISE**2) ** -0.5

@@ -108,14 +108,12 @@ def test_coefficients_drawn_from_the_tableau():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("p", "draws"), [(2, 600), *(pytest.param(p, 4000, marks=pytest.mark.slow) for p in (1, 2))]
-)
-def test_chains_find_the_exact_posterior(p, draws):
+@pytest.mark.parametrize("p", [1, 2])
+def test_chains_find_the_exact_posterior(p):
     X, y = problem(12, p, seed=1)
     settings = (0.3, 1.5, 0.8)
     _, _, exact, mean = by_quadrature(X, y, *settings)
-    run = spike_slab_logistic_gibbs(X, y, *settings, warmup=200, draws=draws, seed=2)
+    run = spike_slab_logistic_gibbs(X, y, *settings, warmup=200, draws=2000, seed=2)
     assert run.passed, run.reason
     found, error = inclusion(run)
     z = ((found - exact) / error).tolist()
@@ -147,12 +145,9 @@ def test_columns_that_can_stand_in_for_each_other():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("draws", [500, pytest.param(3000, marks=pytest.mark.slow)])
-def test_without_information_the_chains_sample_the_prior(draws):
+def test_without_information_the_chains_sample_the_prior():
     y = np.array([0.0, 1, 1, 0, 1, 1])
-    run = spike_slab_logistic_gibbs(
-        np.zeros((6, 2)), y, [0.2, 0.7], 3.0, warmup=100, draws=draws, gates=LOOSE
-    )
+    run = spike_slab_logistic_gibbs(np.zeros((6, 2)), y, [0.2, 0.7], 3.0, warmup=100, draws=1500, gates=LOOSE)
     found, error = inclusion(run)
     np.testing.assert_allclose(found, [0.2, 0.7], atol=1e-12)  # known exactly, whatever the others are
     np.testing.assert_allclose(error, 0, atol=1e-12)
@@ -239,7 +234,7 @@ def test_refusals_name_what_is_wrong():
 @pytest.mark.slow
 def test_raisin_against_enumeration():
     X, y = real("raisin")
-    run = spike_slab_logistic_gibbs(X, y, draws=3_000, seed=1)
+    run = spike_slab_logistic_gibbs(X, y, draws=1_500, seed=1)
     assert run.passed, run.reason
     found, error = inclusion(run)
     laplace = enumerate_spike_slab_logistic(X, y)
@@ -252,10 +247,10 @@ def test_raisin_against_enumeration():
 @pytest.mark.slow
 def test_simulation_of_the_thesis():
     X, y = real("mjmcmc_sim_logistic")
-    run = spike_slab_logistic_gibbs(X, y, draws=3_000, seed=1)
+    run = spike_slab_logistic_gibbs(X, y, draws=2_000, seed=1)
     assert run.passed, run.reason
     found, error = inclusion(run)
-    assert error.max() < 0.006 * 2**0.5
+    assert error.max() < 0.006 * 3**0.5
     np.testing.assert_allclose(found, SIMULATION, atol=0.01 + 2 * error.max())
 
 

@@ -311,7 +311,7 @@ def test_inclusion_of_correlated_columns_in_a_logistic_regression():
         with pyro.plate("data", len(x)):
             pyro.sample("y", dist.Bernoulli(logits=x @ w + b), obs=y)
 
-    guide = JointSpikeSlab(model).fit(*map(torch.as_tensor, (x, y)), steps=2500, seed=0)
+    guide = JointSpikeSlab(model).fit(*map(torch.as_tensor, (x, y)), steps=1500, seed=0)
     found = guide.inclusion_probabilities()["w"].numpy()
     assert np.sqrt(np.mean((found - exact.inclusion) ** 2)) < 0.05
     bound, error = guide.facts["elbo"]

@@ -340,7 +340,7 @@ import sys
 from zoo.budgets import BUDGETS, Budget
 BUDGETS["quick"] = Budget(steps=20, draws=60, warmup=20, mcmc_draws=30)
 import zoo
-options = {"guides": ["varbvs"], "model": "spike-slab-linear", "splits": 2}
+options = {"guides": ["varbvs"], "model": "spike-slab-linear"}
 if __name__ == "__main__":
     for jobs in (1, 2):
         zoo.leaderboard(sys.argv[1].split(","), jobs=jobs, out=f"{sys.argv[2]}/{jobs}", **options)

@@ -31,7 +31,7 @@ from zoo.seeds import stable_seed
 #: Guides that are graded, and steps of those that take any: a few guides fast, all of them slowly.
 GRADED = [
     (["spike-slab", "varbvs"], 300),
-    pytest.param((["spike-slab", "mnf", "concrete", "mvn", "varbvs"], 600), marks=pytest.mark.slow),
+    pytest.param((["spike-slab", "mnf", "concrete", "mvn", "varbvs"], 300), marks=pytest.mark.slow),
 ]
 BUDGET = replace(TINY, draws=100, warmup=100)
 

@@ -98,13 +98,12 @@ def test_the_same_scoreboard_as_from_the_draws_that_were_stored(table, runs, tmp
 def test_a_fresh_one_can_be_had(table, kept, runs, tmp_path):
     run(wish(table), tmp_path / "out")
     assert not runs
-    assert run(wish(table, fresh_reference=True), tmp_path / "out")[0].note == NOTE
-    assert len(runs) == 1
     told = run_zoo(
         "compare", table, "--guides", "map", "--widths", 2, "--fresh-reference", "--out", tmp_path / "b"
     )
     assert told.exit_code == 0, told.output
     assert nuts_note(tmp_path / "b") == NOTE
+    assert len(runs) == 1
 
 
 @pytest.mark.one_in(2)
