@@ -21,7 +21,7 @@ from guides.implicit.energy import gaussian_log_power, power_mean
 from guides.implicit.evidence import fit_by_evidence
 from guides.implicit.fitted import RegressionGuide, check_inputs, check_regression
 from guides.implicit.gaussian_process import GaussianProcess
-from guides.implicit.processes import FunctionSite, ImplicitProcess
+from guides.implicit.processes import FunctionSite, ImplicitProcess, check_process
 from guides.implicit.stein import stein_score
 from guides.posterior.draws import Posterior
 from guides.posterior.evaluate import mixture
@@ -128,8 +128,7 @@ class FunctionalBNN(RegressionGuide):
         course = Course(steps, lr, warm_up, seed, batch_size)
         check_regression(x, y)
         self._model.check(x[:2])
-        if isinstance(self.prior, FunctionSite):
-            self.prior.check(x[:2])
+        check_process(self.prior, x[:2])
         begun = time.perf_counter()
         with torch.random.fork_rng():
             torch.manual_seed(seed)

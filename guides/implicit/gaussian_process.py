@@ -42,6 +42,7 @@ class GaussianProcess(nn.Module):
 
     def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean ``[N]`` and covariance ``[N, N]`` at ``x: [N, in]``, float64."""
+        self._check_columns(x)
         places = x.double() / self.log_lengths.double().exp()
         squares = (places.unsqueeze(1) - places.unsqueeze(0)).square().sum(-1)
         variance = (2 * self.log_scale.double()).exp()
@@ -65,8 +66,14 @@ class GaussianProcess(nn.Module):
         weights = torch.randn(n, COSINES, 1, **kind) * math.sqrt(2 / COSINES)
 
         def functions(x: Tensor) -> Tensor:
+            self._check_columns(x)
             places = (x.to(kind["dtype"]) / self.log_lengths.exp()).expand(n, *x.shape)
             waves = torch.cos(torch.baddbmm(phases, places, frequencies))
             return self.log_scale.exp() * (waves @ weights).squeeze(-1)
 
         return functions
+
+    def _check_columns(self, x: Tensor) -> None:
+        columns = len(self.log_lengths)
+        if x.dim() != 2 or x.shape[1] != columns:
+            raise ValueError(f"a process of {columns} column(s) needs x [N, {columns}], got {list(x.shape)}")

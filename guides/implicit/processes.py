@@ -154,6 +154,24 @@ class FunctionSite(nn.Module):
         return poutine.trace(poutine.condition(self.model, latent)).get_trace(x)
 
 
+def check_process(process: ImplicitProcess, x: Tensor) -> None:
+    """Looks at what a process gives at ``x: [N, d]``, N at least 2.
+
+    :raises ValueError: it is no tensor ``[n, N]``; of a :class:`FunctionSite` as its ``check``
+    """
+    if isinstance(process, FunctionSite):
+        process.check(x)
+        return
+    with torch.no_grad(), torch.random.fork_rng():
+        values = process.draw(3)(x)
+    got = f"shape {list(values.shape)}" if isinstance(values, Tensor) else f"a {type(values).__name__}"
+    if got != f"shape {[3, len(x)]}":
+        raise ValueError(
+            f"the prior's draw(3) gives {got} at inputs {list(x.shape)}; it must be a tensor "
+            f"[3, {len(x)}], a row a function"
+        )
+
+
 def _unconstrained(value: Tensor) -> Tensor:
     """The parameter behind what a ``pyro.param`` statement gives."""
     return value.unconstrained() if hasattr(value, "unconstrained") else value

@@ -22,7 +22,7 @@ from guides.implicit.discriminator import DiscriminatorKL, SaturationWarning
 from guides.implicit.energy import check_alpha, gaussian_log_power, power_mean
 from guides.implicit.fitted import RegressionGuide, check_inputs, check_regression, remembered
 from guides.implicit.generator import Generator
-from guides.implicit.processes import DrawnLaw, Functions, FunctionSite, ImplicitProcess
+from guides.implicit.processes import DrawnLaw, Functions, FunctionSite, ImplicitProcess, check_process
 from guides.posterior.draws import Posterior
 from guides.posterior.evaluate import mixture
 
@@ -176,8 +176,7 @@ class SparseImplicitProcess(RegressionGuide):
         """
         course = Course(steps, lr, warm_up, seed, batch_size)
         check_regression(x, y)
-        if isinstance(self.prior, FunctionSite):
-            self.prior.check(x[:2])
+        check_process(self.prior, x[:2])
         begun = time.perf_counter()
         with torch.random.fork_rng():
             torch.manual_seed(seed)

@@ -19,7 +19,7 @@ from guides.core.course import Course
 from guides.core.svi import shuffled_epochs
 from guides.implicit.energy import check_alpha, gaussian_log_power
 from guides.implicit.fitted import RegressionGuide, check_inputs, check_regression, remembered
-from guides.implicit.processes import Functions, FunctionSite, ImplicitProcess
+from guides.implicit.processes import Functions, FunctionSite, ImplicitProcess, check_process
 from guides.posterior.draws import Posterior
 
 #: Log variance of the noise at the start, of a target of variance 1.
@@ -102,8 +102,7 @@ class VariationalImplicitProcess(RegressionGuide):
         """
         course = Course(steps, lr, warm_up, seed, batch_size)
         check_regression(x, y)
-        if isinstance(self.prior, FunctionSite):
-            self.prior.check(x[:2])
+        check_process(self.prior, x[:2])
         begun = time.perf_counter()
         self._make_parameters(x.dtype, x.device)
         self.losses, self.facts = [], {}

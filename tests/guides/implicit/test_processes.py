@@ -8,7 +8,8 @@ import torch
 from pyro import distributions as dist
 from torch import nn
 
-from guides.implicit.processes import DrawnLaw, FunctionSite
+from guides.implicit import FunctionalBNN, SparseImplicitProcess, VariationalImplicitProcess
+from guides.implicit.processes import DrawnLaw, FunctionSite, check_process
 from guides.testing import assert_mean, assert_variance
 
 X = torch.tensor([[0.0], [1.0], [2.0]])
@@ -107,6 +108,42 @@ def fixed(x):
 def test_models_without_a_function_are_refused_by_name(model, message):
     with pytest.raises(ValueError, match=message):
         FunctionSite(model).check(X)
+
+
+class Wrong:
+    """``f(x) = z``, in another shape than ``[n, N]``."""
+
+    def __init__(self, shaped):
+        self.shaped = shaped
+
+    def draw(self, n):
+        return lambda x: self.shaped(torch.randn(n, 1).expand(n, len(x)))
+
+
+@pytest.mark.parametrize(
+    ("shaped", "message"),
+    [
+        (lambda f: f.mT, r"gives shape \[2, 3\] at inputs \[2, 1\]; it must be a tensor \[3, 2\]"),
+        (lambda f: f.unsqueeze(-1), r"gives shape \[3, 2, 1\]"),
+        (lambda f: f[:-1], r"gives shape \[2, 2\]"),
+        (lambda f: f.numpy(), "gives a ndarray"),
+    ],
+)
+def test_processes_of_other_shapes_are_refused(shaped, message):
+    x, y = torch.randn(20, 1), torch.randn(20)
+    for guide in (
+        SparseImplicitProcess(Wrong(shaped), 5),
+        VariationalImplicitProcess(Wrong(shaped), 5),
+        FunctionalBNN(Line(), Wrong(shaped)),
+    ):
+        with pytest.raises(ValueError, match=message):
+            guide.fit(x, y, steps=1)
+
+
+def test_a_look_at_a_process_takes_no_random_numbers():
+    state = torch.random.get_rng_state()
+    check_process(Wrong(lambda f: f), X[:2])
+    assert torch.equal(torch.random.get_rng_state(), state)
 
 
 def test_sites_by_another_name():
