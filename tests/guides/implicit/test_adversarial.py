@@ -78,6 +78,59 @@ def test_minibatches_scale_the_likelihood_alone():
     torch.testing.assert_close(loss, -4 * found.double(), rtol=1e-4, atol=0)
 
 
+@pytest.mark.parametrize("alpha", [0.0, 0.5])
+def test_the_loss_is_the_contrast_minus_the_prior_minus_the_energy(alpha):
+    """By hand, with its gradient; the contrast is a known one."""
+
+    class Known(Contrast):
+        def __init__(self):
+            pass
+
+        def step(self, w):
+            pass
+
+        def log_density(self, w):
+            return 3 * w.square().sum(1)
+
+    guide = AdversarialVariationalBayes(regression, alpha=alpha, num_samples=20, hidden=(5,))
+    guide.fit(x, y, steps=1)
+    torch.manual_seed(5)
+    loss = guide._loss(Known(), (x, y), 0.7)
+    torch.manual_seed(5)
+    w = guide.generator(20)
+    terms = dist.Normal(w @ x.mT, 0.7).log_prob(y).double()
+    energy = (alpha * terms).exp().mean(0).log().sum() / alpha if alpha else terms.mean(0).sum()
+    log_prior = dist.Normal(0.0, 1.0).log_prob(w).sum(1)
+    expected = 0.7 * (3 * w.square().sum(1) - log_prior).mean() - energy
+    torch.testing.assert_close(loss, expected, rtol=1e-4, atol=0)
+    weights = guide.generator.network[0].weight
+    ours, by_hand = (torch.autograd.grad(value, weights)[0] for value in (loss, expected))
+    torch.testing.assert_close(ours, by_hand, rtol=1e-3, atol=1e-3)
+
+
+def test_the_contrast_is_a_gaussian_and_what_a_classifier_of_white_draws_adds():
+    seen = []
+
+    class Known(DiscriminatorKL):
+        def step(self, q, p):
+            seen.append((q, p))
+
+        def log_ratio(self, u):
+            return u.sum(1) ** 2
+
+    mix = torch.tensor([[2.0, 1.0], [0.0, 0.5]])
+    w = 4 + torch.randn(2000, 2) @ mix
+    contrast = Contrast(Known())
+    contrast.step(w)
+    ((white, normal),) = seen
+    for draws, close in ((white, 1e-3), (normal, 0.15)):
+        torch.testing.assert_close(draws.mean(0), torch.zeros(2), rtol=0, atol=close)
+        torch.testing.assert_close(draws.mT.cov(), torch.eye(2), rtol=0, atol=close)
+    law = dist.MultivariateNormal(w.mean(0), w.mT.cov())
+    expected = law.log_prob(w) + white.sum(1) ** 2
+    torch.testing.assert_close(contrast.log_density(w), expected, rtol=0, atol=0.02)
+
+
 # -------------------------------------------------------------------------------------------------- any model
 
 

@@ -57,6 +57,43 @@ def test_the_logit_is_the_log_density_ratio():
     assert both.item() == pytest.approx(0.5, abs=0.05)
 
 
+def test_both_laws_count_alike_whatever_their_draws():
+    """A sparse implicit process has more draws of its prior than of its posterior."""
+    kl, q, p = DiscriminatorKL((10,)), torch.randn(5, 2), 1 + torch.randn(50, 2)
+    kl.step(q, p)
+    of_q, of_p = kl.log_ratio(q), kl.log_ratio(p)
+    expected = 0.5 * ((1 + (-of_q).exp()).log().mean() + (1 + of_p.exp()).log().mean())
+    assert kl.step(q, p) == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_adaptive_contrast_is_two_gaussians_and_what_two_classifiers_add():
+    """``log q`` is that of q's Gaussian and what q's classifier adds in its units; ``log p`` likewise."""
+
+    class Known:
+        def __init__(self, factor):
+            self.factor, self.seen = factor, ()
+
+        def logit(self, u):
+            return self.factor * u.sum(1) ** 3
+
+        def step(self, first, second, lr):
+            self.seen = first, second
+            return 0.5
+
+    kl, q, p = DiscriminatorKL((3,), adaptive_contrast=True), 5 + 2 * torch.randn(300, 2), torch.randn(400, 2)
+    kl._start(q)
+    kl._classifiers = classifiers = Known(1.0), Known(0.3)
+    kl.step(q, p)
+    u, parts = 2 + torch.randn(9, 2), []
+    for classifier, draws in zip(classifiers, (q, p), strict=True):
+        mean, sd = draws.mean(0), draws.std(0)
+        torch.testing.assert_close(classifier.seen[0], (draws - mean) / sd)
+        torch.testing.assert_close(classifier.seen[1].std(0), torch.ones(2), rtol=0, atol=0.2)
+        gaussian = torch.distributions.Normal(mean, sd).log_prob(u).sum(1)
+        parts.append(gaussian + classifier.logit((u - mean) / sd))
+    torch.testing.assert_close(kl.log_ratio(u), parts[0] - parts[1], rtol=1e-4, atol=1e-4)
+
+
 def test_saturation_is_reported_and_its_estimate_too_small():
     """Twenty sds apart: KL 200 nats."""
     kl = trained(DiscriminatorKL(), lambda n: 20 + torch.randn(n, 1), lambda n: torch.randn(n, 1), 200)

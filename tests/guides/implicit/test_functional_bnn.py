@@ -10,7 +10,7 @@ from torch.distributions import MultivariateNormal
 
 from guides.core.svi import DivergenceError
 from guides.implicit import FunctionalBNN, GaussianProcess, VariationalImplicitProcess
-from guides.implicit.evidence import fit_by_evidence, log_evidence, moments
+from guides.implicit.evidence import START_LOG_NOISE, fit_by_evidence, log_evidence, moments
 from zoo.models import BNNProcess
 from zoo.models.implicit_process import posterior_network
 
@@ -80,6 +80,7 @@ def test_a_prior_is_fitted_by_evidence(make):
     before = evidence(0.1)
     noise = fit_by_evidence(process, X, Y, steps=60, lr=5e-2, seed=0)
     assert evidence(noise) > before + 5
+    assert abs(math.log(noise) - START_LOG_NOISE) > 0.1
 
 
 # -------------------------------------------------------------------------------------------------- the guide
@@ -133,6 +134,66 @@ def test_minibatches_scale_the_likelihood():
     assert losses[1] == pytest.approx(4 * losses[0])
 
 
+def test_the_divergence_counts_once_however_many_rows():
+    guide, box = fitted(steps=1), (X.amin(0), X.amax(0))
+    parameters = list(guide.network.parameters())
+
+    def gradient(rows: int, weight: float) -> torch.Tensor:
+        torch.manual_seed(0)
+        loss = guide._loss(box, X[:10], Y[:10], rows, weight)
+        return torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, parameters)])
+
+    few = gradient(10, 1.0) - gradient(10, 0.0)
+    many = gradient(40, 1.0) - gradient(40, 0.0)
+    assert few.abs().max() > 0.1
+    torch.testing.assert_close(few, many, rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(gradient(10, 0.5) - gradient(10, 0.0), few / 2, rtol=1e-2, atol=1e-2)
+
+
+def test_it_is_measured_at_the_rows_and_in_their_box(monkeypatch):
+    guide, seen = fitted(steps=1, num_measured=30), []
+    monkeypatch.setattr(guide, "_divergence", lambda f, at: seen.append(at) or f.sum() * 0)
+    guide._loss((torch.tensor([-1.0]), torch.tensor([3.0])), X[:10], Y[:10], 40, 1.0)
+    (at,) = seen
+    assert torch.equal(at[:10], X[:10])
+    assert at[10:].shape == (30, 1)
+    assert -1 <= at[10:].min() < 0
+    assert 2 < at[10:].max() <= 3
+
+
+def test_both_laws_get_white_noise(monkeypatch):
+    """Of a law that is a point, the score is that of the noise; so is the prior's."""
+    seen = []
+
+    def score(draws, at=None):
+        seen.append(draws)
+        return torch.zeros_like(draws if at is None else at)
+
+    monkeypatch.setattr("guides.implicit.functional_bnn.stein_score", score)
+
+    class Point:
+        def draw(self, n):
+            return lambda x: torch.zeros(n, len(x))
+
+    guide = FunctionalBNN(network(), Point(), num_samples=400, injected_noise=0.5)
+    guide._score(torch.zeros(400, 3), X[:3])
+    assert len(seen) == 2
+    for draws in seen:
+        torch.testing.assert_close(draws.std(0), torch.full((3,), 0.5), rtol=0, atol=0.08)
+    process = GaussianProcess(1)
+    guide = FunctionalBNN(network(), process, injected_noise=0.5)
+    found = guide._score(torch.zeros(400, 3), X[:3])
+    torch.testing.assert_close(found, -process.score(seen[2], X[:3], 0.25))
+
+
+def test_the_predictive_has_the_noise_of_the_fit():
+    guide = fitted()
+    law, noiseless = guide.predictive(X, num_samples=20), guide.predictive(X, False, num_samples=20)
+    torch.testing.assert_close(law.mean, noiseless.mean)
+    added = torch.full((40,), guide.noise_variance, dtype=torch.float64)
+    torch.testing.assert_close(law.variance - noiseless.variance, added)
+
+
 def test_seeds():
     state = torch.random.get_rng_state()
     first = fitted().losses
@@ -178,6 +239,9 @@ def test_refusals():
         FunctionalBNN(network(), GaussianProcess(1)).predictive(X)
     with pytest.raises(ValueError, match="length_scale"):
         GaussianProcess(1, length_scale=-1.0)
+    for question in (GaussianProcess(1).moments, GaussianProcess(1).draw(3)):
+        with pytest.raises(ValueError, match=r"process of 1 column\(s\) needs x \[N, 1\], got \[40, 2\]"):
+            question(X.repeat(1, 2))
 
 
 @pytest.mark.slow
