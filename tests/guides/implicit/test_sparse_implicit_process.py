@@ -14,7 +14,7 @@ from torch import nn
 from torch.distributions import MixtureSameFamily, Normal
 
 from guides.core.svi import DivergenceError
-from guides.implicit import SaturationWarning, SparseImplicitProcess
+from guides.implicit import DiscriminatorKL, SaturationWarning, SparseImplicitProcess
 from guides.implicit.fitted import remembered
 from guides.posterior import Posterior
 from zoo.models import BNNProcess, NeuralSampler
@@ -255,6 +255,34 @@ def test_terms_are_those_of_the_objective():
     torch.testing.assert_close(part, 0.3 * divergence - 4 * energy)
     with pytest.raises(RuntimeError, match="no classifier"):
         SparseImplicitProcess(network()).terms(X, Y)
+
+
+def test_the_classifier_judges_q_against_the_prior_at_every_step():
+    """By as many draws as each has; and the divergence has a gradient to all behind them."""
+    guide, seen = fitted(steps=4, adaptive_contrast=True, num_samples=9), []
+    assert guide._classifier.steps == 4
+    assert guide._classifier.adaptive_contrast
+    classifier = DiscriminatorKL((10,))
+    monitored = classifier.step
+    classifier.step = lambda q, p: seen.append((len(q), len(p))) or monitored(q, p)
+    loss = guide._loss(classifier, X, Y, len(X), 1.0)
+    assert seen == [(9, guide.settings.num_functions)] == [(9, 25)]
+    assert loss.isfinite()
+    u, drawn, _ = guide._drawn(X)
+    parts = [*guide.prior.parameters(), guide.inducing, *guide.generator.parameters()]
+    both = torch.autograd.grad(guide._divergence(classifier, u, drawn), parts, retain_graph=True)
+    assert all(gradient.abs().sum() > 0 for gradient in both)
+    torch.testing.assert_close(guide._divergence(classifier, u, drawn), classifier.symmetrised(u, drawn))
+    one_sided = fitted(steps=1, symmetrised=False)
+    torch.testing.assert_close(one_sided._divergence(classifier, u, drawn), classifier.log_ratio(u).mean())
+
+
+def test_the_retained_variance_is_that_at_the_rows():
+    guide = fitted()
+    functions, moments = guide._prior_functions(0)
+    given = moments.conditional(functions(X))
+    expected = (given.variance.mean() / given.prior_variance.mean()).item()
+    assert guide.facts["retained_variance"] == pytest.approx(expected)
 
 
 def test_facts_of_the_fit():

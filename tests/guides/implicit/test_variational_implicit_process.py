@@ -81,6 +81,29 @@ def test_with_many_functions_it_is_the_prior_s_gaussian_process():
     torch.testing.assert_close(law.stddev, expected.stddev, rtol=0.02, atol=0)
 
 
+def test_the_functions_keep_their_random_numbers():
+    """Whatever else draws between two questions."""
+    guide = fitted()
+    mean, phi = guide.features(X)
+    torch.manual_seed(12345)
+    again = guide.features(X)
+    torch.testing.assert_close(again, (mean, phi), rtol=0, atol=0)
+    assert not torch.equal(fitted(prior_seed=1).features(X)[1], phi)
+
+
+def test_the_energy_with_alpha_one_is_the_predictive_density():
+    """And with one half the log of an integral, here by quadrature."""
+    guide = fitted(alpha=1.0)
+    torch.testing.assert_close(guide.energy(X, Y), guide.predictive(X).log_prob(Y).sum())
+    half = fitted(alpha=0.5)
+    law = half.predictive(X, noise=False)
+    f = law.mean + law.stddev * torch.linspace(-9, 9, 4001, dtype=torch.float64).unsqueeze(-1)
+    terms = 0.5 * torch.distributions.Normal(f, NOISE).log_prob(Y) + law.log_prob(f)
+    width = 18 / 4000 * law.stddev
+    expected = 2 * (terms.logsumexp(0) + width.log())
+    torch.testing.assert_close(half.energy(X, Y), expected.sum(), rtol=1e-5, atol=0)
+
+
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
 def test_everything_moves(alpha):
     prior = NeuralSampler(1, (6,))
