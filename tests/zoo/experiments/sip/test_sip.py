@@ -17,6 +17,8 @@ from zoo.experiments.sip import cells, problems
 from zoo.experiments.sip.declared import EXPERIMENTS, METHODS, _printed_ranks
 from zoo.experiments.sip.ranks import average_ranks
 from zoo.fitting import implicit
+from zoo.fitting.implicit import METHODS as METHODS_OF_ZOO
+from zoo.models import BNN
 
 BY_NAME = {experiment.name: experiment for experiment in EXPERIMENTS}
 NEEDS_MIRROR = pytest.mark.skipif("ZOO_DATA" not in os.environ, reason="ZOO_DATA is not set: no real files")
@@ -87,6 +89,35 @@ def test_a_held_posterior_is_nearly_a_point():
     assert generator(100).std(0).max() < 0.02
 
 
+def test_nuts_samples_under_the_prior_that_was_learned(tmp_path, monkeypatch):
+    seen = []
+
+    def sampler(twin, *args, **options):
+        seen.append(twin.__self__)
+        raise InterruptedError
+
+    monkeypatch.setattr(cells, "nuts", sampler)
+    with pytest.raises(InterruptedError):
+        run("toy", tmp_path, "nuts-sip-prior")
+    problem, method = problems.one_dimensional("piecewise", 0), METHODS_OF_ZOO["sip-bnn"]()
+    cell = Cell("sip/toy", "piecewise", "nuts-sip-prior", "default", 0, options=TINY, folder=tmp_path)
+    settings = method.settings(problem.size, cell.seed % 2**31, steps=TINY["steps"])
+    prior = method.fit(BNN(1, widths=(4,)), problem.train, settings).closed_form.prior
+    learned = dict(prior.named_parameters())
+    for name, value in seen[0].process.named_parameters():
+        assert torch.equal(value, learned[name]), name
+
+
+def test_inducing_inputs_start_together_or_at_rows(tmp_path):
+    """In the unit of x; and where they start together the posterior is held."""
+    frozen, free = (run("inducing", tmp_path, setting=setting) for setting in ("frozen", "free"))
+    sd = problems.one_dimensional("piecewise", 0).dataset.x_train.std()
+    assert frozen.metrics["spread_at_first"] == pytest.approx(0.01 * sd, rel=0.5)
+    assert free.metrics["spread_at_first"] == pytest.approx(sd, rel=0.25)
+    with np.load(tmp_path / "trajectories.npz") as file:
+        assert file["places"].shape == (3, 50)
+
+
 @pytest.mark.slow
 def test_inducing(tmp_path):
     record = run("inducing", tmp_path, setting="frozen")
@@ -123,11 +154,12 @@ def test_large(tmp_path, monkeypatch):
     monkeypatch.setattr(
         AdversarialVariationalBayes,
         "fit",
-        lambda *args, **options: seen.update(options) or fit(*args, **options),
+        lambda guide, *args, **options: seen.update(options, guide=guide) or fit(guide, *args, **options),
     )
     record = run("large", tmp_path, "aadm")
     # as on the scoreboard
     assert (seen["lr"], seen["batch_size"]) == (5e-3, 100)
+    assert record.metrics["change"] == pytest.approx(seen["guide"].change / 800)
     with np.load(tmp_path / "curve.npz") as file:
         assert file["curve"][-1, 1] == record.metrics["rmse"]
     BY_NAME["sip/large"].finish(tmp_path, [record])
