@@ -95,6 +95,8 @@ class FunctionalBNN(RegressionGuide):
         noise_scale: float | None = None,
         site: str = "f",
     ):
+        if not isinstance(network, nn.Module):
+            raise ValueError("network must be a torch module: its parameters are the posterior's")
         super().__init__(Settings(num_samples, num_measured, injected_noise, noise_scale))
         self.network = network
         self.prior = prior if hasattr(prior, "draw") else FunctionSite(prior, site)

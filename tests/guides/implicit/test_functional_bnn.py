@@ -231,6 +231,8 @@ def test_refusals():
         FunctionalBNN(network(), GaussianProcess(1), num_measured=2.5)
     with pytest.raises(ValueError, match=r"x must be \[m, 1\]"):
         fitted(steps=1).predictive(X.repeat(1, 2))
+    with pytest.raises(ValueError, match="network must be a torch module"):
+        FunctionalBNN(lambda x: x, GaussianProcess(1))
     with pytest.raises(ValueError, match="injected_noise"):
         FunctionalBNN(network(), GaussianProcess(1), injected_noise=0.0)
     with pytest.raises(ValueError, match="constant"):
