@@ -353,7 +353,7 @@ def plot_loss(losses: np.ndarray, path: str | Path, title: str = "") -> None:
     if low < high:  # the first steps would flatten the rest
         axis.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axis.set(xlabel="step", ylabel="minus ELBO (nats)", title=plain(title))
+    axis.set(xlabel="step", ylabel="loss (nats)", title=plain(title))
     write_figure(figure, path, dpi=150)
 
 

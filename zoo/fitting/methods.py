@@ -56,7 +56,7 @@ class Fitted:
         divide by in an importance ratio, a log density in nats
     :ivar elbo: ``() -> (value, standard error)``, nats
     :ivar inclusion: inclusion probabilities, ``{site: [*site]}``
-    :ivar losses: minus the ELBO of every step
+    :ivar losses: minus the ELBO of every step, or minus what the method has in its place
     :ivar bound_change: how much the ELBO rose in the last tenth of the fit, nats
     :ivar closed_form: its predictive distribution, better than that of draws
     :ivar most_draws: draws that there are; asked for more, they come in turn
