@@ -8,6 +8,7 @@ the covariance of both (divisor ``S - 1``), and a Gaussian with these moments is
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -45,11 +46,13 @@ class InducingMoments:
     covariance with the jitter on its diagonal; float64.
 
     :ivar deviations: ``u`` minus its mean, ``[S, M]``
+    :ivar jitter: in the units of ``f`` squared
     """
 
     deviations: Tensor
     mean: Tensor
     root: Tensor
+    jitter: float
 
     @classmethod
     def of(cls, u: Tensor, jitter: float) -> InducingMoments:
@@ -71,7 +74,7 @@ class InducingMoments:
                 "the covariance of the inducing values is singular in float64, or not finite (largest "
                 f"variance {covariance.diagonal().max():g}); raise the jitter, now {jitter:g}"
             )
-        return cls(deviations, mean, root)
+        return cls(deviations, mean, root, jitter)
 
     def conditional(self, f: Tensor) -> Conditional:
         """Of the same functions at other inputs, ``f: [S, N]``."""
@@ -85,3 +88,14 @@ class InducingMoments:
         explained = (whitened**2).sum(0)
         variance = (prior_variance - explained).clamp_min(0)
         return Conditional(weights, mean - self.mean @ weights, variance, prior_variance)
+
+    def remainder(self, f: Tensor, weights: Tensor) -> Tensor:
+        """What ``u`` leaves open of the same functions, ``[S + M, N]``: ``remainder.mT @ remainder`` is the
+        covariance of ``f | u``, with the variances of :meth:`conditional` on its diagonal.
+
+        :param f: as given to :meth:`conditional`, ``[S, N]``
+        :param weights: which it has found, ``[M, N]``
+        """
+        f = f.double()
+        residuals = f - f.mean(0) - self.deviations @ weights
+        return torch.cat((residuals / math.sqrt(len(f) - 1), math.sqrt(self.jitter) * weights))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -200,7 +201,7 @@ class SparseImplicitProcess(RegressionGuide):
             **asdict(course), "classifier_lr": classifier_lr, "rows": len(x),
             "seconds": time.perf_counter() - begun, "noise_variance": self.noise_variance,
             "classifier_loss": classifier.classifier_loss, "saturated": classifier.saturated,
-            "retained_variance": self._retained(x[:ROWS_AT_ONCE], course),
+            "retained_variance": self._retained(x[:: math.ceil(len(x) / ROWS_AT_ONCE)], course),
         }  # fmt: skip
         if classifier.saturated:
             warnings.warn(
@@ -331,25 +332,37 @@ class SparseImplicitProcess(RegressionGuide):
             return {"u": self.generator(n)}
 
     def posterior(self, n: int = 500, seed: int = 0) -> Posterior:
-        """``n`` draws of ``u`` as a :class:`~guides.posterior.draws.Posterior`.
+        """``n`` draws of functions as a :class:`~guides.posterior.draws.Posterior`.
 
-        Its model has the site ``u`` with the prior's draws for a law, which has no density, and a Gaussian
-        ``y`` around ``E[f | u]``, whose variance has the part that ``u`` leaves open beside the noise.
+        Its model has the site ``u`` with the prior's draws for a law, which has no density, the standard
+        normal ``epsilon: [S_prior + M]``, which is what ``f`` given ``u`` is made of, and a Gaussian ``y``
+        around ``f``.  Means over the draws tend to the mixture of :meth:`predictive`.
         """
         functions, moments = self._prior_functions(seed)
-        noise = self.noise_variance
-        given = remembered(lambda x: moments.conditional(functions(x)))
+        noise_scale = math.sqrt(self.noise_variance)
         size = self.settings.num_inducing
         law = DrawnLaw(lambda count: self.prior.draw(count)(self.inducing.detach()).double(), size)
+        standard = dist.Normal(torch.zeros(self.settings.num_functions + size).double(), 1.0).to_event(1)
+
+        @remembered
+        def given(x: Tensor) -> tuple[Conditional, Tensor]:
+            f = functions(x)
+            conditional = moments.conditional(f)
+            return conditional, moments.remainder(f, conditional.weights)
 
         def model(x: Tensor, y: Tensor | None = None) -> Tensor:
-            u, conditional = pyro.sample("u", law), given(x)
-            mean = conditional.offset + u @ conditional.weights
+            u, epsilon = pyro.sample("u", law), pyro.sample("epsilon", standard)
+            conditional, remainder = given(x)
+            f = conditional.offset + u @ conditional.weights + epsilon @ remainder
             with pyro.plate("data", len(x)):
-                pyro.sample("y", dist.Normal(mean, (conditional.variance + noise).sqrt()), obs=y)
-            return mean
+                pyro.sample("y", dist.Normal(f, noise_scale), obs=y)
+            return f
 
-        draws = {"u": self.draws(n, seed)["u"].double()}
+        u = self.draws(n, seed)["u"].double()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            torch.manual_seed(int(torch.randint(2**31, (2,))[1]))  # other numbers than those behind u
+            draws = {"u": u, "epsilon": standard.sample((n,))}
         return self._posterior(model, draws, "sparse implicit process", seed)
 
     # ---------------------------------------------------------------------------------------------- in a file

@@ -24,12 +24,14 @@ def stein_score(draws: Tensor, at: Tensor | None = None, *, kept: float = 0.99) 
     :param draws: of ``q``, ``[S, D]``, S at least 2
     :param kept: share of the kernel's trace that the eigenfunctions must make up.  How many that are is found
         anew for every set of draws
-    :raises ValueError: for ``kept`` outside (0, 1], other shapes, numbers that are not finite, or draws that
+    :raises ValueError: for ``kept`` outside (0, 1), other shapes, numbers that are not finite, or draws that
         all coincide
     """
     check_numbers(kept=kept)
-    if kept > 1 or draws.dim() != 2 or len(draws) < 2:
-        raise ValueError(f"draws must be [S, D], two at least, and kept at most 1; got {kept}")
+    if kept >= 1:  # the last eigenvalues are rounding errors, and are divided by
+        raise ValueError(f"kept must be below 1, got {kept}")
+    if draws.dim() != 2 or len(draws) < 2:
+        raise ValueError(f"draws must be [S, D], two at least, got {tuple(draws.shape)}")
     if not draws.isfinite().all():
         raise ValueError("draws must be finite")
     draws = draws.detach()

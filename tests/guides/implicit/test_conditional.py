@@ -27,12 +27,16 @@ def test_a_gaussian_process_is_conditioned_by_its_own_equations():
     mean = both.squeeze(-1).sin()
     draws = draws_with_moments(mean, kernel(both, both) + 1e-8 * torch.eye(8), 60)
     jitter = 1e-3
-    given = InducingMoments.of(draws[:, :5], jitter).conditional(draws[:, 5:])
+    moments = InducingMoments.of(draws[:, :5], jitter)
+    given = moments.conditional(draws[:, 5:])
     u = torch.randn(4, 5, dtype=torch.float64)
     gain = torch.linalg.solve(kernel(z, z) + (jitter + 1e-8) * torch.eye(5), kernel(z, x))
     torch.testing.assert_close(given.mean(u), mean[5:] + (u - mean[:5]) @ gain)
-    exact = (kernel(x, x) + 1e-8 * torch.eye(3) - kernel(x, z) @ gain).diagonal()
+    covariance = kernel(x, x) + 1e-8 * torch.eye(3) - kernel(x, z) @ gain
+    exact = covariance.diagonal()
     torch.testing.assert_close(given.variance, exact)
+    remainder = moments.remainder(draws[:, 5:], given.weights)
+    torch.testing.assert_close(remainder.mT @ remainder, covariance)
     torch.testing.assert_close(given.prior_variance, kernel(x, x).diagonal() + 1e-8)
     torch.testing.assert_close(given.retained, exact.mean() / 1.5)
 

@@ -50,8 +50,8 @@ def test_elsewhere():
 def test_refusals():
     with pytest.raises(ValueError, match="coincide"):
         stein_score(torch.ones(5, 2))
-    with pytest.raises(ValueError, match="kept"):
-        stein_score(torch.randn(5, 2), kept=1.5)
+    with pytest.raises(ValueError, match="kept must be below 1"):
+        stein_score(torch.randn(5, 2), kept=1.0)
     with pytest.raises(ValueError, match="two at least"):
         stein_score(torch.randn(5))
     with pytest.raises(ValueError, match="finite"):
