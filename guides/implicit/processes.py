@@ -100,7 +100,7 @@ class FunctionSite(nn.Module):
         """Looks at one run of the model on ``x: [N, d]``, N at least 2.
 
         :raises ValueError: the site is missing, is drawn instead of computed or has another shape than
-            ``[N]``; a latent site hangs on the rows; a parameter belongs to no module
+            ``[N]``; a latent site, or its law, hangs on the rows; a parameter belongs to no module
         """
         with torch.no_grad(), torch.random.fork_rng():
             trace, short = self._trace(x, {}), self._trace(x[:-1], {})
@@ -127,6 +127,16 @@ class FunctionSite(nn.Module):
                 raise ValueError(
                     f"site {name!r} has a value for every row of the inputs; a function's latent sites are "
                     "shared by all rows"
+                )
+        values = {name: trace.nodes[name]["value"] for name in self._latent(trace)}
+        with torch.no_grad(), torch.random.fork_rng():
+            elsewhere = self._trace(x[:-1], values)
+        for name, value in values.items():
+            laws = [run.nodes[name]["fn"] for run in (trace, elsewhere)]
+            if not torch.equal(*(law.log_prob(value) for law in laws)):
+                raise ValueError(
+                    f"the law of site {name!r} depends on the inputs, so functions would change with the "
+                    "rows they are seen at; give it one that does not"
                 )
         own = {id(parameter) for parameter in self.parameters()}
         for name, node in trace.nodes.items():

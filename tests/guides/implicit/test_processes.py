@@ -90,6 +90,11 @@ def stated(x):
     pyro.deterministic("f", x[:, 0] * pyro.sample("z", dist.Normal(0.0, scale)))
 
 
+def by_their_mean(x):
+    z = pyro.sample("z", dist.Normal(x.mean(), 1.0))
+    pyro.deterministic("f", z * x[:, 0])
+
+
 def fixed(x):
     pyro.deterministic("f", x[:, 0])
 
@@ -101,6 +106,7 @@ def fixed(x):
         (drawn, "site 'f' is drawn"),
         (column, r"shape \[3, 1\]"),
         (by_rows, "site 'z' has a value for every row"),
+        (by_their_mean, "the law of site 'z' depends on the inputs"),
         (stated, "parameter 'scale'"),
         (fixed, "not random"),
     ],
