@@ -35,9 +35,11 @@ INDUCING, INDUCING_OF_MORE = 20, 50
 WIDTHS = (50, 50)
 #: Hidden units of the prior of a variational implicit process, and functions of it, as published.
 VIP_WIDTHS, FUNCTIONS = (10, 10), 20
-#: Its first learning rate times the steps, at most this: so far go the published 1000 steps with 0.01.  What
-#: goes five times as far learns the rows of a small set by heart, until no noise is left.
-VIP_REACH = 10.0
+#: First learning rate times steps, at most this.  VIP: so far go the published 1000 steps with 0.01.  SIP, a
+#: training row: 5000 epochs by batches of 10 with 1e-4 are published for the prior of networks; with the
+#: neural sampler, whose functions span ten dimensions, a thirtieth of that.  What goes five times as far
+#: learns the rows of a small set by heart, until no noise is left.
+VIP_REACH, NETWORK_REACH, SAMPLER_REACH = 10.0, 0.05, 0.0015
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Implicit(Stored):
 
     :ivar make: ``model -> guide``, for a fit; :ivar reopen: ``(file, model) -> guide``
     :ivar batch_size: unless another is wished
-    :ivar lr: ``model, steps -> first learning rate``, unless another is wished
+    :ivar lr: ``model, rows, steps -> first learning rate``, unless another is wished
     :ivar of_functions: whether its law is one of functions, with a model of its own and a predictive
         distribution in closed form; else its draws are of the model's sites
     """
@@ -64,7 +66,7 @@ class Implicit(Stored):
     make: Callable[[Callable], FittedGuide]
     reopen: Callable[[Path, Callable], FittedGuide]
     batch_size: int = 100
-    lr: Callable[[Callable, int], float] = lambda model, steps: 5e-3
+    lr: Callable[[Callable, int, int], float] = lambda model, rows, steps: 5e-3
     of_functions: bool = True
     takes: Sequence[str] = ("steps", "lr", "batch-size")
 
@@ -89,7 +91,7 @@ class Implicit(Stored):
                     *data,
                     steps=settings.steps,
                     batch_size=settings.batch_size,
-                    lr=settings.lr or self.lr(model, settings.steps),
+                    lr=settings.lr or self.lr(model, len(data[0]), settings.steps),
                     seed=settings.seed,
                     on_step=lambda step, guide: advance(),
                 )
@@ -119,20 +121,18 @@ def alpha_for(model: Callable) -> float:
     return 1.0 if model.in_features == 1 else 0.5
 
 
-def fast_for_more(model: Callable, steps: int) -> float:
-    """5e-3 for functions of one column; for more, 2000 steps with it end far from the optimum."""
-    return 5e-3 if model.in_features == 1 else 1e-2
+def network_rate(model: Callable, rows: int, steps: int) -> float:
+    """5e-3 for functions of one column; for more 1e-2, or what goes no farther than the published program."""
+    return 5e-3 if model.in_features == 1 else min(1e-2, NETWORK_REACH * rows / steps)
 
 
-def slow_for_more(model: Callable, steps: int) -> float:
-    """5e-3 for functions of one column; for more so little that 2000 steps stop before it overfits: on split
-    0 of boston the log likelihood is -2.3, with 1e-3 -4.9 and with 5e-3 -8.
-    """
-    return 5e-3 if model.in_features == 1 else 3e-4
+def sampler_rate(model: Callable, rows: int, steps: int) -> float:
+    """5e-3, and for functions of several columns what stops before it overfits."""
+    return 5e-3 if model.in_features == 1 else min(5e-3, SAMPLER_REACH * rows / steps)
 
 
 def sparse_implicit_process(
-    make_prior: Callable[[BNN], torch.nn.Module], lr: Callable[[Callable, int], float] = Implicit.lr
+    make_prior: Callable[[BNN], torch.nn.Module], lr: Callable[[Callable, int, int], float] = Implicit.lr
 ) -> Implicit:
     """With the prior that a model of the zoo is given in place of its own."""
 
@@ -175,7 +175,7 @@ def variational_implicit_process() -> Implicit:
             small_prior(model), FUNCTIONS, alpha=alpha_for(model), noise_scale=model.noise_scale
         )
 
-    def lr(model: BNN, steps: int) -> float:
+    def lr(model: BNN, rows: int, steps: int) -> float:
         return min(5e-3, VIP_REACH / steps)
 
     return Implicit(
@@ -204,8 +204,8 @@ def adversarial(alpha: Callable[[Callable], float]) -> Implicit:
 
 
 METHODS: dict[str, Callable[[], Implicit]] = {
-    "sip-bnn": lambda: sparse_implicit_process(bnn_prior, fast_for_more),
-    "sip-ns": lambda: sparse_implicit_process(neural_sampler, slow_for_more),
+    "sip-bnn": lambda: sparse_implicit_process(bnn_prior, network_rate),
+    "sip-ns": lambda: sparse_implicit_process(neural_sampler, sampler_rate),
     "vip": variational_implicit_process,
     "fbnn-bnn": lambda: functional_bnn(shared_prior),
     "fbnn-gp": lambda: functional_bnn(gaussian_process),

@@ -67,14 +67,18 @@ def test_alpha_is_one_for_one_column():
 
 def test_learning_rates():
     method = GUIDES["sip-ns"].method
-    assert method.lr(BNN(1), 2000) == 5e-3 > method.lr(BNN(2), 2000)
+    assert method.lr(BNN(1), 400, 2000) == method.lr(BNN(2), 10_000, 2000) == 5e-3
+    assert method.lr(BNN(2), 400, 2000) == pytest.approx(3e-4)
     assert method.settings(30, 0).lr is None
     assert method.settings(30, 0, lr=0.1).lr == 0.1
     fast = GUIDES["sip-bnn"].method
-    assert fast.lr(BNN(1), 2000) == 5e-3 < fast.lr(BNN(2), 2000)
+    assert fast.lr(BNN(1), 400, 2000) == 5e-3
+    assert fast.lr(BNN(2), 400, 2000) == fast.lr(BNN(2), 10_000, 10_000) == 1e-2
+    published = 5000 * 400 / 10 * 1e-4  # epochs, steps of one, rate
+    assert fast.lr(BNN(2), 400, 10_000) == pytest.approx(published / 10_000)
     vip = GUIDES["vip"].method
-    assert vip.lr(BNN(2), 500) == vip.lr(BNN(2), 2000) == 5e-3
-    assert vip.lr(BNN(2), 10_000) == 1e-3
+    assert vip.lr(BNN(2), 400, 500) == vip.lr(BNN(2), 400, 2000) == 5e-3
+    assert vip.lr(BNN(2), 400, 10_000) == 1e-3
 
 
 def test_a_fixed_noise_is_handed_on():

@@ -231,7 +231,7 @@ def large(cell: Cell) -> Mapping[str, float]:
         curve.append((paused - begun - aside, *found.values()))
         aside += time.process_time() - paused
 
-    rate = method.lr(model, steps)
+    rate = method.lr(model, problem.size, steps)
     guide.fit(
         *problem.train, steps=steps, batch_size=settings.batch_size, lr=rate, seed=settings.seed, on_step=look
     )
