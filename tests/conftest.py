@@ -24,11 +24,12 @@ if not torch.cuda.is_available():
 
 
 def pytest_configure():
-    """JAX compiles with few optimisations, for most programs of the tests run for a moment each.  Told by the
-    environment, which processes inherit.  The tutorials, and what is compared with the published algorithm,
-    have the programs that a user has.
+    """JAX compiles with few optimisations and the older, quicker emitter, for most programs of the tests run
+    for a moment each.  Told by the environment, which processes inherit.  The tutorials, and what is compared
+    with the published algorithm, are optimised as a user's are.
     """
     os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false".strip()
 
 
 @pytest.hookimpl(tryfirst=True)  # before the slow ones are left out

@@ -23,8 +23,8 @@ SMALL = {
     "grade_a_guide": {"warmup=500, draws=500": "warmup=150, draws=150", "steps=4000": "steps=300"},
     "growing_graphs": {"epochs=12": "epochs=2", "epochs=10": "epochs=2", "range(200)": "range(20)"},
     "sparse_networks": {"steps=1000": "steps=300", "steps=1500": "steps=500"},
-    "your_own_model": {"range(1500)": "range(500)"},
-    "your_own_module_and_guide": {"1500)": "400)", "range(1000)": "range(300)"},
+    "your_own_model": {"range(1500)": "range(500)", "range(600)": "range(300)", "range(200)": "range(50)"},
+    "your_own_module_and_guide": {"range(800)": "range(200)", "1500)": "400)", "range(1000)": "range(300)"},
 }
 
 each_tutorial = pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)

@@ -12,15 +12,20 @@ from torch.func import functional_call
 SLOPE = 0.2
 
 
-def perceptron(sizes: Sequence[int], *, dtype: torch.dtype = torch.float32) -> nn.Sequential:
+def perceptron(
+    sizes: Sequence[int], *, bias_scale: float = 0.0, dtype: torch.dtype = torch.float32
+) -> nn.Sequential:
     """Linear layers of these sizes with leaky ReLUs between; weights start at ``N(0, 1 / fan_in)``, biases
-    at 0.
+    with sd ``bias_scale``.
     """
     layers: list[nn.Module] = []
     for inputs, outputs in zip(sizes[:-1], sizes[1:], strict=True):
         linear = nn.Linear(inputs, outputs, dtype=dtype)
         nn.init.normal_(linear.weight, std=inputs**-0.5)
-        nn.init.zeros_(linear.bias)
+        if bias_scale:
+            nn.init.normal_(linear.bias, std=bias_scale)
+        else:
+            nn.init.zeros_(linear.bias)
         layers += [linear, nn.LeakyReLU(SLOPE)]
     return nn.Sequential(*layers[:-1])
 

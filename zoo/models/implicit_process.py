@@ -17,15 +17,16 @@ from pyro import distributions as dist
 from torch import Tensor, nn
 
 from guides.core.checks import check_counts, check_numbers
+from guides.implicit.perceptron import SLOPE, perceptron
 from zoo.models.likelihoods import observe, observe_numpyro
 from zoo.models.weights import sd_of_layer
 
-#: Slope of the leaky ReLU for negative numbers, that of the published networks.
-SLOPE = 0.2
 #: Sd of the prior's means at the start: not zero, or all hidden units would be trained alike.
 START_SD = 0.05
 #: Sd of a posterior's weights at the start.
 POSTERIOR_SD = 0.1
+#: Sd of a neural sampler's biases at the start.
+SAMPLER_BIAS_SD = 0.1
 
 Sharing = Literal["weight", "layer"]
 #: Weights ``[n, out, in]`` and biases ``[n, out]`` of ``n`` networks, layer after layer.
@@ -174,8 +175,10 @@ class NeuralSampler(nn.Module):
     ):
         super().__init__()
         check_counts(in_features=in_features, noise_features=noise_features, **_units(widths))
-        self.of_inputs = _tower((in_features, *widths, noise_features), dtype)
-        self.of_noise = _tower((noise_features, *widths, noise_features), dtype)
+        self.of_inputs, self.of_noise = (
+            perceptron((inputs, *widths, noise_features), bias_scale=SAMPLER_BIAS_SD, dtype=dtype)
+            for inputs in (in_features, noise_features)
+        )
         self.noise_features, self.dtype = noise_features, dtype
 
     def draw(self, n: int) -> Callable[[Tensor], Tensor]:
@@ -204,16 +207,6 @@ def _units(widths: Sequence[int]) -> dict[str, int]:
 def _check_columns(x: Tensor, columns: int) -> None:
     if x.dim() != 2 or x.shape[1] != columns:
         raise ValueError(f"a process of {columns} column(s) needs x [N, {columns}], got {list(x.shape)}")
-
-
-def _tower(sizes: Sequence[int], dtype: torch.dtype) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for inputs, outputs in zip(sizes[:-1], sizes[1:], strict=True):
-        linear = nn.Linear(inputs, outputs, dtype=dtype)
-        nn.init.normal_(linear.weight, std=inputs**-0.5)
-        nn.init.normal_(linear.bias, std=0.1)
-        layers += [linear, nn.LeakyReLU(SLOPE)]
-    return nn.Sequential(*layers[:-1])
 
 
 class LearnedNetwork(nn.Module):

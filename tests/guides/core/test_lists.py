@@ -77,7 +77,7 @@ def test_rows_that_meet_have_the_best_mean_field_behind_a_block():
     model = averaged(normal())
     guide, ours = in_list(model, AutoMeanField)
     svi = SVI(
-        model, guide, pyro.optim.Adam({"lr": 0.02}), Trace_ELBO(num_particles=8, vectorize_particles=False)
+        model, guide, pyro.optim.Adam({"lr": 0.02}), Trace_ELBO(num_particles=4, vectorize_particles=False)
     )
     for _ in range(400):
         svi.step(x, y)

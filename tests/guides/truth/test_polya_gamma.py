@@ -257,7 +257,7 @@ def test_simulation_of_the_thesis():
 @pytest.mark.slow
 def test_two_runs_on_gallstone_agree():
     X, y = real("gallstone")
-    runs = [spike_slab_logistic_gibbs(X, y, draws=1_250, seed=seed) for seed in (1, 2)]
+    runs = [spike_slab_logistic_gibbs(X, y, draws=750, seed=seed) for seed in (1, 2)]
     assert all(run.passed for run in runs), [run.reason for run in runs]
     (first, first_error), (second, second_error) = (inclusion(run) for run in runs)
     z = (first - second) / np.hypot(first_error, second_error)

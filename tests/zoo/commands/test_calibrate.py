@@ -280,9 +280,9 @@ def test_processes_give_the_same(exact, tmp_path):
 
 @pytest.mark.slow
 def test_nuts_passes(tmp_path):
-    table = run(ask(guides=["nuts"], simulations=40, **LINEAR), tmp_path)
+    table = run(ask(guides=["nuts"], simulations=20, **LINEAR), tmp_path)
     assert set(table["verdict"]) == {"uniform"}
-    assert set(table["simulations"]) == {40}
+    assert set(table["simulations"]) == {20}
 
 
 @pytest.mark.slow

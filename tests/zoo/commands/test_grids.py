@@ -324,31 +324,32 @@ assert 0 in ends and set(ends) <= {0, 3}, ends
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("code", "folder"), [(KILLED, "killed"), (AT_ONCE, "many")])
-def test_kills_and_company_change_nothing(code, folder, tables, tmp_path):
+def test_kills_and_company_change_nothing(tables, tmp_path):
     """Killed with -9 at twenty random moments (seed 20); three at once on one folder."""
-    done = fresh_process(FORKED + code, str(tables[0]), tmp_path)
+    done = fresh_process(FORKED + KILLED + AT_ONCE, str(tables[0]), tmp_path)
     assert done.returncode == 0, done.stderr
     assert set(done.stdout.splitlines()) <= {
         f"another call is at work in {tmp_path / folder}: wait for its end, or choose another --out"
+        for folder in ("killed", "many")
     }
-    assert_same(tmp_path / "whole", tmp_path / folder)
+    for folder in ("killed", "many"):
+        assert_same(tmp_path / "whole", tmp_path / folder)
 
 
 JOBS = """
 import sys
-from zoo.budgets import BUDGETS, Budget
-BUDGETS["quick"] = Budget(steps=20, draws=60, warmup=20, mcmc_draws=30)
+import pytest
 import zoo
-options = {"guides": ["varbvs"], "model": "spike-slab-linear"}
+from tests.zoo.cli_helpers import make_tiny
 if __name__ == "__main__":
-    for jobs in (1, 2):
-        zoo.leaderboard(sys.argv[1].split(","), jobs=jobs, out=f"{sys.argv[2]}/{jobs}", **options)
+    make_tiny(pytest.MonkeyPatch())
+    data, out = sys.argv[1].split(","), sys.argv[2]
+    zoo.leaderboard(data, jobs=2, guides=["varbvs", "pbp"], model="spike-slab-linear", out=out)
 """
 
 
 @pytest.mark.slow
-def test_jobs_change_no_result(tables, tmp_path):
-    done = fresh_process(JOBS, ",".join(map(str, tables)), tmp_path)
+def test_jobs_change_no_result(board, tables, tmp_path):
+    done = fresh_process(JOBS, ",".join(map(str, tables)), tmp_path / "out")
     assert done.returncode == 0, done.stderr
-    assert_same(tmp_path / "1", tmp_path / "2")
+    assert_same(board[0], tmp_path / "out")
