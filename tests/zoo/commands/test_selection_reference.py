@@ -312,14 +312,14 @@ def test_images_are_seen_by_lenet(tmp_path, monkeypatch):
     monkeypatch.setattr("zoo.fitting.svi.ELBO_WORK", 1)
     monkeypatch.setattr("zoo.fitting.svi.FEWEST_ELBO_DRAWS", 2)
     monkeypatch.setattr("zoo.commands.compare.MOST_NUMBERS", 1)
-    monkeypatch.setattr("zoo.commands.compare.FEWEST_DRAWS", 30)
+    monkeypatch.setattr("zoo.commands.compare.FEWEST_DRAWS", 25)
     options = ["--model", "lenet", "--guides", "spike-slab,map", "--out", tmp_path / "out"]
     assert run_zoo("compare", "digits", *options).exit_code == 0
     rows = table_of(tmp_path / "out")
     assert [row["model"] for row in rows.values()] == ["spike-slab-lenet", "lenet"]
     assert {row["status"] for row in rows.values()} == {"ok"}
     assert all(row["accuracy"] for row in rows.values())
-    assert len(Posterior.load(tmp_path / "out" / "spike-slab.nc", None)) == 30
+    assert len(Posterior.load(tmp_path / "out" / "spike-slab.nc", None)) == 25
 
 
 @pytest.mark.parametrize("command", ["fit", "compare"])

@@ -324,10 +324,9 @@ def test_checkpoint_that_breaks_off_leaves_the_one_before(tmp_path, monkeypatch)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", ["before", "during", "after"])
-def test_kill_while_saving_leaves_a_whole_checkpoint(tmp_path, stage):
+def test_kill_while_saving_leaves_a_whole_checkpoint(tmp_path):
     """SIGKILL while the second checkpoint is written: the first one stands, or the second, and resumes."""
-    code = f"""
+    code = """
 import os, signal, sys
 from pathlib import Path
 import zoo.fitting.svi
@@ -338,24 +337,31 @@ save, saved = zoo.fitting.svi.save_file, []
 
 def killed(tensors, target, metadata):
     saved.append(target)
-    if len(saved) < 18 or {stage!r} == "after":
+    if len(saved) < 18 or stage == "after":
         save(tensors, target, metadata=metadata)
     if len(saved) == 18:
-        if {stage!r} == "during":
+        if stage == "during":
             save(tensors, target, metadata=metadata)
             os.truncate(target, os.path.getsize(target) // 2)
         os.kill(os.getpid(), signal.SIGKILL)
 
 zoo.fitting.svi.save_file = killed
-make().run(checkpoint=Path(sys.argv[1]))
+for stage in ("before", "during", "after"):
+    process = os.fork()
+    if process == 0:
+        make().run(checkpoint=Path(sys.argv[1]) / stage)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == -signal.SIGKILL, stage
 """
-    result = fresh_process(code, tmp_path / "c")
-    assert result.returncode == -9, result.stderr
-    _, tensors = read_checkpoint(tmp_path / "c")
-    assert len(tensors["losses"]) == 17
-    resumed, whole = make().run(checkpoint=tmp_path / "c"), make().run()
-    assert resumed.losses == whole.losses
-    assert torch.equal(parameters(resumed), parameters(whole))
+    result = fresh_process(code, tmp_path)
+    assert result.returncode == 0, result.stderr
+    whole = make().run()
+    for stage in ("before", "during", "after"):
+        _, tensors = read_checkpoint(tmp_path / stage)
+        assert len(tensors["losses"]) == 17
+        resumed = make().run(checkpoint=tmp_path / stage)
+        assert resumed.losses == whole.losses
+        assert torch.equal(parameters(resumed), parameters(whole))
 
 
 # ----------------------------------------------------------------------------------------- ``zoo fit``
@@ -381,7 +387,14 @@ main()
 """
 
 
+@pytest.fixture
+def few_draws(monkeypatch):
+    """For the figures of the rows held out, which cost more than so small a fit."""
+    monkeypatch.setattr(predict, "held_out", functools.partial(predict.held_out, draws=20))
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_draws")
 @pytest.mark.parametrize(
     ("end", "code"), [("os.kill(os.getpid(), signal.SIGKILL)", -9), ("raise KeyboardInterrupt", 130)]
 )
@@ -391,12 +404,6 @@ def test_zoo_fit_goes_on_after_a_kill(tmp_path, end, code):
     assert result.returncode == code, result.stderr
     assert "Traceback" not in result.stderr
     assert_goes_on(command, table, tmp_path)
-
-
-@pytest.fixture
-def few_draws(monkeypatch):
-    """For the figures of the rows held out, which cost more than so small a fit."""
-    monkeypatch.setattr(predict, "held_out", functools.partial(predict.held_out, draws=20))
 
 
 @pytest.mark.slow
