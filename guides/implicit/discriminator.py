@@ -21,8 +21,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from guides.core.checks import check_numbers
+from guides.core.perceptron import frozen, perceptron
 from guides.implicit.moments import Diagonal, newest_weight
-from guides.implicit.perceptron import frozen, perceptron
 
 #: Classifier's loss, nats, below which its logit is no log density ratio any more; log 2 = 0.69 is a guess.
 SATURATED = 0.05

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from guides.implicit.perceptron import perceptron
+from guides.core.perceptron import perceptron
 
 
 class Generator(nn.Module):

@@ -17,7 +17,7 @@ from pyro import distributions as dist
 from torch import Tensor, nn
 
 from guides.core.checks import check_counts, check_numbers
-from guides.implicit.perceptron import SLOPE, perceptron
+from guides.core.perceptron import SLOPE, perceptron
 from zoo.models.likelihoods import observe, observe_numpyro
 from zoo.models.weights import sd_of_layer
 

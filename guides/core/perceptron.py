@@ -1,4 +1,4 @@
-"""The one network that everything here is made of: generators, and classifiers that tell draws apart."""
+"""The plain network of generators, and of classifiers that tell draws apart."""
 
 from __future__ import annotations
 
