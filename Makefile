@@ -5,7 +5,10 @@ BIN := $(VENV)/bin
 OUT ?= out
 INSTALLED := $(VENV)/.installed
 READY := $(VENV)/.ready
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# pip compiles all that it installs, one file after another: setup does it side by side, demo what it needs.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
+# Many a test starts a process: none of them should compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow lint types format bench tutorials docs clean
@@ -24,6 +27,7 @@ $(INSTALLED): setup.cfg pyproject.toml constraints.txt
 
 $(READY): $(INSTALLED)
 	$(PIP) -e '.[dev]'
+	-$(BIN)/python -m compileall -q -j 0 $(VENV)/lib > $(VENV)/compiled.log # some packages bring templates
 	touch $@
 
 setup: $(READY) ## make the virtual environment .venv

@@ -8,7 +8,7 @@ import re
 import pytest
 import torch
 
-from guides import AutoConcrete, AutoMeanField, AutoMNF, AutoSpikeSlab, AutoSpikeSlabMVN
+from guides import AutoConcrete, AutoMeanField, AutoMNF, AutoSpikeSlab
 from guides.testing import (
     CHECKS,
     Case,
@@ -31,13 +31,12 @@ class MyGuide(AutoMeanField):
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_a_guide_of_another_package():
     check_guide(MyGuide)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [AutoSpikeSlab, AutoMNF, AutoSpikeSlabMVN])
+@pytest.mark.parametrize("make", [AutoSpikeSlab, AutoMNF])
 def test_sparse_guides(make):
     check_guide(make, prior=spike_slab)
 

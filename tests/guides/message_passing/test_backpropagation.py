@@ -352,12 +352,9 @@ def refine(name, prior, moments, sites, precision):
             ("pbp without bias", "spike-slab"),
             ("pbp", "gaussian"),
             ("pbp", "spike-slab"),
-            ("pbp without bias", "gaussian"),
             ("two_precisions", "spike-slab"),
-            ("residual", "gaussian"),
             ("residual", "spike-slab"),
             ("pooled", "gaussian"),
-            ("pooled", "spike-slab"),
         ],
     ),
 )

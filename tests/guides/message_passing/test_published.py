@@ -124,11 +124,10 @@ def test_without_biases_the_spike_is_there():
 @pytest.mark.parametrize(
     ("method", "bias", "widths"),
     [
-        pytest.param("pbp", True, (12,), marks=pytest.mark.slow),
-        pytest.param("pbp", True, (5, 4), marks=pytest.mark.slow),
-        pytest.param("pbp", False, (5, 4), marks=pytest.mark.slow),
-        pytest.param("sspbp", True, (5, 4), marks=pytest.mark.slow),
-        pytest.param("sspbp", False, (12,), marks=pytest.mark.slow),
+        ("pbp", True, (12,)),
+        ("pbp", False, (5, 4)),
+        ("sspbp", True, (5, 4)),
+        ("sspbp", False, (12,)),
         ("sspbp", False, (5, 4)),
     ],
 )
