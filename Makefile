@@ -5,9 +5,9 @@ BIN := $(VENV)/bin
 OUT ?= out
 INSTALLED := $(VENV)/.installed
 READY := $(VENV)/.ready
-# pip compiles all that it installs, one file after another: setup does it side by side, demo what it needs.
+# Python compiles what is imported, when it is: a quarter of what pip would compile before anything runs.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
-# Many a test starts a process: none of them should compile the package anew.
+# It is kept: many a test starts a process, which should not compile the same anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
@@ -27,7 +27,6 @@ $(INSTALLED): setup.cfg pyproject.toml constraints.txt
 
 $(READY): $(INSTALLED)
 	$(PIP) -e '.[dev]'
-	-$(BIN)/python -m compileall -q -j 0 $(VENV)/lib > $(VENV)/compiled.log # some packages bring templates
 	touch $@
 
 setup: $(READY) ## make the virtual environment .venv

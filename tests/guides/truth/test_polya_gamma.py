@@ -108,9 +108,8 @@ def test_coefficients_drawn_from_the_tableau():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("p", [1, 2])
-def test_chains_find_the_exact_posterior(p):
-    X, y = problem(12, p, seed=1)
+def test_chains_find_the_exact_posterior():
+    X, y = problem(12, 2, seed=1)
     settings = (0.3, 1.5, 0.8)
     _, _, exact, mean = by_quadrature(X, y, *settings)
     run = spike_slab_logistic_gibbs(X, y, *settings, warmup=200, draws=2000, seed=2)
@@ -120,7 +119,7 @@ def test_chains_find_the_exact_posterior(p):
     inside = (run.draws["w"] != 0).astype(float)  # the indicators themselves, too
     z += ((inside.mean((0, 1)) - exact) / arviz_io.mcse(inside)).tolist()
     z += ((run.draws["w"].mean((0, 1)) - mean) / arviz_io.mcse(run.draws["w"])).tolist()
-    assert np.abs(z).max() < z_bound(2 * len(z)), z
+    assert np.abs(z).max() < z_bound(len(z)), z
 
 
 @pytest.mark.slow

@@ -68,11 +68,9 @@ def read_all(out: Path, experiment: Experiment, base_seed: int, options: Mapping
 def workplace(out: Path) -> Iterator[Path]:
     """A hidden folder for a cell that is being computed; gone afterwards unless :func:`publish` took it."""
     (out / CELLS).mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(dir=out / CELLS, prefix=f"{_hidden()}{os.getpid()}-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    prefix = f"{_hidden()}{os.getpid()}-"
+    with tempfile.TemporaryDirectory(dir=out / CELLS, prefix=prefix, ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 def publish(out: Path, record: Record) -> Record:
