@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 OUT ?= out
 INSTALLED := $(VENV)/.installed
 READY := $(VENV)/.ready
-# Python compiles what is imported, when it is: a quarter of what pip would compile before anything runs.
+# Python compiles what is imported, when it is; pip would compile all that it installs before anything runs.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 # It is kept: many a test starts a process, which should not compile the same anew.
 unexport PYTHONDONTWRITEBYTECODE
