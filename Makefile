@@ -5,9 +5,12 @@ BIN := $(VENV)/bin
 OUT ?= out
 INSTALLED := $(VENV)/.installed
 READY := $(VENV)/.ready
-# Python compiles what is imported, when it is; pip would compile all that it installs before anything runs.
+DOCUMENTED := $(VENV)/.documented
+# pip would compile all that it installs before anything runs; Python compiles what is imported, when it is.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
-# It is kept: many a test starts a process, which should not compile the same anew.
+# The setuptools that is there builds the project, and no copy of it for every build.
+PROJECT := $(PIP) --no-build-isolation -e
+# Python keeps what it has compiled, also where a shell tells it not to: many a test starts a process.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
@@ -20,13 +23,17 @@ help: ## show this list
 # documentation need is added when it is asked for.
 $(INSTALLED): setup.cfg pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) setuptools wheel
+	$(PIP) --upgrade pip setuptools wheel
 	$(PIP) torch
-	$(PIP) -e .
+	$(PROJECT) .
 	touch $@
 
 $(READY): $(INSTALLED)
-	$(PIP) -e '.[dev]'
+	$(PROJECT) '.[dev]'
+	touch $@
+
+$(DOCUMENTED): $(READY)
+	$(PROJECT) '.[docs]'
 	touch $@
 
 setup: $(READY) ## make the virtual environment .venv
@@ -65,8 +72,7 @@ tutorials: $(READY) ## render tutorials/*.py to notebooks in out/tutorials
 	mkdir -p $(OUT)/tutorials
 	for file in tutorials/*.py; do $(BIN)/jupytext --to ipynb --output $(OUT)/tutorials/$$(basename $$file .py).ipynb $$file; done
 
-docs: $(READY) ## build the documentation site, out/docs/index.html; a warning is an error
-	$(PIP) -e '.[docs]'
+docs: $(DOCUMENTED) ## build the documentation site, out/docs/index.html; a warning is an error
 	$(BIN)/python -m sphinx -q -W --keep-going -b html -d $(OUT)/docs-read docs $(OUT)/docs
 	@echo "look at $(OUT)/docs/index.html"
 

@@ -19,9 +19,10 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from guides.core.checks import check_numbers
-from guides.core.perceptron import frozen, perceptron
+from guides.core.perceptron import perceptron
 from guides.implicit.moments import Diagonal, newest_weight
 
 #: Classifier's loss, nats, below which its logit is no log density ratio any more; log 2 = 0.69 is a guess.
@@ -182,3 +183,8 @@ class _Classifier:
         self.adam.step()
         self.adam.zero_grad()
         return loss.item()
+
+
+def frozen(network: nn.Module, inputs: Tensor) -> Tensor:
+    """The network's outputs, differentiable in its inputs and not in its parameters."""
+    return functional_call(network, {name: p.detach() for name, p in network.named_parameters()}, (inputs,))

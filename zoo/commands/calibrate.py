@@ -61,7 +61,7 @@ def run(
         else:
             return write(calibration, folder)
         finally:
-            sweep(folder)
+            sweep(folder, own=True)
     raise ended
 
 

@@ -161,7 +161,8 @@ class NeuralSampler(nn.Module):
     :param noise_features: dimensions of ``e``, ``a`` and ``v``
     :param dtype: of its arithmetic, whatever that of ``x``
 
-    Leaky ReLU of slope 0.2; both networks start with weights ``N(0, 1/fan_in)``.  Sites: ``e: [noise]``,
+    Leaky ReLU of slope 0.2; both networks start with weights ``N(0, 1/fan_in)`` and
+    biases ``N(0, 0.1^2)``.  Sites: ``e: [noise]``,
     deterministic ``f: [N]``.
     """
 
@@ -175,10 +176,9 @@ class NeuralSampler(nn.Module):
     ):
         super().__init__()
         check_counts(in_features=in_features, noise_features=noise_features, **_units(widths))
-        self.of_inputs, self.of_noise = (
-            perceptron((inputs, *widths, noise_features), bias_scale=SAMPLER_BIAS_SD, dtype=dtype)
-            for inputs in (in_features, noise_features)
-        )
+        start = {"bias_scale": SAMPLER_BIAS_SD, "dtype": dtype}
+        self.of_inputs = perceptron((in_features, *widths, noise_features), **start)
+        self.of_noise = perceptron((noise_features, *widths, noise_features), **start)
         self.noise_features, self.dtype = noise_features, dtype
 
     def draw(self, n: int) -> Callable[[Tensor], Tensor]:

@@ -248,7 +248,8 @@ def test_refusals():
 
 @pytest.mark.slow
 def test_a_sine_is_learned():
-    guide = FunctionalBNN(posterior_network(1, (30,)), GaussianProcess(1), num_samples=50)
+    """Under a prior of networks, whose score is estimated; that of a Gaussian process is compared above."""
+    guide = FunctionalBNN(posterior_network(1, (30,)), BNNProcess(1, (20,)), num_samples=50)
     guide.fit(X, Y, steps=1500, lr=1e-2, prior_steps=200)
     law = guide.predictive(X)
     assert (law.mean - X[:, 0].sin()).square().mean().sqrt() < 0.15

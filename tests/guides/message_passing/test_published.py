@@ -22,7 +22,7 @@ MESSAGES = {"pbp": "gaussian", "sspbp": "spike-slab"}
 
 @pytest.fixture(autouse=True, scope="module")
 def _full_optimisation():
-    """What agrees with the published algorithm is the program that a user has."""
+    """What agrees with the published algorithm is optimised as the program that a user has."""
     before = jax.config.values["jax_disable_most_optimizations"]
     jax.config.update("jax_disable_most_optimizations", False)
     yield

@@ -260,8 +260,10 @@ sys.argv[-1] += "-2"
 app(standalone_mode=False)
 """
     command = ["fit", table, "--steps", 2, "--widths", 2, "--out", tmp_path / "out"]
-    words = [line for line in fresh_process(code, *command).stdout.splitlines() if line in ("1", "2")]
-    assert words == ["1", "2", "2"]  # while it works, afterwards, and while it works as told
+    done = fresh_process(code, *command)
+    words = [line for line in done.stdout.splitlines() if line in ("1", "2")]
+    assert done.returncode == 0, done.stderr
+    assert words == ["1", "2", "2"]  # while it works, afterwards, and where torch was told at its import
 
 
 def test_fit_says_what_it_has_done_and_what_is_odd(tmp_path):

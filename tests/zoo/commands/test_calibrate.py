@@ -280,6 +280,7 @@ def test_processes_give_the_same(exact, tmp_path):
 
 @pytest.mark.slow
 def test_nuts_passes(tmp_path):
+    """Twenty simulations find what is badly off; the page of results has more."""
     table = run(ask(guides=["nuts"], simulations=20, **LINEAR), tmp_path)
     assert set(table["verdict"]) == {"uniform"}
     assert set(table["simulations"]) == {20}

@@ -249,10 +249,11 @@ def alive(process: int) -> bool:
 
 
 @pytest.mark.slow
-def test_ctrl_c_is_one_line_and_writes_the_tables(calls, tmp_path):
+@pytest.mark.parametrize("jobs", [1, 2])  # the cells of two jobs run in processes that ignore it
+def test_ctrl_c_is_one_line_and_writes_the_tables(jobs, calls, tmp_path):
     out = tmp_path / "stopped"
     # cells so long that the grid cannot end before a busy machine has noticed that three are finished
-    process = start_zoo("toy/slow", "--jobs", 2, "--out", out, seconds=0.6)
+    process = start_zoo("toy/slow", "--jobs", jobs, "--out", out, seconds=0.6)
     wait_for(lambda: len(results(out)) >= 3)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     stdout, stderr = process.communicate(timeout=30)

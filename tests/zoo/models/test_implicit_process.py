@@ -8,6 +8,7 @@ import torch
 from pyro import poutine
 
 from guides.implicit import FunctionSite
+from guides.core.perceptron import perceptron
 from zoo.models import BNNProcess, NeuralSampler
 from zoo.models.implicit_process import LearnedNetwork, posterior_network
 
@@ -90,6 +91,13 @@ def test_the_start_is_the_fan_in_prior():
 def test_neural_samplers_span_as_many_dimensions_as_noise():
     values = NeuralSampler(2, noise_features=3, dtype=torch.float64).draw(100)(torch.randn(40, 2))
     assert torch.linalg.matrix_rank(values, rtol=1e-8) == 3
+
+
+def test_biases_of_a_neural_sampler_start_at_a_tenth_and_those_of_a_classifier_at_zero():
+    sampler = NeuralSampler(2, (2000,))
+    for first in (sampler.of_inputs[0], sampler.of_noise[0]):
+        assert first.bias.std().item() == pytest.approx(0.1, rel=5 / (2 * 2000) ** 0.5)  # 5 standard errors
+    assert (perceptron((2, 3, 1))[0].bias == 0).all()
 
 
 def test_float64_inputs():

@@ -85,7 +85,7 @@ DRAWN = (
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DRAWN)
 def test_twin_draws_from_the_same_prior(name, inputs):
-    """The mean of the log mean square output at prior draws agrees: z-scores, bound 1e-5 over all models."""
+    """The mean of the log mean square output at prior draws agrees, to five standard errors."""
     from numpyro.infer import Predictive
 
     model, draws = MODELS[name], 400

@@ -104,10 +104,14 @@ def publish(out: Path, record: Record) -> Record:
             return replace(record, folder=target)
 
 
-def sweep(out: Path) -> None:
-    """Removes what killed processes of this machine left; the folders of those that live stay."""
+def sweep(out: Path, *, own: bool = False) -> None:
+    """Removes what killed processes of this machine left; the folders of those that live stay.
+
+    :param own: those of this process too, whose cells have ended; Ctrl-C while one was removed leaves it
+    """
     for path in (out / CELLS).glob(f"{_hidden()}*"):
-        if not _alive(int(path.name.split("-")[-2])):
+        process = int(path.name.split("-")[-2])
+        if not _alive(process) or (own and process == os.getpid()):
             shutil.rmtree(path, ignore_errors=True)
 
 

@@ -70,7 +70,7 @@ def reproduce(
         except (UserError, CallEndedError) as error:
             ended = error  # raised below, where it takes no folder away
         finally:
-            sweep(folder)
+            sweep(folder, own=True)
             records = read_all(folder, request.experiment, request.seed, request.effort.options)
             lines = _write(request, folder, records) if records else []
         if ended and not records:

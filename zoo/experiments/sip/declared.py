@@ -164,7 +164,7 @@ EXPERIMENTS = (
         quick=Effort(trials=1, cost="45 minutes on 2 cores", options={"steps": 2000}),
         full=Effort(
             trials=1,
-            cost="3 hours on 2 cores for one of the 20 published splits (--trials 20)",
+            cost="3 CPU hours for one of the 20 published splits (--trials 20)",
             options={"steps": 10_000},
         ),
         published=_printed(),
@@ -184,7 +184,7 @@ EXPERIMENTS = (
         datasets=("power_plant", "protein", "kin40k", "airlines"),
         methods=("sip-bnn", "sip-ns", "vip", "fbnn-bnn", "fbnn-gp", "aadm"),
         quick=Effort(trials=1, cost="30 minutes on 2 cores", options={"steps": 2000, "looks": 6}),
-        full=Effort(trials=1, cost="2 hours on 2 cores", options={"steps": 10_000, "looks": 12}),
+        full=Effort(trials=1, cost="1.5 CPU hours", options={"steps": 10_000, "looks": 12}),
         finish=Deferred("sip.plots", "plot_large"),
     ),
     Experiment(

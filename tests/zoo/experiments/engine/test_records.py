@@ -155,6 +155,8 @@ def test_sweep_takes_what_the_dead_left_and_nothing_else(tmp_path):
         (tmp_path / "cells" / name).mkdir()
     sweep(tmp_path)
     assert set(hidden(tmp_path)) == living
+    sweep(tmp_path, own=True)
+    assert hidden(tmp_path) == [".running-another.host-1-x"]
     assert read_record(tmp_path, CELL).ok
 
 

@@ -212,6 +212,23 @@ def test_interrupted_run_writes_the_tables_of_what_is_finished(calls, monkeypatc
     assert len(calls) == CELLS
 
 
+def test_interrupted_once_more_while_a_folder_is_removed(monkeypatch, tmp_path):
+    remove = os.rmdir
+
+    def stop(*arguments, **options):
+        monkeypatch.setattr(os, "rmdir", remove)
+        raise KeyboardInterrupt
+
+    def begin_to_remove(todo, finished):
+        if len(finished) == 12:  # the next cell is interrupted
+            monkeypatch.setattr(os, "rmdir", stop)
+
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(plan("toy/interrupted"), tmp_path, on_progress=begin_to_remove)
+    assert os.rmdir is remove
+    assert running(tmp_path) == []
+
+
 @pytest.mark.slow
 def test_interrupted_between_two_results_gives_the_rest_up_quietly(recwarn, tmp_path):
     def stop(todo, finished):

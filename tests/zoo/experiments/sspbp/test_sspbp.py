@@ -185,6 +185,7 @@ def cell_of(experiment: str, method: str, setting: str, **changes) -> Cell:
     ("experiment", "method"),
     [  # every kind of network is compiled anew, for seconds
         ("sspbp/table-3.4", "sspbp"),
+        ("sspbp/table-3.4", "pbp"),
         ("sspbp/table-3.3", "pbp"),
     ],
 )
