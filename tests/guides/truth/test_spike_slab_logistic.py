@@ -181,7 +181,7 @@ def test_raisin_is_near_its_exact_posterior():
 
 @pytest.mark.slow
 def test_simulation_of_the_thesis():
-    """Twelve of its columns; all 2^20 models are counted in tests/zoo/experiments/lbbnn/test_declared.py."""
+    """Twelve of its columns; all 2^20 models are counted in tests/zoo/experiments/lbbnn/test_selection.py."""
     X, y = real("mjmcmc_sim_logistic")
     laplace = enumerate_spike_slab_logistic(X[:, :12], y, 0.25, 1.0, 1.0)
     exact = laplace.importance(20_000, seed=0)

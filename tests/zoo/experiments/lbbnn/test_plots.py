@@ -1,4 +1,4 @@
-"""The pictures of the experiments: whole numbers where things are counted, and no picture beyond a screen."""
+"""The pictures of the experiments: drawn from what cells left, counts whole numbers, none beyond a screen."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from tests.zoo.experiments.lbbnn.tiny_cells import BY_NAME, OPTIONS
 from zoo.evaluation.plots import DPI
 from zoo.experiments.engine.declaration import Cell, Record
-from zoo.experiments.lbbnn import plots
+from zoo.experiments.lbbnn import images, plots
 from zoo.experiments.sspbp.plots import plot_densities
 
 
@@ -74,3 +75,38 @@ def test_many_methods_and_many_pictures_stay_within_a_screen(drawn, tmp_path):
     assert len([axis for axis in drawn[-1].axes if axis.get_visible()]) == 2 * len(pairs)
     for figure in drawn:
         assert max(figure.get_size_inches()) * DPI <= 2000
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("small_and_real")
+def test_pictures_are_drawn_from_what_the_cells_left(cell, tmp_path, monkeypatch):
+    monkeypatch.setattr(images, "SHOWN", 1)  # a picture more costs more than its network
+    for name, function, methods in (
+        ("entropy", images.entropies, ("lrt", "mnf-early")),
+        ("training", images.training_curve, ("lrt", "mlp")),
+        ("pictures", images.pictures, ("lrt",)),
+    ):
+        records = []
+        for method in methods:
+            folder = tmp_path / name / method
+            folder.mkdir(parents=True)
+            place = Cell("x", "digits", method, "default", 0, options=OPTIONS, folder=folder)
+            records.append(Record(place, "ok", function(place), 1.0, folder))
+        failed = Record(Cell("x", "digits", "mnf", "default", 0), "failed: no", {}, 1.0, tmp_path)
+        BY_NAME[f"lbbnn/{name}"].finish(tmp_path, [*records, failed])
+        BY_NAME[f"lbbnn/{name}"].finish(tmp_path / "empty", [])
+    for name in ("entropy-digits", "training-digits", "digits-lrt"):
+        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert not (tmp_path / "empty").exists()
+
+
+def test_correlation_matrices_are_drawn(tmp_path):
+    records = []
+    for setting in ("0.1", "1"):
+        folder = tmp_path / setting
+        folder.mkdir()
+        np.save(folder / "correlations.npy", np.eye(20))
+        records.append(Record(Cell("x", "sim", "exact", setting, 0), "ok", {"rmse": 0.0}, 1.0, folder))
+    plots.plot_correlations(tmp_path, records)
+    assert (tmp_path / "correlations.png").exists()
+    plots.plot_correlations(tmp_path / "empty", [])
