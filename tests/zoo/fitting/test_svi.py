@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 import functools
-import json
 import math
 import os
-from pathlib import Path
 
 import pytest
 import torch
 from pyro import poutine
-from pyro.infer import SVI
 from safetensors.torch import save_file
 
 import zoo.fitting.svi
 from guides.posterior import log_joint
-from tests.zoo.cli_helpers import fresh_process, linear_rows, run_zoo, write_csv
-from zoo.commands import predict
+from tests.zoo.cli_helpers import fresh_process, linear_rows
 from zoo.errors import FailedError, UserError
-from zoo.fitting.svi import (
-    Fit,
-    FitSettings,
-    default_batch_size,
-    default_learning_rate,
-    read_checkpoint,
-)
+from zoo.fitting.svi import Fit, FitSettings, default_batch_size, default_learning_rate, read_checkpoint
 from zoo.models.entries import DataShape
 from zoo.registry.queries import GUIDES, MODELS
-from zoo.seeds import stable_seed
 
 SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
 ROWS = 40
@@ -200,6 +189,15 @@ def test_minibatches_only_where_there_are_many_rows():
     assert default_batch_size(1001) == 500
 
 
+def test_a_minibatch_counts_for_the_whole_data_set():
+    """The likelihood of 16 of 40 rows is scaled by 40 / 16, the prior is not."""
+    fit = make(batch_size=16)
+    trace = poutine.trace(fit.model).get_trace(*next(fit.batches))
+    assert trace.nodes["y"]["scale"] == ROWS / 16
+    assert trace.nodes["w1"]["scale"] == 1.0
+    assert len(trace.nodes["y"]["value"]) == 16
+
+
 @pytest.mark.parametrize("draws", [100, SLOW(400)])
 @pytest.mark.slow
 def test_elbo_is_the_mean_of_the_loss_with_its_standard_error(draws):
@@ -362,132 +360,3 @@ for stage in ("before", "during", "after"):
         resumed = make().run(checkpoint=tmp_path / stage)
         assert resumed.losses == whole.losses
         assert torch.equal(parameters(resumed), parameters(whole))
-
-
-# ----------------------------------------------------------------------------------------- ``zoo fit``
-
-
-KILLED_FIT = """
-import os, signal, sys
-from pyro.infer import SVI
-import zoo.fitting.svi
-
-zoo.fitting.svi.SECONDS_BETWEEN_CHECKPOINTS = -1.0
-take, taken = SVI.step, []
-
-def step(self, *batch):
-    if len(taken) == 12:
-        {end}
-    taken.append(batch)
-    return take(self, *batch)
-
-SVI.step = step
-from zoo.cli.main import main
-main()
-"""
-
-
-@pytest.fixture
-def few_draws(monkeypatch):
-    """For the figures of the rows held out, which cost more than so small a fit."""
-    monkeypatch.setattr(predict, "held_out", functools.partial(predict.held_out, draws=20))
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("few_draws")
-@pytest.mark.parametrize(
-    ("end", "code"), [("os.kill(os.getpid(), signal.SIGKILL)", -9), ("raise KeyboardInterrupt", 130)]
-)
-def test_zoo_fit_goes_on_after_a_kill(tmp_path, end, code):
-    command, table = fit_command(tmp_path)
-    result = fresh_process(KILLED_FIT.format(end=end), *command, tmp_path / "killed")
-    assert result.returncode == code, result.stderr
-    assert "Traceback" not in result.stderr
-    assert_goes_on(command, table, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("few_draws")
-def test_zoo_fit_goes_on_after_an_interruption(tmp_path, monkeypatch):
-    """The same in this process."""
-    command, table = fit_command(tmp_path)
-    take, taken = SVI.step, []
-
-    def step(self, *batch):
-        if len(taken) == 12:
-            raise KeyboardInterrupt
-        taken.append(batch)
-        return take(self, *batch)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(zoo.fitting.svi, "SECONDS_BETWEEN_CHECKPOINTS", -1.0)
-        patch.setattr(SVI, "step", step)
-        assert run_zoo(*command, tmp_path / "killed").exit_code == 130
-    _, tensors = read_checkpoint(tmp_path / "killed" / "fit.safetensors")
-    assert len(tensors["losses"]) == 12
-    assert_goes_on(command, table, tmp_path)
-
-
-def fit_command(tmp_path) -> tuple[list, Path]:
-    """``zoo fit`` of a small table, without its folder; and the table."""
-    table = write_csv(tmp_path / "table.csv", linear_rows())
-    return ["fit", table, "--steps", 25, "--widths", 3, "--guide", "spike-slab", "--out"], table
-
-
-def assert_goes_on(command, table, tmp_path) -> None:
-    """A fit cut short is told, then ends as one that never was, file by file."""
-    assert {path.name for path in (tmp_path / "killed").iterdir()} == {"config.json", "fit.safetensors"}
-    early = run_zoo("predict", tmp_path / "killed", "--input", table, "--out", tmp_path / "p.csv")
-    assert early.exit_code == 2
-    assert "is not finished: call zoo fit again" in early.stderr
-    assert run_zoo(*command, tmp_path / "killed").exit_code == 0
-    assert run_zoo(*command, tmp_path / "whole").exit_code == 0
-    (_, killed), (_, whole) = (
-        read_checkpoint(tmp_path / name / "fit.safetensors") for name in ("killed", "whole")
-    )
-    assert killed.keys() == whole.keys()
-    assert all(torch.equal(killed[name], whole[name]) for name in whole)
-    trace = (tmp_path / "whole" / "losses.csv").read_text()
-    assert (tmp_path / "killed" / "losses.csv").read_text() == trace
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("few_draws")
-def test_zoo_fit_keeps_its_loss_trace_and_says_how_it_was_made(tmp_path):
-    table = write_csv(tmp_path / "table.csv", linear_rows())
-    command = ["fit", table, "--steps", 25, "--seed", 5, "--widths", 3, "--out", tmp_path / "out"]
-    assert "25 steps" in run_zoo(*command).stdout
-    lines = (tmp_path / "out" / "losses.csv").read_text().splitlines()
-    assert lines[0] == "step,loss"
-    assert [int(line.split(",")[0]) for line in lines[1:]] == list(range(25))
-    _, tensors = read_checkpoint(tmp_path / "out" / "fit.safetensors")
-    assert [float(line.split(",")[1]) for line in lines[1:]] == tensors["losses"].tolist()
-    assert (tmp_path / "out" / "loss.png").read_bytes().startswith(b"\x89PNG")
-    config = json.loads((tmp_path / "out" / "config.json").read_text())
-    assert (config["seed"], config["settings"]["seed"]) == (5, stable_seed("fit", 5, "mean-field"))
-    assert config["settings"]["steps"] == 25
-    assert config["options"]["widths"] == [3]
-    assert {"torch", "pyro-ppl", "python"} <= set(config["versions"])
-    assert config["features"] == ["a", "b"]
-    # a lost trace is written again
-    (tmp_path / "out" / "losses.csv").unlink()
-    run_zoo(*command)
-    assert (tmp_path / "out" / "losses.csv").read_text().splitlines() == lines
-
-
-def test_zoo_fit_that_diverges_ends_with_1_and_leaves_nothing(tmp_path):
-    table = write_csv(tmp_path / "table.csv", linear_rows())
-    result = run_zoo("fit", table, "--lr", 1e6, "--steps", 20, "--out", tmp_path / "a" / "b")
-    assert result.exit_code == 1
-    assert len(result.stderr.splitlines()) == 1
-    assert all(word in result.stderr for word in ("step 1", "'w1'", "learning rate"))
-    assert [path.name for path in tmp_path.iterdir()] == ["table.csv"]
-
-
-def test_a_minibatch_counts_for_the_whole_data_set():
-    """The likelihood of 16 of 40 rows is scaled by 40 / 16, the prior is not."""
-    fit = make(batch_size=16)
-    trace = poutine.trace(fit.model).get_trace(*next(fit.batches))
-    assert trace.nodes["y"]["scale"] == ROWS / 16
-    assert trace.nodes["w1"]["scale"] == 1.0
-    assert len(trace.nodes["y"]["value"]) == 16
