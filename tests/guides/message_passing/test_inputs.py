@@ -1,0 +1,166 @@
+"""A fit is silent and comes through data of any kind; what cannot be fitted is refused in one line."""
+
+import math
+
+import jax
+import numpy as np
+import pyro
+import pytest
+import torch
+import torch.nn.functional as F
+from pyro import distributions as dist
+
+from guides import ProbabilisticBackpropagation, UnsupportedSiteError
+from tests.guides.message_passing.fits import SHARED, both_families, cases, close, fitted, same_fit
+from tests.guides.message_passing.networks import INPUTS, NETWORKS, data, gamma, observe, pbp, weights
+
+
+def test_a_fit_is_silent_and_changes_nothing_global(capfd):
+    numpy_state, torch_state = np.random.get_state()[1].copy(), torch.get_rng_state()
+    guide = ProbabilisticBackpropagation(NETWORKS["pbp without bias"], "spike-slab").fit(*data(), epochs=3)
+    guide.predictive(data()[0]), guide.draws(3), guide.posterior(3)
+    assert torch.equal(torch_state, torch.get_rng_state())
+    assert np.array_equal(numpy_state, np.random.get_state()[1])
+    assert not jax.config.jax_enable_x64
+    assert jax.numpy.zeros(1).dtype == jax.numpy.float32
+    assert torch.get_default_dtype() == torch.float32
+    assert capfd.readouterr() == ("", "")
+    assert not pyro.get_param_store().keys()
+
+
+def test_a_refused_fit_leaves_the_old_one():
+    x, y = data()
+    guide = ProbabilisticBackpropagation(NETWORKS["pbp"]).fit(x, y, epochs=1)
+    before = guide.sites["w1"].mean.clone()
+    with pytest.raises(ValueError, match="NaN"):
+        guide.fit(x, torch.full_like(y, math.nan))
+    assert torch.equal(guide.sites["w1"].mean, before)
+    guide.sites["w1"].mean.zero_()  # what is handed out is a copy
+    assert torch.equal(guide.sites["w1"].mean, before)
+
+
+@pytest.mark.slow
+def test_single_precision():
+    """Weights in float32, inputs of any kind; near the result in float64."""
+    x, y = data()
+    exact = fitted()
+    guide = ProbabilisticBackpropagation(NETWORKS["pbp"], dtype=torch.float32).fit(x, y, epochs=3)
+    assert guide.sites["w1"].mean.dtype == torch.float32
+    close(guide.predictive(x).mean, exact.predictive(x).mean, 1e-3)
+    assert guide.draws(2)["w1"].dtype == torch.float64  # as the model has them
+
+
+@pytest.mark.slow
+def test_models_and_data_in_single_precision(tmp_path):
+    """The usual dtype of Pyro models; the fit itself is in float64."""
+
+    def model(x, y=None):
+        w = pyro.sample("w", dist.Normal(0.0, 1.0).expand([INPUTS, 4]).to_event(2))
+        scale = pyro.sample("lam", dist.Gamma(6.0, 6.0)).rsqrt()
+        v = pyro.sample("v", dist.Normal(0.0, scale).expand([4]).to_event(1))
+        scale = pyro.sample("tau", dist.Gamma(6.0, 6.0)).rsqrt()
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(F.relu(x @ w) @ v, scale), obs=y)
+
+    x, y = (t.float() for t in data())
+    guide = ProbabilisticBackpropagation(model).fit(x, y, epochs=2)
+    assert guide.sites["w"].mean.dtype == torch.float64
+    assert guide.predictive(x).mean.dtype == torch.float64
+    assert guide.draws(2)["w"].dtype == torch.float32
+    guide.posterior(5).predictive(x)
+    numbers = ProbabilisticBackpropagation(model).fit(x.numpy(), y.numpy(), epochs=2)
+    same_fit(guide, numbers)
+    guide.save(tmp_path / "g")
+    assert ProbabilisticBackpropagation.load(tmp_path / "g", model).draws(2)["w"].dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("name", "messages"),
+    cases([SHARED[1]], [("pbp", "gaussian"), ("pbp", "spike-slab"), ("pbp without bias", "gaussian")]),
+)
+def test_dull_data(name, messages):
+    """A constant target, constant inputs, equal rows: nothing breaks."""
+    x, y = data()
+    dull = torch.cat([x[:, :2], torch.ones(40, 1).double()], 1)
+    for inputs, targets in ((x, torch.ones(40)), (dull, y), (0 * x, y), (x, 1e6 * y)):
+        guide = ProbabilisticBackpropagation(NETWORKS[name], messages).fit(inputs, targets, epochs=3)
+        assert all(torch.isfinite(part).all() for site in guide.sites.values() for part in site)
+        assert math.isfinite(guide.noise_variance)
+        assert torch.isfinite(guide.predictive(x).log_prob(targets[0].double())).all()
+
+
+@pytest.mark.slow
+@both_families
+@pytest.mark.parametrize("name", ["pbp", "pbp without bias"])
+def test_one_row(name, messages):
+    x, y = data()
+    guide = ProbabilisticBackpropagation(NETWORKS[name], messages).fit(x[:1], y[:1], epochs=3)
+    assert all(torch.isfinite(part).all() for site in guide.sites.values() for part in site)
+    assert math.isfinite(guide.noise_variance)
+    assert torch.isfinite(guide.predictive(x).log_prob(y[0])).all()
+
+
+X, Y = data()
+FIT_ERRORS = {
+    "NaN in x": (dict(x=X * math.nan), "x has 120 values that are NaN or infinite, the first in row 0"),
+    "infinite y": (dict(y=torch.where(torch.arange(40) == 3, math.inf, Y)), "y has 1 values .* row 3"),
+    "shape of y": (dict(y=Y[:, None]), r"y must have shape \[N\], got \(40, 1\)"),
+    "rows": (dict(y=Y[1:]), "x has 40 rows and y has 39"),
+    "no rows": (dict(x=X[:0], y=Y[:0]), "at least one row"),
+    "no epochs": (dict(epochs=0), "epochs and batch_size must be at least 1"),
+    "no batch": (dict(batch_size=0), "epochs and batch_size must be at least 1"),
+    "order shape": (dict(order=np.zeros((1, 40), int)), r"order must be integers of shape .* = \(2, 40\)"),
+    "order dtype": (dict(order=np.zeros((2, 40))), "order must be integers"),
+    "order range": (dict(order=np.full((2, 40), 40)), "order must hold row numbers 0 to 39"),
+    "negative order": (dict(order=np.full((2, 40), -1)), "order must hold row numbers 0 to 39"),
+    "unknown site": (dict(init_means={"w9": np.zeros(3)}), "no weight site 'w9', but w1, w2"),
+    "wrong mean": (dict(init_means={"w1": np.zeros(3)}), r"site 'w1' has shape \(4, 4\), got \(3,\)"),
+    "NaN mean": (dict(init_means={"w1": np.full((4, 4), math.nan)}), "'w1' has values that are not finite"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "words"), FIT_ERRORS.values(), ids=FIT_ERRORS.keys())
+def test_bad_input_is_one_line(changes, words):
+    arguments = {"x": X, "y": Y, "epochs": 2} | changes
+    with pytest.raises(ValueError, match=words) as error:
+        ProbabilisticBackpropagation(NETWORKS["pbp"]).fit(arguments.pop("x"), arguments.pop("y"), **arguments)
+    assert "\n" not in str(error.value)
+
+
+def test_other_errors():
+    x, y = data()
+    with pytest.raises(ValueError, match="messages must be"):
+        ProbabilisticBackpropagation(pbp(), "laplace")
+    with pytest.raises(ValueError, match=r"dtype must be torch\.float64 or torch\.float32"):
+        ProbabilisticBackpropagation(pbp(), dtype=torch.float16)
+    guide = ProbabilisticBackpropagation(pbp())
+    assert (guide.seconds, guide.epochs, guide.rows_seen) == (0, 0, 0)
+    questions = (
+        lambda: guide.sites,
+        lambda: guide.predictive(x),
+        lambda: guide.draws(2),
+        lambda: guide.refused,
+    )
+    for ask in questions:
+        with pytest.raises(RuntimeError, match="not fitted yet"):
+            ask()
+    with pytest.raises(ValueError, match="NaN"):
+        fitted().predictive(x * math.nan)
+
+    def wide_gamma(x, y=None):
+        observe(x @ weights("w", INPUTS), y, gamma("tau", 0.5, 1.0).rsqrt())
+
+    with pytest.raises(ValueError, match=r"site 'tau': .* concentration above 1, not Gamma\(0\.5, 1\)"):
+        ProbabilisticBackpropagation(wide_gamma).fit(x, y)
+
+    def logarithm(x, y=None):
+        observe(x.log() @ weights("w", INPUTS), y)
+
+    with pytest.raises(ValueError, match="what the model computes from x"):
+        ProbabilisticBackpropagation(logarithm).fit(x, y)
+
+    def tanh(x, y=None):
+        observe(torch.tanh(x @ weights("w", INPUTS)), y)
+
+    with pytest.raises(UnsupportedSiteError, match="'w'.*`tanh`"):
+        ProbabilisticBackpropagation(tanh).fit(x, y)
