@@ -28,7 +28,7 @@ from guides.testing import (
     normal,
 )
 from tests.guides.battery import CASES
-from tests.guides.core.test_pyro_contract import constrained_model
+from tests.guides.core.test_kinds_of_models import constrained_model
 
 each_case = pytest.mark.parametrize("case", CASES, ids=str)
 ROOT = Path(__file__).parents[3]

@@ -1,0 +1,251 @@
+"""Models that the guides take: plates, hierarchies, constraints, modules, dtypes; and those they refuse."""
+
+import math
+
+import pyro
+import pytest
+import torch
+from pyro import distributions as dist
+from pyro import poutine
+from pyro.infer import Predictive, Trace_ELBO, TraceMeanField_ELBO
+from pyro.infer.autoguide import init_to_value
+from pyro.nn import PyroModule, PyroSample
+
+from guides import AutoMeanField, SpikeSlab, UnsupportedSiteError
+from guides.testing import (
+    NOISE,
+    assert_drawn_particles_are_runs,
+    assert_particles_are_runs,
+    assert_same_mean,
+    data,
+    each_batch,
+    fit,
+    losses,
+    normal,
+    perturb,
+    vectorized,
+)
+from tests.guides.core.each import each_case, each_guide, each_guide_and_elbo
+
+
+def local_model(batch_size=None):
+    """One latent for each data row: ``z_i ~ N(0, 1)``, ``y_i ~ N(z_i + w, NOISE)``."""
+
+    def model(y):
+        w = pyro.sample("w", dist.Normal(torch.zeros(()), 1.0))
+        with pyro.plate("data", len(y), subsample_size=batch_size) as rows:
+            z = pyro.sample("z", dist.Normal(torch.zeros(()), 1.0))
+            rate = pyro.sample("rate", dist.Gamma(torch.tensor(4.0), 4.0))
+            pyro.sample("y", dist.Normal(z * rate + w, NOISE), obs=y[rows])
+
+    return model
+
+
+@each_guide_and_elbo
+def test_local_sites_in_a_subsampled_plate(make, elbo):
+    y = torch.randn(8)
+    guide = make(local_model(2))
+    guide.setup(y)
+    assert guide.sites["z"].shape == (8,)
+    perturb(guide, 0.3)
+    full_guide = make(local_model())
+    full_guide.load_state_dict(guide.state_dict())
+    full = losses(local_model(), full_guide, vectorized(elbo, 500), 25, y)
+    assert_particles_are_runs(local_model(), full_guide, elbo, y)
+    assert_drawn_particles_are_runs(local_model(), full_guide, elbo, y)
+    batches = each_batch(8, 2, lambda: losses(local_model(2), guide, vectorized(elbo, 500), 25, y))
+    assert_same_mean(torch.stack(list(batches)).mean(0), full)
+    for check in (assert_particles_are_runs, assert_drawn_particles_are_runs):
+        list(each_batch(8, 2, lambda check=check: check(local_model(2), guide, elbo, y)))
+    history = fit(local_model(2), guide, y, steps=5)
+    assert all(map(math.isfinite, history))
+    assert Predictive(local_model(2), guide=guide, num_samples=3)(y)["z"].shape == (3, 2)
+
+
+@each_guide
+def test_local_vectors_in_a_subsampled_plate(make):
+    """A row of the plate is a whole vector, at the start and in every minibatch."""
+
+    def model(y):
+        with pyro.plate("data", len(y), subsample_size=2) as rows:
+            z = pyro.sample("z", normal([3]))
+            pyro.sample("y", dist.Normal((+z).sum(-1), NOISE), obs=y[rows])
+
+    y, start = torch.randn(8), torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    guide = make(model, init_loc_fn=init_to_value(values={"z": start}))
+    guide.setup(y)
+    assert guide.sites["z"].shape == (8, 3)
+    assert torch.equal(guide.median()["z"], start.repeat(4, 1))
+    perturb(guide, 0.3)
+    for i, mean in enumerate(each_batch(8, 2, lambda: guide(y)["z"].mean_)):
+        assert torch.equal(mean, guide.loc.view(8, 3)[2 * i : 2 * i + 2])
+
+
+def test_a_subsample_given_by_hand_or_hidden():
+    def model(rows):
+        with pyro.plate("data", 8, subsample=rows):
+            pyro.sample("z", dist.Normal(0.0, 1.0))
+
+    for rows in (torch.tensor([1, 3]), [1, 3]):
+        guide = AutoMeanField(model)
+        assert guide(rows)["z"].shape == (2,)
+        assert torch.equal(guide(rows)["z"].mean_, guide.loc[[1, 3]])
+    guide = AutoMeanField(poutine.block(model, expose=["z"]))
+    with pytest.raises(UnsupportedSiteError, match="site 'z'.*plate 'data'.*expose the plate too"):
+        guide(torch.tensor([1, 3]))
+
+
+@each_guide
+def test_hierarchical_priors(make):
+    """The scale of the weights is latent: its KL is averaged over its draws, one number a weight."""
+    x, y = data()
+
+    def model(x, y):
+        tau = pyro.sample("tau", dist.Gamma(torch.tensor(5.0), 5.0))
+        centre = pyro.sample("centre", dist.Normal(0.0, 1.0))
+        scale = tau.rsqrt()[..., None] if tau.dim() else tau.rsqrt()
+        loc = centre[..., None] if tau.dim() else centre + torch.zeros(())
+        w = pyro.sample("w", dist.Normal(loc, scale).expand(loc.shape[:-1] + (3,)).to_event(1))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(x @ w, NOISE), obs=y)
+
+    guide = make(model)
+    guide.setup(x, y)
+    perturb(guide, 0.3)
+    for elbo in (Trace_ELBO, TraceMeanField_ELBO):
+        assert_particles_are_runs(model, guide, elbo, x, y)
+        assert_drawn_particles_are_runs(model, guide, elbo, x, y)
+    values = losses(model, guide, vectorized(TraceMeanField_ELBO, 200), 25, x, y)
+    # The same bound by drawing everything and scoring it.
+    draws = guide.draws(10_000, seed=1)
+    tau, centre, w = draws["tau"], draws["centre"], draws["w"]
+    joint = dist.Gamma(5.0, 5.0).log_prob(tau) + dist.Normal(0.0, 1.0).log_prob(centre)
+    joint = joint + dist.Normal(centre[:, None], tau.rsqrt()[:, None]).log_prob(w).sum(-1)
+    joint = joint + dist.Normal(w @ x.T, NOISE).log_prob(y).sum(-1)
+    assert_same_mean(values, (guide.log_prob(draws) - joint).double())
+    assert all(map(math.isfinite, fit(model, guide, x, y, steps=5)))
+
+
+def constrained_model(y):
+    shares = pyro.sample("shares", dist.Dirichlet(torch.ones(3)))
+    root = pyro.sample("root", dist.LKJCholesky(2, torch.tensor(2.0)))
+    low = pyro.sample("low", dist.Uniform(-1.0, 2.0))
+    scale = pyro.sample("scale", dist.HalfNormal(torch.ones(2)).to_event(1))
+    with pyro.plate("groups", 2):
+        share = pyro.sample("share", dist.Beta(2.0, torch.tensor([1.0, 3.0])))
+    with pyro.plate("data", len(y)):
+        loc = (shares[..., 0] * low + share.sum(-1, keepdim=True)).unsqueeze(-1)
+        law = dist.MultivariateNormal(
+            loc.expand(loc.shape[:-1] + (2,)), scale_tril=scale.unsqueeze(-1) * root
+        )
+        pyro.sample("y", law, obs=y)
+
+
+@each_guide
+def test_constrained_sites_go_through_their_bijection(make):
+    y = torch.randn(6, 2)
+    guide = make(constrained_model)
+    guide.setup(y)
+    perturb(guide, 0.3)
+    draws = guide.draws(600, seed=2)
+    assert ((draws["shares"] > 0) & (draws["shares"] < 1)).all()
+    torch.testing.assert_close(draws["shares"].sum(-1), torch.ones(600))
+    torch.testing.assert_close(draws["root"].norm(dim=-1), torch.ones(600, 2))
+    assert ((draws["low"] > -1) & (draws["low"] < 2)).all()
+    particles = {name: value.unsqueeze(1) for name, value in draws.items()}  # [600, data plate, ...]
+    particles["share"] = draws["share"]
+    with pyro.plate("particles", 600, dim=-2):
+        trace = poutine.trace(poutine.condition(constrained_model, particles)).get_trace(y)
+    trace.compute_log_prob()
+    sites = [node for node in trace.nodes.values() if node["type"] == "sample" and "log_prob" in node]
+    joint = sum(node["log_prob"].reshape(600, -1).sum(-1) for node in sites if node["log_prob"].dim())
+    truth = (guide.log_prob(draws) - joint).double()
+    for elbo in (Trace_ELBO, TraceMeanField_ELBO):
+        assert_particles_are_runs(constrained_model, guide, elbo, y)
+        assert_drawn_particles_are_runs(constrained_model, guide, elbo, y)
+        assert_same_mean(losses(constrained_model, guide, vectorized(elbo, 100), 20, y), truth)
+    assert all(map(math.isfinite, fit(constrained_model, guide, y, steps=5)))
+    quantiles = guide.quantiles([0.1, 0.9])
+    assert (quantiles["low"][0] < quantiles["low"][1]).all()
+    torch.testing.assert_close(guide.median()["shares"].sum(-1), torch.ones(()))
+
+
+class Net(PyroModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = PyroModule[torch.nn.Linear](3, 4)
+        self.layer.weight = PyroSample(dist.Normal(0.0, 1.0).expand([4, 3]).to_event(2))
+        self.layer.bias = PyroSample(dist.Normal(0.0, 1.0).expand([4]).to_event(1))
+        self.out = PyroModule[torch.nn.Linear](4, 1)
+        self.out.weight = PyroSample(SpikeSlab(torch.tensor(0.5)).expand([1, 4]).to_event(2))
+
+    def forward(self, x, y=None):
+        f = self.out(torch.relu(self.layer(x))).squeeze(-1)
+        with pyro.plate("data", len(x)):
+            return pyro.sample("y", dist.Normal(f, NOISE), obs=y)
+
+
+@each_guide
+def test_pyro_modules(make):
+    x, y = data()
+    model = Net()
+    guide = make(model)
+    before = model.out.bias.item()
+    fit(model, guide, x, y, steps=20)
+    assert set(guide.sites) == {"layer.weight", "layer.bias", "out.weight"}
+    assert guide.sites["layer.weight"].by_moments
+    assert model.out.bias.item() != before
+    assert Predictive(model, guide=guide, num_samples=4)(x)["y"].shape == (4, len(x))
+
+
+@each_case
+def test_float64(case):
+    x, y = (t.double() for t in data())
+
+    def model(x, y):
+        prior = case.prior([3]).base_dist
+        p = {"scale": torch.ones((), dtype=torch.float64), "loc": torch.zeros((), dtype=torch.float64)}
+        prior = SpikeSlab(0.3, **p) if isinstance(prior, SpikeSlab) else dist.Normal(**p)
+        w = pyro.sample("w", prior.expand([3]).to_event(1))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(x @ w, NOISE), obs=y)
+
+    guide = case.make(model)
+    fit(model, guide, x, y, steps=3)
+    assert all(p.dtype == torch.float64 for p in guide.parameters())
+    assert guide.draws(2)["w"].dtype == guide.median()["w"].dtype == torch.float64
+
+
+@each_guide
+def test_mixed_dtypes_are_refused(make):
+    def model():
+        pyro.sample("a", dist.Normal(torch.zeros(()), 1.0))
+        pyro.sample("b", dist.Normal(torch.zeros((), dtype=torch.float64), 1.0))
+
+    with pytest.raises(UnsupportedSiteError, match="mix dtypes"):
+        make(model)()
+
+
+@each_guide
+def test_a_model_without_latent_sites(make):
+    def model(y):
+        loc = pyro.param("loc", torch.tensor(0.0))
+        with pyro.plate("data", len(y)):
+            pyro.sample("y", dist.Normal(loc, 1.0), obs=y)
+
+    y = torch.ones(5)
+    guide = make(model)
+    expected = -dist.Normal(0.0, 1.0).log_prob(y).sum()
+    assert guide.elbo().loss(model, guide, y) == pytest.approx(expected.item())
+    fit(model, guide, y, steps=50, lr=0.1)
+    assert pyro.param("loc").item() > 0.5
+    assert guide.draws(2) == guide.median() == {}
+
+
+def test_sequential_plates_are_refused():
+    def model():
+        for i in pyro.plate("steps", 2):
+            pyro.sample(f"z{i}", dist.Normal(0.0, 1.0))
+
+    with pytest.raises(UnsupportedSiteError, match="site 'z0'.*'steps'"):
+        AutoMeanField(model)()
