@@ -1,4 +1,4 @@
-"""AutoMNF: its bound against exact evidences, layers against drawn networks, densities against sums."""
+"""AutoMNF: its bound against exact evidences, its sites and their axes, gradients, saving."""
 
 import copy
 import math
@@ -7,14 +7,11 @@ import pyro
 import pytest
 import torch
 from pyro import distributions as dist
-from pyro.infer import SVI, Predictive, TraceMeanField_ELBO
-from torch.distributions import kl_divergence
+from pyro.infer import SVI, TraceMeanField_ELBO
 from torch.nn import functional as F
 
 from guides import AutoMNF, PathwiseGradientError, UnsupportedSiteError
-from guides.core import kernels
 from guides.core.distributions import SpikeSlab
-from guides.core.laws import Uses
 from guides.posterior.files import load_guide, save_guide
 from guides.testing import (
     ELBOS,
@@ -22,12 +19,8 @@ from guides.testing import (
     Noise,
     assert_drawn_particles_are_runs,
     assert_equal_results,
-    assert_mean,
     assert_particles_are_runs,
     assert_same_mean,
-    assert_same_moments,
-    assert_share,
-    assert_variance,
     data,
     each_batch,
     fit,
@@ -43,34 +36,9 @@ from guides.testing import (
 )
 from guides.truth.conjugate import conjugate_linear_regression
 from guides.truth.spike_slab_linear import enumerate_spike_slab
-from guides.variational.multiplicative_flow import MultipliedGaussianLaw, MultipliedSpikeSlabLaw
-from guides.variational.multipliers import Multipliers
+from tests.guides.variational.multiplied import each_flow, each_prior, fitted, log_joint, moved
 
-each_flow = pytest.mark.parametrize("flow", ["rnvp", "iaf"])
-each_prior = pytest.mark.parametrize("prior", [normal, spike_slab])
 each_elbo = pytest.mark.parametrize("elbo", ELBOS)
-
-
-def fitted(prior, x, y, steps: int = 30, lr: float = 0.05, **options) -> tuple:
-    model = linear_model(prior)
-    guide = AutoMNF(model, **options)
-    fit(model, guide, x, y, steps=steps, lr=lr)
-    return model, guide
-
-
-def moved(prior, x, y, scale: float = 0.3, **options) -> tuple:
-    """A guide somewhere nondescript, its flows far from the identity."""
-    model = linear_model(prior)
-    guide = AutoMNF(model, init_z_scale=0.4, **options)
-    guide.setup(x, y)
-    perturb(guide, scale)
-    return model, guide
-
-
-def log_joint(prior, x, y, w) -> torch.Tensor:
-    return prior([x.shape[-1]]).base_dist.log_prob(w).sum(-1) + dist.Normal(w @ x.T, NOISE).log_prob(y).sum(
-        -1
-    )
 
 
 # ---------------------------------------------------------------------- the bound
@@ -229,203 +197,6 @@ def test_tighter_than_mean_field_where_the_posterior_is_correlated():
     error = bound.std().item() / math.sqrt(20_000)
     assert mean_field + 4.5 * error < bound.mean() < exact.log_evidence
     assert torch.corrcoef(draws["w"].T).min() < -0.2  # the weights of mean field have no correlation
-
-
-# ---------------------------------------------------------------------- densities
-
-
-@each_flow
-def test_auxiliary_density_integrates_to_one(flow):
-    torch.manual_seed(0)
-    module = Multipliers(2, flow, 2, (6,), 1.0, 0.3)
-    perturb(module, 0.3)
-    line = torch.linspace(-15, 17, 401)
-    grid = torch.cartesian_prod(line, line)
-    for activations in torch.randn(2, 5):
-        density = module.log_auxiliary(grid, activations.expand(len(grid), -1)).exp().sum()
-        assert density.item() * (line[1] - line[0]).item() ** 2 == pytest.approx(1.0, abs=0.01)
-    # Far out, where the density is zero, the inverse of a flow overflows.
-    density = module.log_prob(grid).exp().nan_to_num(0.0).sum()
-    assert density.item() * (line[1] - line[0]).item() ** 2 == pytest.approx(1.0, abs=0.01)
-
-
-@each_flow
-def test_guesses_have_the_auxiliary_density(flow):
-    module = Multipliers(2, flow, 2, (6,), 1.0, 0.3)
-    perturb(module, 0.2)
-    seen = torch.randn(1, 3)
-    line = torch.linspace(-15, 17, 401)
-    grid = torch.cartesian_prod(line, line)
-    with torch.no_grad():
-        weights = module.log_auxiliary(grid, seen.expand(len(grid), -1)).softmax(0)
-        guesses = module.guess(torch.randn(20_000, 2), seen.expand(20_000, -1))
-    assert_mean(guesses.double(), (weights @ grid).double())
-
-
-@pytest.mark.slow
-@each_prior
-def test_log_prob_converges_to_a_sum_over_multipliers(prior):
-    """One column: ``q(w) = int q(z) q(w | z) dz`` on a grid."""
-    x, y = data(columns=1)
-    _, guide = moved(prior, x, y)
-    w = torch.tensor([[0.0], [0.3], [-0.5]])  # far out in a tail it needs more guesses
-    z = torch.linspace(-30, 30, 60_001)[:, None]
-    with torch.no_grad():
-        density = guide.multipliers[0].log_prob(z).exp() * (z[1] - z[0])
-    assert density.sum().item() == pytest.approx(1.0, abs=1e-3)
-    loc, scale = z * guide.loc.detach(), guide.log_scale.detach().exp()
-    law = (
-        dist.Normal(loc, scale)
-        if prior is normal
-        else SpikeSlab(logits=guide.logits.detach(), loc=loc, scale=scale)
-    )
-    truth = torch.stack([(density * law.log_prob(value).exp().squeeze(-1)).sum().log() for value in w])
-    copies = {"w": w.repeat(2000, 1)}
-    estimates = guide.log_prob(copies, num_multipliers=10)
-    assert_mean(estimates.view(2000, 3).double().exp(), truth.double().exp())  # unbiased for any number
-    assert torch.equal(estimates, guide.log_prob(copies, num_multipliers=10))
-    few = {"w": w.repeat(200, 1)}
-    closer = guide.log_prob(few, num_multipliers=200).view(200, 3)
-    assert ((closer - truth).abs().mean(0) < (estimates.view(2000, 3) - truth).abs().mean(0) / 2).all()
-
-
-def test_importance_weights_are_unbiased_for_the_evidence():
-    x, y = data(rows=6)
-    exact = conjugate_linear_regression(x.numpy(), y.numpy(), prior_scale=1.0, noise_scale=NOISE)
-    _, guide = fitted(normal, x, y, steps=80, lr=0.1, init_scale=0.7)
-    with torch.no_grad():
-        guide.log_scale += 0.3  # wide enough for weights of finite variance
-    draws, log_q = guide.draws_with_log_prob(50_000, seed=3)
-    weights = (log_joint(normal, x, y, draws["w"]) - log_q - exact.log_evidence).double().exp()
-    assert weights.mean().item() == pytest.approx(1.0, abs=0.05)
-
-
-@each_prior
-def test_quantiles_are_those_of_the_draws(prior):
-    x, y = data()
-    _, guide = moved(prior, x, y)
-    draws = guide.draws(20_000, seed=2)["w"]
-    levels = [0.05, 0.3, 0.5, 0.9]
-    for level, value in zip(levels, guide.quantiles(levels)["w"], strict=True):
-        assert ((draws < value).double().mean(0) - level < 0.02).all()
-        assert (level - (draws <= value).double().mean(0) < 0.02).all()
-    assert torch.equal(guide.median()["w"], guide.quantiles(levels)["w"][2])
-
-
-# ---------------------------------------------------------------------- one draw of z, given z and marginally
-
-
-def law_given(z_scale: float, kind: str, shape, axis: int, **options):
-    """A law of nondescript parameters; ``z_scale`` tiny fixes ``z``."""
-    generator = torch.Generator().manual_seed(4)
-    loc, log_scale, logits = torch.randn(3, *shape, generator=generator)
-    with torch.random.fork_rng():
-        torch.manual_seed(7)
-        module = Multipliers(shape[axis], "rnvp", 2, (5,), 1.0, z_scale)
-        perturb(module.flow, 0.2)
-        perturb(module.auxiliary_flow, 0.2)
-    prior = (SpikeSlab(0.3) if kind == "spike-slab" else dist.Normal(0.0, 1.0)).expand(shape)
-    own = (logits,) if kind == "spike-slab" else ()
-    family = MultipliedSpikeSlabLaw if kind == "spike-slab" else MultipliedGaussianLaw
-    uses = Uses(False, torch.is_grad_enabled())
-    return family("w", torch.Size(), torch.Size(shape), loc, 0.3 * log_scale - 1, *own,
-                  prior=prior.to_event(len(shape)), by_moments=True, uses=uses, multipliers=module, axis=axis,
-                  **options)  # fmt: skip
-
-
-LAYERS = {
-    "dense": ((3, 200), 1, (4, 200), lambda x, w: F.linear(x, w)),
-    "columns": ((200, 3), 0, (4, 200), lambda x, w: x @ w),
-    "conv": ((3, 4, 5, 5), 0, (2, 4, 6, 6), lambda x, w: F.conv2d(x, w)),
-}
-
-
-each_layer = pytest.mark.parametrize("name", LAYERS)
-each_family = pytest.mark.parametrize("kind", ["gaussian", "spike-slab"])
-
-
-@each_family
-@each_layer
-def test_layers_have_the_moments_given_z(name, kind):
-    """The output where the rows' noise is zero, and what noise one adds."""
-    shape, axis, inputs, layer = LAYERS[name]
-    x, outputs = torch.randn(inputs), []
-    of_z = torch.randn(1, shape[axis])
-    for level in (0.0, 1.0):
-        law = law_given(0.4, kind, shape, axis)
-        with Noise(torch.cat([of_z, torch.full((1, 1000), level)], 1)).of(0):
-            outputs.append(layer(x, law.rsample()).detach())
-    mean, variance = layer(x, law.mean).detach(), layer(x**2, law.variance).detach()
-    torch.testing.assert_close(outputs[0], mean, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(outputs[1], mean + variance.sqrt(), rtol=1e-4, atol=1e-4)
-
-
-@each_family
-@each_layer
-def test_layers_cover_drawn_networks_given_z(name, kind):
-    shape, axis, inputs, layer = LAYERS[name]
-    x, law = torch.randn(inputs), law_given(1e-6, kind, shape, axis)  # z is nearly fixed
-    with torch.no_grad():
-        drawn = torch.vmap(lambda w: layer(x, w))(law.sample([1500]))
-        mean, variance = layer(x, law.mean), layer(x**2, law.variance)
-    inside = ((drawn - mean).abs() < 1.644854 * variance.sqrt()).double().flatten(1)
-    assert_share(inside[:, ::7], 0.9)
-    assert_mean(drawn.flatten(1)[:, ::5], mean.flatten()[::5])
-    assert_variance(drawn.flatten(1)[:, ::5], variance.flatten()[::5])
-
-
-@each_family
-def test_layers_have_the_moments_of_drawn_networks(kind):
-    """Marginally: every particle has a z of its own, which serves all rows."""
-    shape, axis, inputs, layer = LAYERS["dense"]
-    x = torch.randn(inputs)
-    by_lrt = layer(x, law_given(0.4, kind, shape, axis).expand([600, 1]).rsample()).detach()
-    with torch.no_grad():
-        drawn = torch.vmap(lambda w: layer(x, w))(law_given(0.4, kind, shape, axis).sample([1500]))
-    assert_same_moments(by_lrt.flatten(1), drawn.flatten(1))
-
-
-@pytest.mark.slow
-@each_family
-@each_layer
-def test_executions_have_the_moments_of_drawn_networks(name, kind):
-    """Marginally, one execution at a time; one z serves all rows, so outputs are compared over executions."""
-    shape, axis, inputs, layer = LAYERS[name]
-    x = torch.randn(inputs)
-    by_lrt = torch.stack([layer(x, law_given(0.4, kind, shape, axis).rsample()).detach() for _ in range(250)])
-    with torch.no_grad():
-        drawn = torch.vmap(lambda w: layer(x, w))(law_given(0.4, kind, shape, axis).sample([1500]))
-    assert_same_moments(by_lrt.flatten(1)[:, ::5], drawn.flatten(1)[:, ::5])
-
-
-@each_prior
-def test_one_draw_of_z_serves_the_whole_step(prior, monkeypatch):
-    calls = []
-    forward = Multipliers.forward
-    monkeypatch.setattr(Multipliers, "forward", lambda *a, **k: calls.append(1) or forward(*a, **k))
-    x, y = data()
-    model = network(prior)
-    guide = AutoMNF(model)
-    guide.setup(x, y)
-    calls.clear()
-    guide.elbo().loss_and_grads(model, guide, x, y)
-    assert len(calls) == 2  # two layers
-
-
-def test_really_drawn_networks_share_z_along_inputs():
-    """The correlation of two weights of one input comes from their common multiplier alone."""
-    x, y = data()
-    guide = AutoMNF(network(normal), init_z_scale=0.5)
-    guide.setup(x, y)
-    with torch.no_grad():
-        guide.loc.fill_(1.0)
-        guide.log_scale.fill_(-4.0)
-    w = guide.draws(4000, seed=1)["w1"]
-    same, other = torch.corrcoef(w[:, :2, 0].T)[0, 1], torch.corrcoef(w[:, 0, :2].T)[0, 1]
-    assert same > 0.95
-    assert other.abs() < 0.2
-    sequential = Predictive(network(normal), guide=guide, num_samples=100)(x)["w1"].reshape(100, 4, 3)
-    assert torch.corrcoef(sequential[:, :2, 0].T)[0, 1] > 0.9
 
 
 # ---------------------------------------------------------------------- which sites, which axis
@@ -615,91 +386,3 @@ def test_a_layer_of_one_unit_has_a_multiplier_for_every_input(layer):
     guide.setup(torch.randn(9, 4), torch.randn(9))
     assert guide.sites["w"].multiplied == 1
     assert guide.multipliers[0].base.shape == (2, 4)
-
-
-# ---------------------------------------------------------------------- densities without Monte Carlo
-
-
-@each_flow
-def test_densities_of_the_multipliers_follow_the_change_of_variables(flow):
-    """Both densities at drawn points, with autograd's Jacobians: no Monte Carlo, hence no tolerance in which
-    a dropped log-determinant (some tenths of a nat) could hide.
-    """
-    torch.set_default_dtype(torch.float64)
-    try:
-        torch.manual_seed(0)
-        module = Multipliers(5, flow, 2, (6,), 1.0, 0.4)
-        perturb(module, 0.3)
-        for noise, seen in zip(torch.randn(4, 5), torch.randn(4, 3), strict=True):
-            z, log_q = module(noise)
-            jacobian = torch.autograd.functional.jacobian(lambda e: module(e)[0], noise)
-            expected = dist.Normal(0.0, 1.0).log_prob(noise).sum() - jacobian.slogdet().logabsdet
-            assert (log_q - expected).abs() < 1e-9
-            assert (module.log_prob(z) - expected).abs() < 1e-9
-            # The quieter form: the base's part in expectation, the rest as it is.
-            assert (module(noise, expected=True)[1] - log_q - 0.5 * (noise.square().sum() - 5)).abs() < 1e-9
-            _, a1, b1, a2, b2 = module.auxiliary
-            h = torch.tanh(seen).mean()
-            back = module.auxiliary_flow(z)
-            jacobian = torch.autograd.functional.jacobian(module.auxiliary_flow, z.detach())
-            law = dist.Normal(a1 + b1 * h, (0.5 * (a2 + b2 * h)).exp())
-            expected = law.log_prob(back).sum() + jacobian.slogdet().logabsdet
-            assert jacobian.slogdet().logabsdet.abs() > 0.05  # there is something to forget
-            assert (module.log_auxiliary(z, seen) - expected).abs() < 1e-9
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
-def test_variance_that_the_auxiliary_density_sees_is_that_of_drawn_weights():
-    """Mean and variance of ``sum_i c_i w_ij`` given ``z``, where ``c`` is not its own square."""
-    law = law_given(1e-6, "spike-slab", (3, 6), 1)
-    contraction = law._multipliers.contraction.detach()
-    mean, variance = law._seen_moments()
-    torch.testing.assert_close(mean, law.mean @ contraction)
-    torch.testing.assert_close(variance, law.variance @ contraction**2)
-
-
-@pytest.mark.skipif(kernels._library() is None, reason="no C compiler")
-def test_a_large_site_has_the_divergence_and_gradients_of_a_small_one(monkeypatch):
-    """The compiled path of a whole law, its auxiliary density included: the same draws, the same numbers."""
-    results = []
-    for smallest in (1, kernels.SMALLEST):
-        monkeypatch.setattr(kernels, "SMALLEST", smallest)
-        law = law_given(0.4, "spike-slab", (3, 200), 1)
-        inputs = law.logits, law._unit_loc, law.log_scale
-        for tensor in inputs:
-            tensor.requires_grad_()
-        torch.manual_seed(3)
-        total = law.kl + (law.mean * torch.linspace(-1, 1, 200)).sum() + law.variance.sum()
-        assert (law._fused is None) == (smallest > 1)
-        parameters = law._multipliers.parameters()
-        results.append([total, law.kl, *torch.autograd.grad(total, [*inputs, *parameters])])
-    for compiled, plain in zip(*results, strict=True):
-        torch.testing.assert_close(compiled, plain, rtol=2e-4, atol=2e-4 * plain.abs().max().item())
-
-
-def test_auxiliary_cost_is_counted_once_in_plates():
-    """Four units in a plate share the multipliers: the cost counts once, whatever the plates."""
-    generator = torch.Generator().manual_seed(4)
-    loc, log_scale, logits = torch.randn(3, 4, 3, generator=generator)
-    torch.manual_seed(7)
-    module = Multipliers(3, "rnvp", 2, (5,), 1.0, 0.4)
-    perturb(module, 0.2)
-    prior = SpikeSlab(0.3).expand([4, 3]).to_event(1)
-    law = MultipliedSpikeSlabLaw(
-        "w",
-        torch.Size([4]),
-        torch.Size([3]),
-        loc,
-        log_scale,
-        logits,
-        prior=prior,
-        by_moments=True,
-        uses=Uses(False, True),
-        multipliers=module,
-        axis=1,
-    )
-    own = kl_divergence(SpikeSlab(logits=logits, loc=law.loc, scale=log_scale.exp()), SpikeSlab(0.3))
-    assert law.kl.shape == (4,)
-    torch.testing.assert_close(law.kl.sum(), own.sum() + law.cost)
-    assert law.cost.abs() > 0.05
