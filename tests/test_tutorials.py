@@ -20,7 +20,7 @@ SMALL = {
         **{"steps=2000": "steps=300", "steps=1000": "steps=100"},
         "-2.6 > best": "-4.0",  # that it beats every Gaussian takes the whole fit
     },
-    "grade_a_guide": {"warmup=500, draws=500": "warmup=60, draws=60, retries=0", "steps=4000": "steps=300"},
+    "grade_a_guide": {"warmup=500, draws=500": "warmup=30, draws=30, retries=0", "steps=4000": "steps=300"},
     "growing_graphs": {"epochs=12": "epochs=2", "epochs=10": "epochs=2", "range(200)": "range(20)"},
     "sparse_networks": {"steps=1000": "steps=100", "steps=1500": "steps=150", "range(1000)": "range(200)"},
     "your_own_model": {"range(1500)": "range(500)", "range(600)": "range(300)", "range(200)": "range(50)"},
