@@ -25,8 +25,8 @@ if not torch.cuda.is_available():
 
 def pytest_configure():
     """JAX compiles with few optimisations and the older, quicker emitter, for most programs of the tests run
-    for a moment each.  Told by the environment, which processes inherit.  The tutorials, and what
-    is compared with the published algorithm, are optimised as a user's programs, but for the emitter.
+    for a moment each.  Told by the environment, which processes inherit.  What is compared with the
+    published algorithm is optimised as a user's programs, but for the emitter.
 
     XLA ends a process whose flags it does not know: if a newer one says so of this one, it can go.
     """

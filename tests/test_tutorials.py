@@ -81,7 +81,6 @@ def ended(tmp_path_factory) -> Path:
             source = source.replace(printed, small)
         (folder / path.name).write_text(source)
     environment = {**os.environ, "MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1"}
-    environment.pop("JAX_DISABLE_MOST_OPTIMIZATIONS")
     subprocess.run(
         [sys.executable, "-c", FORKED, folder],
         stdout=subprocess.DEVNULL,
