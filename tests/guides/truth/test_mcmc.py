@@ -96,7 +96,6 @@ def eight_schools(d):
 
 
 POSTERIORS = [
-    ("sblri-blr", blr, {}),
     ("kidiq-kidscore_interaction", kidiq, {"dense_mass": True}),
     ("eight_schools-eight_schools_noncentered", eight_schools, {"target_accept": 0.95, "draws": 1000}),
     ("mesquite-logmesquite", mesquite, {}),

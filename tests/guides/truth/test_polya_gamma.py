@@ -1,5 +1,7 @@
 """The Polya-Gamma sampler, its tableau, and the chains against numerical integration and enumeration."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -254,11 +256,14 @@ def test_simulation_of_the_thesis():
 
 
 @pytest.mark.slow
-def test_two_runs_on_gallstone_agree():
+def test_two_pairs_of_chains_on_gallstone_agree():
     X, y = real("gallstone")
-    runs = [spike_slab_logistic_gibbs(X, y, draws=750, seed=seed) for seed in (1, 2)]
-    assert all(run.passed for run in runs), [run.reason for run in runs]
-    (first, first_error), (second, second_error) = (inclusion(run) for run in runs)
+    run = spike_slab_logistic_gibbs(X, y, draws=750, chains=4, seed=1)
+    assert run.passed, run.reason
+    (first, first_error), (second, second_error) = (
+        inclusion(replace(run, sample_stats={name: value[pair] for name, value in run.sample_stats.items()}))
+        for pair in (slice(2), slice(2, 4))
+    )
     z = (first - second) / np.hypot(first_error, second_error)
     assert np.abs(z).max() < z_bound(len(z)), z
-    np.testing.assert_allclose(first, second, atol=0.03)
+    np.testing.assert_allclose(first, second, atol=0.03 * 2**0.5)  # 0.03 of four chains each

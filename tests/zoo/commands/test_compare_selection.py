@@ -139,7 +139,6 @@ def references(selection, tmp_path_factory):
     return [reference_posterior(replace(selection[0], seed=seed), folder) for seed in (1, 2)]
 
 
-@pytest.mark.slow
 def test_reference_against_itself_is_near_the_floor(selection, references):
     """The distances are noise and say so."""
     comparison, (first, second) = selection[0], references

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import zoo.commands.selection_reference
-from data_loaders import load_csv
+from data_loaders import load, load_csv
 from guides.posterior.arviz_io import group_names, load_netcdf
 from guides.posterior.draws import Posterior
 from guides.truth.gates import Gates
@@ -80,7 +80,6 @@ def arrays(problem):
     return problem.x.double().numpy(), problem.y.double().numpy()
 
 
-@pytest.mark.slow
 def test_every_guide_has_its_inclusion_error(graded):
     comparison, rows, out = graded
     assert comparison.reference == "exact"
@@ -308,6 +307,9 @@ def test_remark_is_printed(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_images_are_seen_by_lenet(tmp_path, monkeypatch):
+    digits = load("digits")
+    few = replace(digits, x_train=digits.x_train[:150], y_train=digits.y_train[:150])
+    monkeypatch.setattr("zoo.fitting.problem.load", lambda *args, **options: few)
     monkeypatch.setitem(BUDGETS, "quick", replace(TINY, steps=2))
     monkeypatch.setattr("zoo.fitting.svi.ELBO_WORK", 1)
     monkeypatch.setattr("zoo.fitting.svi.FEWEST_ELBO_DRAWS", 2)

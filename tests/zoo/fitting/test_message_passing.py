@@ -113,7 +113,6 @@ def methods_in(table: dict) -> list[str]:
     return [name for name in table if name in METHODS]
 
 
-@pytest.mark.slow
 def test_rows_notes_and_files(graded, reference):
     folder, result = graded
     table = table_of(folder / "out")
