@@ -338,7 +338,5 @@ def test_kills_and_company_change_nothing(tables, tmp_path):
 
 @pytest.mark.slow
 def test_jobs_change_no_result(board, tables, tmp_path):
-    zoo.leaderboard(
-        tables, jobs=2, guides=["varbvs", "pbp"], model="spike-slab-linear", out=tmp_path / "out"
-    )
+    zoo.leaderboard(tables, jobs=2, guides=["varbvs", "pbp"], model="spike-slab-linear", out=tmp_path / "out")
     assert_same(board[0], tmp_path / "out")

@@ -7,8 +7,8 @@ import pytest
 import torch
 from pyro import poutine
 
-from guides.implicit import FunctionSite
 from guides.core.perceptron import perceptron
+from guides.implicit import FunctionSite
 from zoo.models import BNNProcess, NeuralSampler
 from zoo.models.implicit_process import LearnedNetwork, posterior_network
 
