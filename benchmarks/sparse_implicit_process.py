@@ -20,6 +20,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from guides.core.memory import keep_freed_memory
 from guides.implicit import SparseImplicitProcess
 from zoo.models import BNNProcess
 
@@ -77,6 +78,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    keep_freed_memory()  # as the fits of `zoo` do
     clock = time.perf_counter if options.clock == "wall" else time.process_time
     print(f"torch {torch.__version__}, {options.threads} thread(s), medians of {options.clock} time\n")
     print(f"{'one step':22} {'ms':>7} {'plain ms':>9} {'ratio':>6} {'ms a row':>9}   bar")

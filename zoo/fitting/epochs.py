@@ -20,7 +20,6 @@ from torch.distributions import Categorical
 
 from guides.core.distributions import base_prior
 from guides.core.flat_guide import FlatGuide
-from guides.core.memory import keep_freed_memory
 from guides.core.svi import (
     Schedule,
     geometric_ramp,
@@ -133,7 +132,6 @@ def train(
     if not rows:
         raise ValueError("there are no rows to train on")
     history = History()
-    keep_freed_memory()
     devices = [data[0].device] if data[0].is_cuda else []
     with torch.random.fork_rng(devices=devices), fitting():
         torch.manual_seed(stable_seed("steps", training.seed))

@@ -20,6 +20,7 @@ from torch import Tensor
 
 import guides.core.svi
 from guides.core.flat_guide import FlatGuide
+from guides.core.memory import keep_freed_memory
 from guides.core.svi import Schedule, half_cosine, random_rows, svi_steps, unwatched
 from guides.posterior.files import write_atomically
 from zoo.errors import FailedError, UserError
@@ -209,7 +210,10 @@ class Fit:
 
 @contextmanager
 def fitting() -> Iterator[None]:
-    """Around the steps of a fit: they go unwatched, and one that diverges ends as an error of the zoo."""
+    """Around the steps of a fit: they go unwatched, keep the memory that they free, and one that diverges
+    ends as an error of the zoo.
+    """
+    keep_freed_memory()
     try:
         with unwatched():
             yield

@@ -144,10 +144,12 @@ def network_values(layers: Layers, x: Tensor) -> Tensor:
     (weight, bias), *others = layers
     _check_columns(x, weight.shape[-1])
     # the inputs are those of all networks: one product, and not one a network
-    hidden = (weight.flatten(0, 1) @ x.to(weight.dtype).mT).unflatten(0, bias.shape) + bias.unsqueeze(-1)
+    hidden = (weight.flatten(0, 1) @ x.to(weight.dtype).mT).add_(bias.reshape(-1, 1))
     for weight, bias in others:
-        hidden = torch.baddbmm(bias.unsqueeze(-1), weight, F.leaky_relu(hidden, SLOPE))
-    return hidden.squeeze(1)
+        # in place, for new memory of megabytes takes longer than what is done to it
+        active = F.leaky_relu(hidden, SLOPE, inplace=True).reshape(len(bias), -1, len(x))
+        hidden = torch.baddbmm(bias.unsqueeze(-1), weight, active)
+    return hidden.reshape(len(bias), len(x))
 
 
 class NeuralSampler(nn.Module):
