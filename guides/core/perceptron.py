@@ -12,11 +12,13 @@ SLOPE = 0.2
 
 
 def perceptron(
-    sizes: Sequence[int], *, bias_scale: float = 0.0, dtype: torch.dtype = torch.float32
+    sizes: Sequence[int], *, bias_scale: float = 0.0, dropout: float = 0.0, dtype: torch.dtype = torch.float32
 ) -> nn.Sequential:
     """Linear layers with leaky ReLUs between: ``[..., sizes[0]] -> [..., sizes[-1]]``.
 
     Weights start at ``N(0, 1 / fan_in)``, biases at ``N(0, bias_scale^2)``.
+
+    :param dropout: probability that a hidden unit is left out, before the leaky ReLU, in training mode
     """
     layers: list[nn.Module] = []
     for inputs, outputs in zip(sizes[:-1], sizes[1:], strict=True):
@@ -26,5 +28,5 @@ def perceptron(
             nn.init.normal_(linear.bias, std=bias_scale)
         else:
             nn.init.zeros_(linear.bias)
-        layers += [linear, nn.LeakyReLU(SLOPE)]
-    return nn.Sequential(*layers[:-1])
+        layers += [linear, *([nn.Dropout(dropout)] if dropout else []), nn.LeakyReLU(SLOPE)]
+    return nn.Sequential(*layers[: layers.index(linear) + 1])

@@ -193,10 +193,14 @@ class SparseImplicitProcess(RegressionGuide):
                 return self._loss(classifier, *batch, weight)
 
             batches = shuffled_epochs((x, y), batch_size, seed)
-            for step, value in enumerate(course.run(self.parameters(), batches, loss), start=1):
-                self.losses.append(value)
-                if on_step is not None:
-                    on_step(step, self)
+            self.train()  # a prior may have dropout
+            try:
+                for step, value in enumerate(course.run(self.parameters(), batches, loss), start=1):
+                    self.losses.append(value)
+                    if on_step is not None:
+                        on_step(step, self)
+            finally:
+                self.eval()
         self.facts = {
             **asdict(course), "classifier_lr": classifier_lr, "rows": len(x),
             "seconds": time.perf_counter() - begun, "noise_variance": self.noise_variance,

@@ -70,7 +70,7 @@ class FittedGuide(nn.Module):
             guide.load_state_dict({**state, "_extra_state": layout})
         except RuntimeError as error:
             raise ValueError(f"{path} is of another prior: {error}") from error
-        return guide
+        return guide.eval()
 
     def _make_room(self, state: dict[str, Tensor], layout: dict) -> None:
         """Makes the parameters that only a fit makes, for those of a file."""

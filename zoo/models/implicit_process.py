@@ -161,6 +161,8 @@ class NeuralSampler(nn.Module):
     :param in_features: columns of ``x``
     :param widths: hidden units of each layer, of both networks
     :param noise_features: dimensions of ``e``, ``a`` and ``v``
+    :param dropout: probability that a hidden unit is left out, anew for every input and every draw, while a
+        guide trains it; a sampler is made in evaluation mode
     :param dtype: of its arithmetic, whatever that of ``x``
 
     Leaky ReLU of slope 0.2; both networks start with weights ``N(0, 1/fan_in)`` and
@@ -174,14 +176,18 @@ class NeuralSampler(nn.Module):
         widths: Sequence[int] = (50, 50),
         *,
         noise_features: int = 10,
+        dropout: float = 0.0,
         dtype: torch.dtype = torch.float32,
     ):
         super().__init__()
         check_counts(in_features=in_features, noise_features=noise_features, **_units(widths))
-        start = {"bias_scale": SAMPLER_BIAS_SD, "dtype": dtype}
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must lie in [0, 1), got {dropout}")
+        start = {"bias_scale": SAMPLER_BIAS_SD, "dropout": dropout, "dtype": dtype}
         self.of_inputs = perceptron((in_features, *widths, noise_features), **start)
         self.of_noise = perceptron((noise_features, *widths, noise_features), **start)
         self.noise_features, self.dtype = noise_features, dtype
+        self.eval()  # a function has the same values whenever it is asked
 
     def draw(self, n: int) -> Callable[[Tensor], Tensor]:
         """``n`` functions: ``x: [N, in] -> [n, N]``, differentiable in the parameters and in ``x``."""

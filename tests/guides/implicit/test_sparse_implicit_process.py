@@ -309,6 +309,26 @@ def test_facts_of_the_fit():
 # ------------------------------------------------------------------------------------------------------ files
 
 
+def test_dropout_of_a_prior_is_for_the_fit(tmp_path):
+    prior, modes = NeuralSampler(1, (8,), dropout=0.2), []
+
+    def stop(step, guide):
+        modes.append(prior.training)
+        if step == 2:
+            raise KeyboardInterrupt
+
+    guide = SparseImplicitProcess(prior, 5, hidden=(10,))
+    with pytest.raises(KeyboardInterrupt):
+        guide.fit(X, Y, steps=3, on_step=stop)
+    assert (modes, prior.training) == ([True, True], False)
+    guide.fit(X, Y, steps=3).save(tmp_path / "fit.safetensors")
+    assert not prior.training
+    again = SparseImplicitProcess.load(
+        tmp_path / "fit.safetensors", NeuralSampler(1, (8,), dropout=0.2).train()
+    )
+    assert torch.equal(again.predictive(X).mean, guide.predictive(X).mean)
+
+
 def test_saved_and_loaded(tmp_path):
     guide, path = fitted(alpha=1.0), tmp_path / "fit.safetensors"
     guide.save(path)

@@ -100,6 +100,16 @@ def test_biases_of_a_neural_sampler_start_at_a_tenth_and_those_of_a_classifier_a
     assert (perceptron((2, 3, 1))[0].bias == 0).all()
 
 
+def test_dropout_of_a_neural_sampler_is_for_training():
+    sampler = NeuralSampler(2, (30,), dropout=0.3)
+    functions = sampler.draw(4)
+    assert torch.equal(functions(X), functions(X))
+    assert not torch.equal(sampler.train().draw(4)(X), sampler.draw(4)(X))
+    first, dropout, _, _ = sampler.of_inputs
+    left_out = (dropout(first(X.repeat(400, 1))) == 0).double().mean().item()
+    assert left_out == pytest.approx(0.3, abs=5 * (0.3 * 0.7 / (400 * 3 * 30)) ** 0.5)  # 5 standard errors
+
+
 def test_float64_inputs():
     for process in (BNNProcess(2), NeuralSampler(2)):
         assert process.draw(2)(X.double()).dtype == torch.float32
@@ -119,6 +129,8 @@ def test_refusals():
         BNNProcess(2, scale=0.0)
     with pytest.raises(ValueError, match="noise_features"):
         NeuralSampler(2, noise_features=0)
+    with pytest.raises(ValueError, match=r"dropout must lie in \[0, 1\), got 1"):
+        NeuralSampler(2, dropout=1)
 
 
 def test_a_second_draw_is_another():
