@@ -53,7 +53,13 @@ Examples:
 def leaderboard_command(
     datasets: Annotated[str, typer.Option("--datasets", help="Data sets or CSV files, with commas between.")],
     out: OutOption,
-    guides: Annotated[str, typer.Option("--guides", help="Names with commas between, or all.")] = "all",
+    guides: Annotated[
+        str,
+        typer.Option(
+            "--guides",
+            help="Names with commas between, or all; pbp and sspbp bring a row of one pass with them.",
+        ),
+    ] = "all",
     model: ModelOption = "bnn",
     splits: Annotated[int, typer.Option("--splits", help="How many splits of each, from 0 on.")] = 1,
     seeds: Annotated[int, typer.Option("--seeds", help="How many seeds, from --seed on.")] = 1,

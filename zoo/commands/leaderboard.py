@@ -160,7 +160,8 @@ def _fitting(data: str, model: str, names: Sequence[str]) -> tuple[list[str], li
         except UserError as error:
             refused.append(Refusal(name, problem.dataset.name, _reason(error)))
     if not fitting:
-        raise UserError(f"no guide can be fitted to {data}; {refused[0].reason}")
+        first = refused[0]
+        raise UserError(f"none of the guides can be fitted to {data}; {first.guide}: {first.reason}")
     return fitting, refused
 
 

@@ -36,6 +36,8 @@ def read_config(folder: str | Path) -> dict:
         if not isinstance(config, dict):
             raise ValueError("no object")
     except (FileNotFoundError, NotADirectoryError) as error:
+        if not Path(folder).is_dir():
+            raise UserError(f"{folder} is no folder: give the --out of the command that made it") from error
         raise UserError(f"{folder} holds no {CONFIG}: it is not the output of this program") from error
     except (OSError, ValueError) as error:  # neither UTF-8 nor JSON are ValueErrors
         raise UserError(

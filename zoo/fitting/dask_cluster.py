@@ -88,24 +88,33 @@ def _count(cluster: str, client: Any) -> int:
         client.wait_for_workers(1, timeout=PATIENCE)
     except TimeoutError:
         raise UserError(f"{cluster} has no workers: start some, dask worker HOST:PORT --nthreads 1") from None
-    threads = client.nthreads().values()
-    if max(threads) > 1:
+    with going_away(cluster, *_lost()):
+        threads = client.nthreads().values()
+    if max(threads, default=0) > 1:
         raise UserError(
             f"a worker of {cluster} has {max(threads)} threads, and every piece needs a process of its own: "
             "start workers with --nthreads 1"
         )
-    client.run(check_code, own_code())
+    with going_away(cluster, *_lost()):
+        client.run(check_code, own_code())
     return len(threads)
 
 
-def _outcomes(cluster: str, client: Any, task: Callable, work: Iterator[tuple]) -> Iterator:
-    from distributed import CancelledError, KilledWorker, as_completed
+def _lost() -> tuple[type[Exception], ...]:
+    """What a scheduler or workers that are gone raise."""
+    from distributed import CancelledError
     from distributed.comm import CommClosedError
+
+    return CancelledError, CommClosedError, TimeoutError
+
+
+def _outcomes(cluster: str, client: Any, task: Callable, work: Iterator[tuple]) -> Iterator:
+    from distributed import KilledWorker, as_completed
 
     def hand_over(count: int) -> list:
         return [client.submit(task, *piece, pure=False) for piece in itertools.islice(work, count)]
 
-    with going_away(cluster, CancelledError, CommClosedError, TimeoutError):
+    with going_away(cluster, *_lost()):
         running = as_completed(hand_over(WAITING), loop=client.loop)
         for future in running:
             try:

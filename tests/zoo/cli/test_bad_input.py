@@ -322,9 +322,9 @@ def test_folder_without_a_fit(work):
     assert "holds no config.json" in refused(
         "predict", work, "--input", work / "new.csv", "--out", work / "p.csv"
     )
-    assert "holds no config.json" in refused(
-        "predict", work / "table.csv", "--input", work / "new.csv", "--out", work / "p.csv"
-    )
+    for nothing in (work / "table.csv", work / "nowhere"):
+        text = refused("predict", nothing, "--input", work / "new.csv", "--out", work / "p.csv")
+        assert f"{nothing} is no folder: give the --out" in text
     (work / "fit" / "fit.safetensors").unlink()
     assert "not finished" in predict_refused(work)
     (work / "fit" / "config.json").write_text('{"command": "compare"}')

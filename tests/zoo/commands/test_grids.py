@@ -215,7 +215,7 @@ def test_bad_input_is_a_line_and_leaves_nothing(tables, tmp_path):
         "--seeds must be at least 1": ("--datasets", table, "--seeds", 0),
         "--jobs must be at least 1": ("--datasets", table, *MODEL, "--guides", "varbvs", "--jobs", 0),
         "unknown budget 'huge'": ("--datasets", table, "--budget", "huge"),
-        "no guide can be fitted to": ("--datasets", table, "--guides", "varbvs"),
+        "none of the guides can be fitted to": ("--datasets", table, "--guides", "varbvs"),
         "has no trusted posterior to rank by": (
             "--datasets",
             table,

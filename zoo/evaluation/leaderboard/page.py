@@ -82,8 +82,10 @@ _LEGEND = (
     f"**{MARK}**: the guide fits another model or aims at another law than the model's posterior, or has no "
     "bound; see its note. "
     f"Differences are paired within a run; a real one is beyond Student's t at {CHANCE:.0%}, no allowance "
-    "being made for looking at many pairs. `leaderboard.csv` holds all digits, `runs.csv` every run, "
-    "`differences.csv` every pair of guides on every data set."
+    "being made for looking at many pairs. It is one of these fits on these data sets, by the errors of test "
+    "rows and draws, and of seeds where there are several; the ± of the table is over data sets. The folder "
+    "of the command also holds `leaderboard.csv` with all digits, `runs.csv` with every run and "
+    "`differences.csv` with every pair of guides on every data set."
 )
 
 

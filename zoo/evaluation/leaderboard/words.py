@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -26,6 +27,16 @@ class Gaps:
         parts = [paired(runs, second, first, figure) for runs in self.runs.values()]
         gap = over_these([part for part in parts if part is not None])
         return gap is not None and gap.real and gap.value > 0
+
+    def larger_elsewhere(self, first: str, second: str, figure: str) -> bool:
+        """Whether it can be expected to be larger on other data sets: by how these differ among themselves.
+
+        With a single data set there is no telling, and nothing to say.
+        """
+        if len(self.runs) == 1:
+            return True
+        gap = paired(list(itertools.chain(*self.runs.values())), second, first, figure)
+        return gap is not None and gap.over == "dataset" and gap.real and gap.value > 0
 
 
 def words(found: Sequence[Standing], runs: Sequence[Run]) -> list[str]:
@@ -131,7 +142,7 @@ def plural(count: int, word: str) -> str:
 
 def when(found: Sequence[Standing], runs: Sequence[Run]) -> list[tuple[str, str]]:
     """Which guide when: a question and its answer each, from the figures alone; only of guides that are
-    ranked in every run in which any guide is, for means of other runs are no answer.
+    ranked in every run in which any guide is, for means of other runs are no answer; the others are named.
     """
     places = {place for standing in found for place in standing.ranks}
     complete = [standing for standing in found if standing.ranks and set(standing.ranks) == places]
@@ -151,25 +162,38 @@ def when(found: Sequence[Standing], runs: Sequence[Run]) -> list[tuple[str, str]
         f"{LARGEST_SD_RATIO:g} in every run"
     )
     answers.append((f"an uncertainty to rely on ({limits})", ", ".join(safe) or "none of them"))
-    answers.append(("little time: nothing else is both cheaper and nearer", _frontier(complete)))
+    answers.append(("little time: none of these guides is both cheaper and nearer", _frontier(complete)))
+    partly = [standing for standing in found if standing.ranks and standing not in complete]
+    if partly:
+        title = f"left out of these answers, for they are not ranked in all {len(places)} runs"
+        names = (f"{standing.name} ({len(standing.ranks)} of {len(places)})" for standing in partly)
+        answers.append((title, ", ".join(names)))
     return answers
 
 
 def _leaders(found: Sequence[Standing], gaps: Gaps, figure: str, *, least: bool) -> str:
-    """The best in a figure, and those that are not told apart from it."""
+    """The best in a figure; those that are not told apart from it; and those that are on these data sets, but
+    by no more than data sets differ.
+    """
     sign = 1 if least else -1
     having = [standing for standing in found if standing.figures[figure]]
     if not having:
         return "no figure"
     best, *others = sorted(having, key=lambda standing: sign * standing.mean(figure).value)
     pairing = PAIRED_BY.get(figure, figure)
-    same = []
+    same, here = [], []
     for other in others:
         pair = (best.guide, other.guide) if least else (other.guide, best.guide)
         if not gaps.larger(*pair, pairing):
             same.append(other.name)
-    text = f"{best.name} ({_figure(best, figure)})"
-    return f"{text}; not told apart from it: {', '.join(same)}" if same else text
+        elif not gaps.larger_elsewhere(*pair, pairing):
+            here.append(other.name)
+    parts = [f"{best.name} ({_figure(best, figure)})"]
+    parts += [f"not told apart from it: {', '.join(same)}"] if same else []
+    parts += (
+        [f"behind it on these data sets, which may be chance on others: {', '.join(here)}"] if here else []
+    )
+    return "; ".join(parts)
 
 
 def _figure(standing: Standing, figure: str) -> str:
