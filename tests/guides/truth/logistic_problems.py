@@ -5,13 +5,9 @@ import os
 
 import numpy as np
 import pytest
-from scipy import stats
 from scipy.special import expit
 
 from data_loaders import Standardizer, describe, load
-
-#: Chance that a correct library fails any one group of random comparisons (Bonferroni over the group).
-FAMILY_WISE = 1e-5
 
 #: Inclusion probabilities on mjmcmc_sim_logistic (slab N(0, 1), inclusion .25, intercept N(0, 1)), found by
 #: another Polya-Gamma sampler that agreed with another enumeration to .007.
@@ -19,10 +15,6 @@ SIMULATION = [
     *(0.147, 0.127, 0.192, 0.048, 0.068, 0.064, 1.0, 0.043, 0.454, 0.074),
     *(0.579, 0.053, 1.0, 0.046, 0.224, 1.0, 1.0, 1.0, 1.0, 0.073),
 ]
-
-
-def z_bound(comparisons: int) -> float:
-    return stats.norm.isf(FAMILY_WISE / (2 * comparisons))
 
 
 def problem(n: int, p: int, seed: int = 0):

@@ -7,11 +7,12 @@ import pytest
 from scipy import stats
 
 from guides.posterior import arviz_io
+from guides.testing import z_bound
 from guides.truth import polya_gamma
 from guides.truth.gates import Gates, MCMCResult
 from guides.truth.polya_gamma import inclusion, sample_polya_gamma, spike_slab_logistic_gibbs
 from guides.truth.spike_slab_logistic import enumerate_spike_slab_logistic
-from tests.guides.truth.logistic_problems import SIMULATION, by_quadrature, problem, real, z_bound
+from tests.guides.truth.logistic_problems import SIMULATION, by_quadrature, problem, real
 
 LOOSE = Gates(max_rhat=1.05, min_ess_bulk=50)
 

@@ -6,9 +6,10 @@ import torch
 from scipy import optimize, stats
 from scipy.special import expit
 
+from guides.testing import z_bound
 from guides.truth import spike_slab_logistic as exact_logistic
 from guides.truth.spike_slab_logistic import enumerate_spike_slab_logistic
-from tests.guides.truth.logistic_problems import by_quadrature, problem, real, z_bound
+from tests.guides.truth.logistic_problems import by_quadrature, problem, real
 
 
 def by_loop(X, y, q, slab, bias):

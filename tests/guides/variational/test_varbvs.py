@@ -8,10 +8,11 @@ import pytest
 from scipy import stats
 from scipy.special import expit
 
+from guides.testing import z_bound
 from guides.truth.spike_slab_linear import enumerate_spike_slab
 from guides.truth.spike_slab_logistic import enumerate_spike_slab_logistic
 from guides.variational.varbvs import VARBVS
-from tests.guides.truth.logistic_problems import by_quadrature, problem, real, z_bound
+from tests.guides.truth.logistic_problems import by_quadrature, problem, real
 
 
 def linear(n: int = 40, p: int = 5, seed: int = 0, noise: float = 0.8):
