@@ -9,15 +9,10 @@ import pytest
 from scipy import stats
 from scipy.linalg import null_space
 
+from guides.testing import z_bound
+from guides.testing.yardsticks import FAMILY_WISE
 from guides.truth.conjugate import conjugate_linear_regression, normal_gamma_regression
 from guides.truth.spike_slab_linear import enumerate_g_prior, enumerate_spike_slab
-
-#: Chance that a correct library fails any one group of random comparisons (Bonferroni over the group).
-FAMILY_WISE = 1e-5
-
-
-def z_bound(comparisons: int) -> float:
-    return stats.norm.isf(FAMILY_WISE / (2 * comparisons))
 
 
 def problem(n: int, p: int, seed: int = 0):
