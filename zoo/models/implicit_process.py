@@ -144,7 +144,7 @@ def network_values(layers: Layers, x: Tensor) -> Tensor:
     (weight, bias), *others = layers
     _check_columns(x, weight.shape[-1])
     # the inputs are those of all networks: one product, and not one a network
-    hidden = (weight.flatten(0, 1) @ x.to(weight.dtype).mT).add_(bias.reshape(-1, 1))
+    hidden = weight.flatten(0, 1) @ x.to(weight.dtype).mT + bias.reshape(-1, 1)
     for weight, bias in others:
         # in place, for new memory of megabytes takes longer than what is done to it
         active = F.leaky_relu(hidden, SLOPE, inplace=True).reshape(len(bias), -1, len(x))

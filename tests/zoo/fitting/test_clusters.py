@@ -15,6 +15,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 
 import joblib
 import numpy as np
@@ -129,6 +130,24 @@ def test_one_comparison_needs_no_cluster(tmp_path):
     assert "--cluster is for several --splits or --seeds" in result.stderr
     with pytest.raises(UserError, match="cluster is for several splits or seeds"):
         zoo.compare("diabetes", cluster="auto")
+
+
+def test_a_cluster_that_goes_away_while_its_workers_are_counted():
+    from distributed.comm import CommClosedError
+
+    def gone(*arguments):
+        raise CommClosedError
+
+    alive = {
+        "wait_for_workers": lambda *args, **options: None,
+        "nthreads": lambda: {"w": 1},
+        "run": lambda *a: None,
+    }
+    for lost in ("nthreads", "run"):
+        client = SimpleNamespace(**{**alive, lost: gone})
+        with pytest.raises(CallEndedError, match="dask://a:1 went away"):
+            dask_cluster._count("dask://a:1", client)
+    assert dask_cluster._count("dask://a:1", SimpleNamespace(**alive)) == 1
 
 
 def test_worker_with_other_code():
