@@ -327,7 +327,8 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         learned, weight = self.learned_priors, self.kl_weight
         for tensor in tensors:
             if tensor.requires_grad:
-                tensor.register_hook(lambda grad: learned.after_run(laws, weight))
+                numbers = learned.numbers_of(laws)  # a hook that knew the laws would keep the run's graph
+                tensor.register_hook(lambda grad: learned.after_run(numbers, weight))
                 return
 
     def _shows_more_than_at_setup(self) -> bool:

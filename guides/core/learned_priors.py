@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from pyro import distributions as dist
@@ -81,6 +82,40 @@ class Learned:
         return 0.5 * math.fsum(map(math.log, counts))
 
 
+class Numbers(NamedTuple):
+    """Of a site's law, as they are: numbers without a graph.
+
+    :ivar loc, log_scale: of the Gaussians or slabs, broadcast
+    :ivar logits: of inclusion; None for Gaussians
+    :ivar centre: mean of the prior
+    """
+
+    loc: Tensor
+    log_scale: Tensor
+    logits: Tensor | None
+    centre: Tensor
+    event_dim: int
+
+    @classmethod
+    def of(cls, law: GaussianLaw | SpikeSlabLaw) -> Numbers:
+        loc, log_scale = law.loc.detach(), law.log_scale.detach()
+        logits = law.logits.detach() if isinstance(law, SpikeSlabLaw) else None
+        centre = law.prior.loc[(0,) * law.prior.loc.dim()].detach()
+        return cls(loc, log_scale, logits, centre, law.event_dim)
+
+    def scale(self) -> tuple[float, float]:
+        """``(best sd, sum of the inclusion probabilities)``."""
+        tensors = [self.loc.expand(self.log_scale.shape).contiguous(), self.log_scale]
+        if self.logits is not None:
+            tensors.append(self.logits)
+        squares, included = 0.0, 0.0
+        for mu, log_scale, *logits in chunks(*tensors):
+            square = (2 * log_scale).exp().add_((mu - self.centre).square())
+            alpha = torch.sigmoid(logits[0]) if logits else torch.ones_like(square)
+            squares, included = squares + alpha.dot(square).item(), included + alpha.sum().item()
+        return max(TINY, (squares / max(included, TINY)) ** 0.5), included
+
+
 class LearnedPriors:
     """The learned numbers of every site, and the priors made from them.
 
@@ -115,24 +150,28 @@ class LearnedPriors:
             self._made[name] = self.numbers[name], made
         return made
 
+    def numbers_of(self, laws: Mapping[str, RandomTensorLaw]) -> dict[str, Numbers]:
+        """Of the sites whose prior is learned."""
+        known = {name: law for name, law in laws.items() if name in self.numbers or shares_a_prior(law)}
+        return {name: Numbers.of(law) for name, law in known.items()}
+
     @torch.no_grad()
-    def after_run(self, laws: Mapping[str, RandomTensorLaw], kl_weight: float = 1.0) -> None:
-        """After a training run: every so often the numbers follow what the laws have become, unless the
+    def after_run(self, sites: Mapping[str, Numbers], kl_weight: float = 1.0) -> None:
+        """After a training run: every so often the priors follow what the laws have become, unless the
         weight of the divergence is still on its way.
         """
         if kl_weight != self.kl_weight:
             self.kl_weight = kl_weight
             return
         if self.runs % EVERY == 0:
-            known = {name: law for name, law in laws.items() if name in self.numbers or shares_a_prior(law)}
-            self.numbers.update({name: self._best(law) for name, law in known.items()})
+            self.numbers.update({name: self._best(numbers) for name, numbers in sites.items()})
         self.runs += 1
 
-    def _best(self, law: GaussianLaw | SpikeSlabLaw) -> Learned:
+    def _best(self, law: Numbers) -> Learned:
         """What makes the bound largest, or of rates nearly so."""
-        if not isinstance(law, SpikeSlabLaw):
-            return Learned(_scale(law)[0])
-        scale, included = _scale(law)
+        scale, included = law.scale()
+        if law.logits is None:
+            return Learned(scale)
         inclusion = min(max(included / law.logits.numel(), TINY), 1 - TINY)
         if not self.rates or law.event_dim < 2:
             return Learned(scale, inclusion)
@@ -170,18 +209,3 @@ def _learned(given: Learned | Mapping) -> Learned:
     return Learned(
         **{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     )
-
-
-def _scale(law: GaussianLaw | SpikeSlabLaw) -> tuple[float, float]:
-    """``(best sd, sum of the inclusion probabilities)``."""
-    centre = law.prior.loc[(0,) * law.prior.loc.dim()]
-    loc = law.loc.detach().expand(law.log_scale.shape)
-    tensors = [loc.contiguous(), law.log_scale.detach()]
-    if isinstance(law, SpikeSlabLaw):
-        tensors.append(law.logits.detach())
-    squares, included = 0.0, 0.0
-    for mu, log_scale, *logits in chunks(*tensors):
-        square = (2 * log_scale).exp().add_((mu - centre).square())
-        alpha = torch.sigmoid(logits[0]) if logits else torch.ones_like(square)
-        squares, included = squares + alpha.dot(square).item(), included + alpha.sum().item()
-    return max(TINY, (squares / max(included, TINY)) ** 0.5), included
