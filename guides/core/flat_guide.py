@@ -323,13 +323,12 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
             return
         laws = {name: self.trace.nodes[name]["fn"] for name in self.sites if name in self.trace.nodes}
         laws = {name: law for name, law in laws.items() if isinstance(law, RandomTensorLaw)}
-        tensors = [tensor for law in laws.values() for tensor in (law.loc, law.log_scale)]
-        learned, weight = self.learned_priors, self.kl_weight
-        for tensor in tensors:
-            if tensor.requires_grad:
-                numbers = learned.numbers_of(laws)  # a hook that knew the laws would keep the run's graph
-                tensor.register_hook(lambda grad: learned.after_run(numbers, weight))
-                return
+        tensors = (tensor for law in laws.values() for tensor in (law.loc, law.log_scale))
+        first = next((tensor for tensor in tensors if tensor.requires_grad), None)
+        if first is not None:
+            learned, weight = self.learned_priors, self.kl_weight
+            sites = learned.numbers_of(laws)  # a hook that knew the laws would keep the run's graph for ever
+            first.register_hook(lambda grad: learned.after_run(sites, weight))
 
     def _shows_more_than_at_setup(self) -> bool:
         """Whether this run has data that the set-up run had not, or rows where that had one: then it must be

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import gc
 import io
 import math
 
@@ -72,6 +74,26 @@ def trained(make, steps=3, **kwargs):
     svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.02}), Trace_ELBO())
     assert all(math.isfinite(svi.step(*data())) for _ in range(steps))
     return model, guide
+
+
+LEARNED = [functools.partial(make, empirical_bayes=True) for make in (AutoMeanField, AutoSpikeSlab, AutoMNF)]
+
+
+@pytest.mark.parametrize(
+    "make", [*GUIDES, *LEARNED], ids=lambda make: getattr(make, "__name__", "learned prior")
+)
+def test_steps_leave_nothing_in_memory(make):
+    """What a step's graph holds must go with it: a cycle through autograd is never collected."""
+    model = network(getattr(make, "func", make))
+    guide = make(model)
+    svi = SVI(model, guide, guide.optimizer(0.01), guide.elbo())
+    counts = []
+    for _ in range(3):
+        for _ in range(3):
+            svi.step(*data())
+        gc.collect()
+        counts.append(sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects()))
+    assert counts[2] <= counts[1]
 
 
 # ------------------------------------------------------------------------------------------ stores and names

@@ -1,0 +1,148 @@
+"""Fits side by side are the fits one at a time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from guides import AutoConcrete, AutoSpikeSlab
+from guides.testing import z_bound
+from zoo.experiments.lbbnn import selection
+from zoo.experiments.lbbnn.runs import BOUND_DRAWS, SideBySide, bound_of_each, fit_side_by_side, minibatches
+from zoo.fitting.svi import Fit, FitSettings
+from zoo.models.latent_binary import SpikeSlabLogistic
+
+ROWS, COLUMNS, RUNS, INCLUSION = 40, 3, 4, 0.25
+each_guide = pytest.mark.parametrize("make", [AutoSpikeSlab, AutoConcrete])
+
+
+@pytest.fixture(scope="module")
+def data():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(ROWS, COLUMNS, generator=generator)
+    return x, (x[:, 0] + 0.3 * torch.randn(ROWS, generator=generator) > 0).float()
+
+
+def guide_of(model, data, make=AutoSpikeSlab, seed=0):
+    torch.manual_seed(seed)
+    guide = make(model)
+    guide.setup(*data)
+    if isinstance(guide, AutoConcrete):
+        guide.anneal(0.5)  # else its temperature goes with the runs of the model
+    return guide
+
+
+def of_run(name: str, flat: torch.Tensor, run: int) -> torch.Tensor:
+    """A run's part of a flat parameter: its weights, and but for logits its offset, behind all weights."""
+    weights = flat[: RUNS * COLUMNS].reshape(RUNS, COLUMNS)[run]
+    return weights if name == "logits" else torch.cat((weights, flat[RUNS * COLUMNS :][run, None]))
+
+
+@each_guide
+def test_runs_know_nothing_of_each_other(data, make):
+    """The gradient of one hangs on the numbers of no other."""
+    guide = guide_of(SideBySide(RUNS, COLUMNS, INCLUSION), data, make)
+    batch = next(minibatches(*data, RUNS, 10))
+
+    def gradients() -> dict[str, torch.Tensor]:
+        torch.manual_seed(1)
+        guide.zero_grad()
+        guide.elbo().differentiable_loss(guide.model, guide, *batch).backward()
+        return {name: parameter.grad.clone() for name, parameter in guide.named_parameters()}
+
+    before = gradients()
+    for parameter in guide.parameters():
+        with torch.no_grad():  # of the last run
+            parameter[(RUNS - 1) * COLUMNS : RUNS * COLUMNS] += 0.5
+            parameter[RUNS * COLUMNS + RUNS - 1 :] += 0.5
+    after = gradients()
+    assert set(before) == {"loc", "log_scale", "logits"}
+    for name in before:
+        for run in range(RUNS):
+            same = torch.allclose(of_run(name, before[name], run), of_run(name, after[name], run), rtol=1e-4)
+            assert same == (run < RUNS - 1), (name, run)
+
+
+def test_minibatches_are_rows_drawn_for_each_run(data):
+    batches = minibatches(*data, RUNS, 10)
+    torch.manual_seed(0)
+    counts = torch.stack([next(batches)[2] for _ in range(200)])
+    assert (counts.sum(1) == ROWS).all()  # of every run, as much as all rows
+    assert not torch.equal(counts[0, :, 0], counts[0, :, 1])
+    size = 200 * RUNS  # each row: binomial with 10 tries of 1 in ROWS, times ROWS / 10
+    spread = ROWS / 10 * math.sqrt(10 / ROWS * (1 - 1 / ROWS) / size)
+    assert (counts.mean((0, 2)) - 1).abs().max() < z_bound(ROWS) * spread
+
+
+@each_guide
+def test_the_loss_of_one_run_is_that_of_the_single_regression(data, make):
+    side, single = SideBySide(1, COLUMNS, INCLUSION), SpikeSlabLogistic(COLUMNS, INCLUSION)
+    many, one = guide_of(side, data, make), guide_of(single, data, make)
+    with torch.no_grad():
+        for (name, parameter), other in zip(many.named_parameters(), one.parameters(), strict=True):
+            other.copy_(parameter)
+            assert parameter.shape == other.shape, name
+    torch.manual_seed(2)
+    losses = [
+        torch.tensor([guide.elbo().loss(model, guide, *data) for _ in range(100)])
+        for model, guide in ((side, many), (single, one))
+    ]
+    spread = math.sqrt(sum(values.var().item() / len(values) for values in losses))
+    assert abs(losses[0].mean() - losses[1].mean()) < z_bound(2) * spread
+
+
+def test_bounds_are_those_of_the_guides(data):
+    """Each is that which a fit of its run alone reports."""
+    guide = guide_of(SideBySide(RUNS, COLUMNS, INCLUSION), data)
+    with torch.no_grad():
+        guide.loc += torch.randn(guide.loc.shape, generator=torch.Generator().manual_seed(3))
+    found = bound_of_each(guide, *data, INCLUSION, seed=0)
+    single = SpikeSlabLogistic(COLUMNS, INCLUSION)
+    for run in range(0, RUNS, 2):
+        alone = guide_of(single, data)
+        with torch.no_grad():
+            for (name, parameter), whole in zip(alone.named_parameters(), guide.parameters(), strict=True):
+                parameter.copy_(of_run(name, whole, run))
+        bound, error = Fit(alone, single, data, FitSettings(10)).elbo(200)
+        assert abs(found[run] - bound) < z_bound(2) * error * math.sqrt(1 + 200 / BOUND_DRAWS)
+
+
+@pytest.mark.slow
+@each_guide
+def test_fits_side_by_side_find_what_single_fits_find(data, make):
+    """The column that makes the labels; the same numbers from the same seed, others from another."""
+    settings = FitSettings(steps=300, lr=0.05, batch_size=20, seed=0)
+    fits = [fit_side_by_side(make, *data, INCLUSION, RUNS, settings) for _ in range(2)]
+    assert fits[0].inclusion.shape == (RUNS, COLUMNS)
+    assert (fits[0].inclusion[:, 0] > 0.9).all()
+    assert len({*fits[0].elbo}) == RUNS
+    np.testing.assert_array_equal(fits[0].inclusion, fits[1].inclusion)
+    single = SpikeSlabLogistic(COLUMNS, INCLUSION)
+    torch.manual_seed(0)
+    alone = Fit(make(single), single, data, settings).run()
+    spread = fits[0].elbo.std(ddof=1) * math.sqrt(1 + 1 / RUNS)
+    assert abs(alone.elbo()[0] - fits[0].elbo.mean()) < max(5 * spread, 0.2)
+
+
+def test_trials_of_a_block_are_its_runs(cell, monkeypatch):
+    """Trial 21 is the second of the second block, and what it is hangs on nothing that ran before."""
+    asked = []
+
+    def fit(method, steps, seed):
+        asked.append((method, steps, seed))
+        marks = np.arange(selection.RUNS) / 100
+        return selection.Fitted(np.tile(marks[:, None], 20), marks, 0.5)
+
+    monkeypatch.setattr(selection, "fitted_runs", fit)
+    place = replace(cell("concrete", dataset=selection.DATA, steps=7), trial=selection.RUNS + 1)
+    figures = selection.simulation(place)
+    assert figures["elbo"] == figures["inclusion_5"] == 0.01
+    selection.simulation(replace(place, trial=selection.RUNS + 3))
+    selection.simulation(replace(place, trial=3))
+    selection.simulation(replace(place, base_seed=1))
+    assert asked[0] == asked[1]
+    assert len({*asked}) == 3

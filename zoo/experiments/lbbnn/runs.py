@@ -1,0 +1,109 @@
+"""Many fits of one logistic regression side by side.
+
+``R`` regressions on the same rows are one linear layer of ``R`` outputs, each with weights, a start, noise
+and a minibatch of its own: the loss is the sum of theirs, Adam works on each number alone, and so no fit
+knows of another.  That holds for guides whose weights are independent (not for ``mnf``, which multiplies
+all outputs by one draw).  A step of twenty takes less than twice the time of a step of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import pyro
+import torch
+from pyro import distributions as dist
+from torch import Tensor
+from torch.distributions import kl_divergence
+from torch.nn.functional import linear, softplus
+
+from guides.core.distributions import SpikeSlab
+from guides.core.moments import spike_slab_kl
+from guides.variational.spike_slab import AutoSpikeSlab
+from zoo.fitting.svi import Fit, FitSettings
+from zoo.seeds import stable_seed
+
+#: Networks drawn for the bound of each run.
+BOUND_DRAWS = 1000
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """``runs`` times :class:`~zoo.models.latent_binary.SpikeSlabLogistic`.
+
+    Sites: ``w: [runs, in]``, ``b: [runs]``; observed ``y: [N, runs]``.
+    """
+
+    runs: int
+    in_features: int
+    inclusion: float
+
+    def __call__(self, x: Tensor, y: Tensor, counts: Tensor | None = None) -> Tensor:
+        """:param counts: ``[N, runs]``, how often a row counts in each run; once, if it is not given"""
+        zero = x.new_zeros(())
+        prior = SpikeSlab(x.new_tensor(self.inclusion), zero, zero + 1)
+        w = pyro.sample("w", prior.expand([self.runs, self.in_features]).to_event(2))
+        b = pyro.sample("b", dist.Normal(zero, 1.0).expand([self.runs]).to_event(1))
+        logits = linear(x, w, b)
+        counts = torch.ones_like(logits) if counts is None else counts
+        drawn, times = pyro.poutine.mask(mask=counts > 0), pyro.poutine.scale(scale=counts.clamp(min=1))
+        with pyro.plate("runs", self.runs, dim=-1), pyro.plate("data", len(x), dim=-2), drawn, times:
+            pyro.sample("y", dist.Bernoulli(logits=logits), obs=y[:, None].expand(logits.shape))
+        return logits
+
+
+class Fitted(NamedTuple):
+    """Of every run: inclusion probabilities ``[R, in]``, evidence lower bound ``[R]``, nats; and how much the
+    bound rose in the last tenth, a mean over the runs.
+    """
+
+    inclusion: np.ndarray
+    elbo: np.ndarray
+    bound_change: float
+
+
+def fit_side_by_side(
+    make_guide: Callable[[Callable], AutoSpikeSlab],
+    x: Tensor,
+    y: Tensor,
+    inclusion: float,
+    runs: int,
+    settings: FitSettings,
+) -> Fitted:
+    """:param settings: of each run; its minibatches are drawn with replacement, as those of :class:`Fit`"""
+    model = SideBySide(runs, x.shape[1], inclusion)
+    torch.manual_seed(stable_seed("make", settings.seed))
+    guide = make_guide(model)
+    fit = Fit(guide, model, (x, y), replace(settings, batch_size=None))
+    fit.batches = minibatches(x, y, runs, settings.batch_size)
+    fit.run()
+    change = settings.last_change(fit.losses).value / runs
+    bounds = bound_of_each(guide, x, y, inclusion, stable_seed("bound", settings.seed))
+    return Fitted(guide.inclusion_probabilities()["w"].double().numpy(), bounds.numpy(), change)
+
+
+def minibatches(x: Tensor, y: Tensor, runs: int, size: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """``(x, y, counts [N, runs])`` for ever: every run draws ``size`` rows of its own with replacement, which
+    together count as much as all rows.
+    """
+    rows, ones = len(x), torch.full((size, runs), len(x) / size)
+    while True:
+        yield x, y, torch.zeros(rows, runs).scatter_add_(0, torch.randint(rows, (size, runs)), ones)
+
+
+@torch.no_grad()
+def bound_of_each(guide: AutoSpikeSlab, x: Tensor, y: Tensor, inclusion: float, seed: int) -> Tensor:
+    """Expected log likelihood of all rows by drawn weights, minus the divergence, ``[R]``, nats."""
+    drawn = guide.draws(BOUND_DRAWS, seed=seed)
+    sign = (1 - 2 * y)[:, None]
+    likelihood = torch.stack(
+        [-softplus(sign * linear(x, w, b)).sum(0) for w, b in zip(drawn["w"], drawn["b"], strict=True)]
+    )
+    weights, offset = guide.site_distribution("w"), guide.site_distribution("b")
+    prior = x.new_tensor(inclusion).logit(), x.new_zeros(()), x.new_ones(())
+    divergence = spike_slab_kl(weights.logits, weights.loc, weights.scale.log(), *prior).sum(-1)
+    divergence = divergence + kl_divergence(offset, dist.Normal(*prior[1:]))
+    return likelihood.double().mean(0) - divergence
