@@ -323,7 +323,8 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
             return
         laws = {name: self.trace.nodes[name]["fn"] for name in self.sites if name in self.trace.nodes}
         laws = {name: law for name, law in laws.items() if isinstance(law, RandomTensorLaw)}
-        tensors = (tensor for law in laws.values() for tensor in (law.loc, law.log_scale))
+        # Not a law's loc: multiplied by a draw it may be in no graph that leads to the loss.
+        tensors = (tensor for name in laws for tensor in reversed(self._tensors[name]))
         first = next((tensor for tensor in tensors if tensor.requires_grad), None)
         if first is not None:
             learned, weight = self.learned_priors, self.kl_weight

@@ -13,6 +13,7 @@ from pyro.infer.autoguide import AutoGuideList
 from torch.distributions import kl_divergence
 
 from guides import AutoConcrete, AutoMeanField, AutoMNF, AutoSpikeSlab, SpikeSlab
+from guides.core import kernels
 from guides.core.learned_priors import EVERY, Learned, LearnedPriors
 from guides.testing import (
     NOISE,
@@ -63,6 +64,16 @@ def test_learned_numbers_make_the_divergence_smallest():
             if inclusion is not None:
                 assert divergence(scale, inclusion * factor) > best
     assert guide.learned_priors.numbers["b1"].inclusion is None
+
+
+@pytest.mark.parametrize("smallest", [1, kernels.SMALLEST])
+@pytest.mark.parametrize("make", [*SPARSE, AutoMeanField])
+def test_a_step_learns(make, smallest, monkeypatch):
+    """With and without the passes in one piece that large sites take."""
+    monkeypatch.setattr(kernels, "SMALLEST", smallest)
+    _, guide, _ = trained(make, normal if make is AutoMeanField else spike_slab)
+    assert set(guide.learned_priors.numbers) == {"w1", "w2", "b1"}
+    assert guide.learned_priors.runs == 1
 
 
 @pytest.mark.parametrize("make", SPARSE)
