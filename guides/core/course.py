@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -39,18 +40,27 @@ class Course:
         return min(1.0, (step + 1) / max(1.0, self.warm_up * self.steps))
 
     def run(
-        self, parameters: Iterable[Tensor], batches: Iterator[tuple], loss: Callable[[tuple, float], Tensor]
+        self,
+        parameters: Iterable[Tensor],
+        batches: Iterator[tuple],
+        loss: Callable[[tuple, float], Tensor],
+        *,
+        own_rates: Mapping[Tensor, float] = MappingProxyType({}),
     ) -> Iterator[float]:
         """The loss of every step, before it is taken.
 
         :param loss: of a batch and a weight of the KL divergence
+        :param own_rates: parameters whose first learning rate is another than ``lr``, and which
         :raises DivergenceError: at the first loss or draw that is not finite, or when the last step breaks a
             parameter
         """
         trained = [p for p in parameters if p.requires_grad]
-        adam = torch.optim.Adam(trained, fused=True)
+        own = {p: rate for p, rate in own_rates.items() if p.requires_grad}
+        groups = [([p for p in trained if p not in own], self.lr), *(([p], rate) for p, rate in own.items())]
+        adam = torch.optim.Adam([{"params": of, "first_lr": rate} for of, rate in groups], fused=True)
         for step in range(self.steps):
-            adam.param_groups[0]["lr"] = half_cosine(self.lr, step, self.steps)
+            for group in adam.param_groups:
+                group["lr"] = half_cosine(group["first_lr"], step, self.steps)
             try:
                 value = loss(next(batches), self.weight(step))
             except ValueError as error:

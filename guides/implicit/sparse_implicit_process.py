@@ -27,9 +27,9 @@ from guides.implicit.processes import DrawnLaw, Functions, FunctionSite, Implici
 from guides.posterior.draws import Posterior
 from guides.posterior.evaluate import mixture
 
-#: Log variance of the noise at the start, of a target of variance 1.  Small: with ``alpha = 1`` the functions
-#: then divide the data among themselves, where much noise lets all of them fit the mean.
-START_LOG_NOISE = -5.0
+#: Sd of the noise at the start, of a target of variance 1.  Small: with ``alpha = 1`` the functions then
+#: divide the data among themselves, where much noise lets all of them fit the mean.
+START_NOISE = math.exp(-2.5)
 #: Rows that the drawn functions are evaluated at, at a time.
 ROWS_AT_ONCE = 500
 #: Distance between inducing inputs that start at the same row.
@@ -50,6 +50,7 @@ class Settings:
     adaptive_contrast: bool
     symmetrised: bool
     noise_scale: float | None
+    init_noise_scale: float
 
     def __post_init__(self) -> None:
         check_alpha(self.alpha)
@@ -59,7 +60,7 @@ class Settings:
             num_samples=self.num_samples,
             noise_features=self.noise_features,
         )
-        check_numbers(jitter=self.jitter)
+        check_numbers(jitter=self.jitter, init_noise_scale=self.init_noise_scale)
         if self.num_samples < 2:
             raise ValueError("num_samples must be 2 at least: a classifier cannot judge a single draw")
         if self.noise_scale is not None:
@@ -103,6 +104,8 @@ class SparseImplicitProcess(RegressionGuide):
     :param symmetrised: False for ``KL(q || p)`` alone: with ``alpha = 0`` and a classifier that is not
         saturated this is the variational bound, but the prior does not follow the data
     :param noise_scale: sd of the noise, in the units of ``y``; learned by default
+    :param init_noise_scale: where a learned one starts.  From little noise the functions learn the rows
+        first, as several branches need (``alpha = 1``); from much they learn what many rows share
     :param site: the Pyro model's function
     :raises ValueError: for arguments out of range
 
@@ -126,12 +129,13 @@ class SparseImplicitProcess(RegressionGuide):
         adaptive_contrast: bool = False,
         symmetrised: bool = True,
         noise_scale: float | None = None,
+        init_noise_scale: float = START_NOISE,
         site: str = "f",
     ):
         functions = 5 * num_inducing if num_functions is None else num_functions
         settings = Settings(
             num_inducing, alpha, functions, num_samples, tuple(hidden), noise_features, jitter,
-            adaptive_contrast, symmetrised, noise_scale,
+            adaptive_contrast, symmetrised, noise_scale, init_noise_scale,
         )  # fmt: skip
         super().__init__(settings)
         self.prior = prior if hasattr(prior, "draw") else FunctionSite(prior, site)
@@ -147,6 +151,7 @@ class SparseImplicitProcess(RegressionGuide):
         steps: int = 5000,
         batch_size: int = 100,
         lr: float = 5e-3,
+        noise_lr: float | None = None,
         classifier_lr: float = 1e-3,
         warm_up: float = 0.2,
         seed: int = 0,
@@ -163,6 +168,8 @@ class SparseImplicitProcess(RegressionGuide):
         :param steps: one of the classifier and one of the rest each, on the same draws
         :param batch_size: rows of a step
         :param lr: first learning rate, falling to zero as half a cosine
+        :param noise_lr: the same of the noise's log variance, ``lr`` by default; where that is low the noise
+            may have farther to go
         :param classifier_lr: learning rate of the classifier; above ``lr`` its KL divergence is followed
             closely, below it stays a loose penalty
         :param warm_up: share of the steps in which the weight of the KL divergence grows from 0 to 1
@@ -176,6 +183,8 @@ class SparseImplicitProcess(RegressionGuide):
             leaves nothing to predict from
         """
         course = Course(steps, lr, warm_up, seed, batch_size)
+        noise_lr = lr if noise_lr is None else noise_lr
+        check_numbers(noise_lr=noise_lr)
         check_regression(x, y)
         check_process(self.prior, x[:2])
         begun = time.perf_counter()
@@ -195,14 +204,16 @@ class SparseImplicitProcess(RegressionGuide):
             batches = shuffled_epochs((x, y), batch_size, seed)
             self.train()  # a prior may have dropout
             try:
-                for step, value in enumerate(course.run(self.parameters(), batches, loss), start=1):
+                own = {} if noise_lr == lr else {self.log_noise: noise_lr}
+                values = course.run(self.parameters(), batches, loss, own_rates=own)
+                for step, value in enumerate(values, start=1):
                     self.losses.append(value)
                     if on_step is not None:
                         on_step(step, self)
             finally:
                 self.eval()
         self.facts = {
-            **asdict(course), "classifier_lr": classifier_lr, "rows": len(x),
+            **asdict(course), "noise_lr": noise_lr, "classifier_lr": classifier_lr, "rows": len(x),
             "seconds": time.perf_counter() - begun, "noise_variance": self.noise_variance,
             "classifier_loss": classifier.classifier_loss, "saturated": classifier.saturated,
             "retained_variance": self._retained(x[:: math.ceil(len(x) / ROWS_AT_ONCE)], course),
@@ -228,7 +239,7 @@ class SparseImplicitProcess(RegressionGuide):
 
     def _make_parameters(self, inducing: Tensor) -> None:
         self.inducing = nn.Parameter(inducing)
-        self._make_noise(START_LOG_NOISE, inducing.dtype, inducing.device)
+        self._make_noise(2 * math.log(self.settings.init_noise_scale), inducing.dtype, inducing.device)
         generator = Generator(
             len(inducing), self.settings.noise_features, self.settings.hidden, dtype=inducing.dtype
         )

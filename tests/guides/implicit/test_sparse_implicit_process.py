@@ -306,6 +306,28 @@ def test_facts_of_the_fit():
     assert guide.change == pytest.approx(sum(guide.losses[-2:]) / 2 - sum(guide.losses[-4:-2]) / 2)
 
 
+def test_the_noise_has_a_start_and_a_rate_of_its_own():
+    """Adam's first step goes as far as the learning rate, whatever the gradient."""
+    starts, seen = {}, {}
+
+    def note(guide):
+        starts["noise"], starts["inducing"] = guide.log_noise.item(), guide.inducing.detach().clone()
+
+    def moved(step, guide):
+        if step == 1:
+            seen["noise"] = abs(guide.log_noise.item() - starts["noise"])
+            seen["inducing"] = (guide.inducing - starts["inducing"]).abs().max().item()
+
+    guide = SparseImplicitProcess(network(), 5, hidden=(10,), init_noise_scale=0.5)
+    guide.fit(X, Y, steps=2, lr=1e-3, noise_lr=0.3, on_start=note, on_step=moved)
+    assert starts["noise"] == pytest.approx(2 * math.log(0.5))
+    assert seen == {"noise": pytest.approx(0.3, rel=1e-3), "inducing": pytest.approx(1e-3, rel=1e-3)}
+    assert guide.facts["noise_lr"] == 0.3
+    fixed = SparseImplicitProcess(network(), 5, hidden=(10,), noise_scale=0.7, init_noise_scale=0.5)
+    fixed.fit(X, Y, steps=2, noise_lr=0.3)
+    assert fixed.noise_variance == pytest.approx(0.49)
+
+
 # ------------------------------------------------------------------------------------------------------ files
 
 
@@ -366,6 +388,8 @@ def test_refusals_before_the_fit():
         SparseImplicitProcess(network(), jitter=0.0)
     with pytest.raises(ValueError, match="noise_scale"):
         SparseImplicitProcess(network(), noise_scale=-1.0)
+    with pytest.raises(ValueError, match="init_noise_scale"):
+        SparseImplicitProcess(network(), init_noise_scale=0.0)
     for question in ("draws", "predictive", "posterior", "save"):
         with pytest.raises(RuntimeError, match="not fitted"):
             getattr(SparseImplicitProcess(network()), question)(X)
@@ -387,6 +411,8 @@ def test_refusals_of_data():
         SparseImplicitProcess(BNNProcess(2, (3,)), 5).fit(X, Y)
     with pytest.raises(ValueError, match="steps"):
         guide.fit(X, Y, steps=0)
+    with pytest.raises(ValueError, match="noise_lr"):
+        guide.fit(X, Y, noise_lr=0.0)
     with pytest.raises(ValueError, match="warm_up"):
         guide.fit(X, Y, warm_up=1.5)
     with pytest.raises(ValueError, match="no site 'f'"):

@@ -68,7 +68,7 @@ def test_alpha_is_one_for_one_column():
 def test_learning_rates():
     method = GUIDES["sip-ns"].method
     assert method.lr(BNN(1), 400, 2000) == method.lr(BNN(2), 10_000, 2000) == 5e-3
-    assert method.lr(BNN(2), 400, 2000) == pytest.approx(3e-4)
+    assert method.lr(BNN(2), 400, 10_000) == pytest.approx(implicit.SAMPLER_REACH * 400 / 10_000)
     assert method.settings(30, 0).lr is None
     assert method.settings(30, 0, lr=0.1).lr == 0.1
     fast = GUIDES["sip-bnn"].method
@@ -79,6 +79,22 @@ def test_learning_rates():
     vip = GUIDES["vip"].method
     assert vip.lr(BNN(2), 400, 500) == vip.lr(BNN(2), 400, 2000) == 5e-3
     assert vip.lr(BNN(2), 400, 10_000) == 1e-3
+
+
+def test_what_keeps_the_neural_sampler_from_learning_rows_is_for_several_columns():
+    """In one column the defaults find two branches."""
+    method, one, two = GUIDES["sip-ns"].method, BNN(1), BNN(2)
+    for model, noise, dropout, options in (
+        (one, math.exp(-2.5), 0.0, {}),
+        (two, implicit.SAMPLER_NOISE, implicit.SAMPLER_DROPOUT, {"noise_lr": implicit.SAMPLER_NOISE_RATE}),
+    ):
+        guide = method.make(model)
+        assert guide.settings.init_noise_scale == noise
+        rates = {module.p for module in guide.prior.modules() if isinstance(module, torch.nn.Dropout)}
+        assert rates == ({dropout} if dropout else set())
+        assert method.fit_options(model) == options
+    settings = method.settings(len(X), seed=0, steps=2)
+    assert method.fit(two, (X, Y), settings).closed_form.facts["noise_lr"] == implicit.SAMPLER_NOISE_RATE
 
 
 def test_a_fixed_noise_is_handed_on():
