@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -29,6 +30,17 @@ class RegressionGuide(FittedGuide):
         log_noise = start if fixed is None else 2 * math.log(fixed)
         full = torch.full((), log_noise, dtype=dtype, device=device)
         self.log_noise = nn.Parameter(full, requires_grad=fixed is None)
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """The module in evaluation mode, without dropout, also in the midst of a fit."""
+    was = module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(was)
 
 
 def check_regression(x: Tensor, y: Tensor) -> None:

@@ -21,7 +21,7 @@ from guides.core.svi import shuffled_epochs
 from guides.implicit.conditional import Conditional, InducingMoments
 from guides.implicit.discriminator import DiscriminatorKL, SaturationWarning
 from guides.implicit.energy import check_alpha, gaussian_log_power, power_mean
-from guides.implicit.fitted import RegressionGuide, check_inputs, check_regression, remembered
+from guides.implicit.fitted import RegressionGuide, check_inputs, check_regression, evaluating, remembered
 from guides.implicit.generator import Generator
 from guides.implicit.processes import DrawnLaw, Functions, FunctionSite, ImplicitProcess, check_process
 from guides.posterior.draws import Posterior
@@ -309,7 +309,7 @@ class SparseImplicitProcess(RegressionGuide):
         functions, moments = self._prior_functions(seed)
         added = self.noise_variance if noise else torch.finfo(torch.float64).tiny
         means, scales = [], []
-        with torch.no_grad():
+        with torch.no_grad(), evaluating(self):
             for part in x.split(ROWS_AT_ONCE):
                 conditional = moments.conditional(functions(part))
                 means.append(conditional.mean(u))
@@ -322,7 +322,7 @@ class SparseImplicitProcess(RegressionGuide):
         those that the same seed gives to draws of ``u``.
         """
         self._require_fit()
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(), evaluating(self):
             torch.manual_seed(seed)
             torch.manual_seed(int(torch.randint(2**31, ())))
             functions = self.prior.draw(self.settings.num_functions)

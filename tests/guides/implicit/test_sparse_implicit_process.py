@@ -335,6 +335,11 @@ def test_dropout_of_a_prior_is_for_the_fit(tmp_path):
     prior, modes = NeuralSampler(1, (8,), dropout=0.2), []
 
     def stop(step, guide):
+        first, second = (guide.predictive(X).mean for _ in range(2))  # a look, without dropout
+        assert torch.equal(first, second)
+        prior.eval()
+        assert torch.equal(first, guide.predictive(X).mean)
+        prior.train()
         modes.append(prior.training)
         if step == 2:
             raise KeyboardInterrupt

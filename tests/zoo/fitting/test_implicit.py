@@ -60,9 +60,9 @@ def test_fitted_kept_and_read_again(name, tmp_path):
 def test_alpha_is_one_for_one_column():
     for name in ("sip-bnn", "vip", "aadm"):
         make = GUIDES[name].method.make
-        assert make(BNN(1)).settings.alpha == 1
-        assert make(BNN(2)).settings.alpha == 0.5
-    assert GUIDES["avb"].method.make(BNN(1)).settings.alpha == 0
+        assert make(BNN(1), 30).settings.alpha == 1
+        assert make(BNN(2), 30).settings.alpha == 0.5
+    assert GUIDES["avb"].method.make(BNN(1), 30).settings.alpha == 0
 
 
 def test_learning_rates():
@@ -88,18 +88,20 @@ def test_what_keeps_the_neural_sampler_from_learning_rows_is_for_several_columns
         (one, math.exp(-2.5), 0.0, {}),
         (two, implicit.SAMPLER_NOISE, implicit.SAMPLER_DROPOUT, {"noise_lr": implicit.SAMPLER_NOISE_RATE}),
     ):
-        guide = method.make(model)
+        guide = method.make(model, 30)
         assert guide.settings.init_noise_scale == noise
         rates = {module.p for module in guide.prior.modules() if isinstance(module, torch.nn.Dropout)}
         assert rates == ({dropout} if dropout else set())
         assert method.fit_options(model) == options
+    many = method.make(two, implicit.SAMPLER_ROWS).prior.modules()
+    assert not any(isinstance(module, torch.nn.Dropout) for module in many)
     settings = method.settings(len(X), seed=0, steps=2)
     assert method.fit(two, (X, Y), settings).closed_form.facts["noise_lr"] == implicit.SAMPLER_NOISE_RATE
 
 
 def test_a_fixed_noise_is_handed_on():
     for name in ("sip-bnn", "sip-ns", "vip", "fbnn-bnn", "fbnn-gp"):
-        assert GUIDES[name].method.make(BNN(2, noise_scale=0.3)).settings.noise_scale == 0.3
+        assert GUIDES[name].method.make(BNN(2, noise_scale=0.3), 30).settings.noise_scale == 0.3
 
 
 def test_data_that_nothing_can_be_learned_from_are_a_failed_row():

@@ -216,7 +216,7 @@ def large(cell: Cell) -> Mapping[str, float]:
     torch.manual_seed(cell.seed % 2**31)
     method, model = METHODS[cell.method](), BNN(problem.x.shape[1], **NETWORK)
     settings = method.settings(problem.size, cell.seed % 2**31, steps=steps)
-    guide = method.make(model)
+    guide = method.make(model, problem.size)
     at = {int(step) for step in np.geomspace(min(100, steps), steps, looks)}
     curve: list[tuple[float, ...]] = []
     begun, aside = time.process_time(), 0.0
@@ -231,10 +231,7 @@ def large(cell: Cell) -> Mapping[str, float]:
         curve.append((paused - begun - aside, *found.values()))
         aside += time.process_time() - paused
 
-    rate = method.lr(model, problem.size, steps)
-    guide.fit(
-        *problem.train, steps=steps, batch_size=settings.batch_size, lr=rate, seed=settings.seed, on_step=look
-    )
+    guide.fit(*problem.train, on_step=look, **method.options_of_fit(model, problem.size, settings))
     np.savez_compressed(cell.folder / "curve.npz", curve=np.array(curve))
     seconds, *last = curve[-1]
     return dict(zip(("rmse", "log_likelihood", "crps"), last, strict=True)) | {
