@@ -80,8 +80,8 @@ ENTRIES = (
         "sparse implicit process, a neural sampler",
         "f(x) = a(x)' v(e), e ~ N(0, I) of 10 dimensions: two networks",
         "its functions span ten dimensions: the divergence at more inducing inputs is infinite, and the "
-        "classifier always saturated; with several columns it learns small tables by heart: dropout 0.2 below "
-        "2000 rows and a bound on learning rate times steps, 0.04 a row, keep it from that (boston in "
+        "classifier always saturated; with several columns it learns small tables by heart: dropout 0.2 "
+        "below 2000 rows and a bound on learning rate times steps, 0.04 a row, keep it from that (boston in "
         "`zoo reproduce sip/uci`: log likelihood -2.45, sip-bnn -2.31)",
     ),
     GuideEntry(
