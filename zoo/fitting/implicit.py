@@ -43,7 +43,7 @@ VIP_REACH, NETWORK_REACH = 10.0, 0.05
 #: The same for the neural sampler, and its dropout, the start of its noise (sd) and a rate of the noise's
 #: own, for functions of several columns.  Without them it learns the rows of a small set by heart, until no
 #: noise is left; stopped before that, the noise has not left its start.  Chosen on a fifth of the training
-#: rows, held out, of boston, concrete, energy and yacht.
+#: rows of the first split, held out, of boston, concrete, energy and yacht.
 SAMPLER_REACH, SAMPLER_DROPOUT, SAMPLER_NOISE, SAMPLER_NOISE_RATE = 0.04, 0.2, 0.6, 5e-3
 #: So many rows it does not learn by heart, and dropout is in the way: log likelihood of held-out training
 #: rows without and with it, after 4000 steps, 1.03 and 0.90 on kin8nm (6553 rows), -28 and -0.95 on wine_red

@@ -101,6 +101,8 @@ SELECTION = {
 #: Of the frontier; learned: inclusion and scales by empirical Bayes, rates: inclusion by output and input.
 FRONTIER_PRIORS = ("learned", "rates", "fixed", "pi0.1-sd1")
 KL_WEIGHTS = ("1", "0.3", "0.1", "0.05", "0.03")
+#: Of the tables of dense networks: what ``lbbnn/frontier`` found to be sparse, sharp and calibrated.
+COLD_SETTING = "fixed-kl0.1"
 COLD_NOTE = "a cold posterior, of data that count 1/kl times: sharper than the posterior, and not it"
 KMNIST = (
     "where the training images cannot be had, 8000 of the test images train and 2000 test: such numbers do "
@@ -233,22 +235,30 @@ def _dense(
     return _of_this_kind(
         name=f"lbbnn/{name}",
         summary=f"{what}, network with hidden layers of 400 and 600: accuracy, calibration and density; "
-        "prior inclusion and scales learned by layer (empirical Bayes), unless the setting names them.",
+        "prior inclusion and scales learned by layer (empirical Bayes), unless the setting names them; "
+        "rates: inclusion by output and input.",
         source=source,
         run=Deferred("lbbnn.images", "table"),
         metrics=TABLE,
         datasets=(name,),
-        methods=METHODS,
-        settings=("default", "pi0.1-sd1", "pi0.25-sd1"),
+        methods=(*METHODS, "cold-mnf"),
+        settings=("default", "rates", "pi0.1-sd1", "pi0.25-sd1", COLD_SETTING),
         quick=quick,
         full=full,
         published=_dense_print(thesis, slides),
         published_error=errors,
         explained=explanations(FOLDER, name),
-        exists=lambda dataset, method, setting: setting == "default" or method in INCLUDING,
-        notes=notes,
+        exists=_has_row,
+        notes=notes | {("*", "cold-mnf", "*", "*"): COLD_NOTE},
         questions=QUESTIONS,
     )
+
+
+def _has_row(dataset: str, method: str, setting: str) -> bool:
+    """What is cold is called so; without indicators there is one prior, and it is learned."""
+    if method == "cold-mnf" or setting == COLD_SETTING:
+        return (method, setting) == ("cold-mnf", COLD_SETTING)
+    return setting == "default" or method in INCLUDING
 
 
 EXPERIMENTS = (
