@@ -287,7 +287,8 @@ def test_early_network_is_the_same_one_stopped_early():
     [
         ("lrt", "default", 20, 60_000, 8 / 6_000),  # 6,000 steps
         ("gaussian", "default", 20, 60_000, 8 / 6_000),
-        ("mnf", "pi0.1-sd1", 500, 60_000, 2e-4),
+        ("mnf", "pi0.1-sd1", 500, 60_000, 1e-3),
+        ("lrt", "thesis", 250, 60_000, 2e-4),
         ("lrt", "default", 20, 8_000, 5e-3),
         ("lrt", "thesis", 20, 60_000, 1e-3),
         ("mlp", "default", 20, 8_000, 1e-3),
