@@ -141,6 +141,8 @@ def test_trials_of_a_block_are_its_runs(cell, monkeypatch):
     place = replace(cell("concrete", dataset=selection.DATA, steps=7), trial=selection.RUNS + 1)
     figures = selection.simulation(place)
     assert figures["elbo"] == figures["inclusion_5"] == 0.01
+    assert "bound_change" not in figures  # it is known of all together: once
+    assert selection.simulation(replace(place, trial=selection.RUNS))["bound_change"] == 0.5
     selection.simulation(replace(place, trial=selection.RUNS + 3))
     selection.simulation(replace(place, trial=3))
     selection.simulation(replace(place, base_seed=1))
