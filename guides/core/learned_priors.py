@@ -83,7 +83,7 @@ class Learned:
 
 
 class Numbers(NamedTuple):
-    """Of a site's law, as they are: numbers without a graph.
+    """Of a site's law: numbers without a graph, as they are when they are asked.
 
     :ivar loc, log_scale: of the Gaussians or slabs, broadcast
     :ivar logits: of inclusion; None for Gaussians
@@ -151,9 +151,15 @@ class LearnedPriors:
         return made
 
     def numbers_of(self, laws: Mapping[str, RandomTensorLaw]) -> dict[str, Numbers]:
-        """Of the sites whose prior is learned."""
-        known = {name: law for name, law in laws.items() if name in self.numbers or shares_a_prior(law)}
-        return {name: Numbers.of(law) for name, law in known.items()}
+        """Of the sites whose prior is learned.  Vectorized particles that multiply the means of a layer by a
+        draw each (MNF) leave its prior as it is.
+        """
+        alike = {name: law for name, law in laws.items() if law.loc.dim() <= law.log_scale.dim()}
+        return {
+            name: Numbers.of(law)
+            for name, law in alike.items()
+            if name in self.numbers or shares_a_prior(law)
+        }
 
     @torch.no_grad()
     def after_run(self, sites: Mapping[str, Numbers], kl_weight: float = 1.0) -> None:

@@ -28,5 +28,7 @@ def perceptron(
             nn.init.normal_(linear.bias, std=bias_scale)
         else:
             nn.init.zeros_(linear.bias)
-        layers += [linear, *([nn.Dropout(dropout)] if dropout else []), nn.LeakyReLU(SLOPE)]
+        leaky = nn.LeakyReLU(SLOPE)
+        # in one piece: a file of a network with dropout is one of the same network without
+        layers += [linear, nn.Sequential(nn.Dropout(dropout), leaky) if dropout else leaky]
     return nn.Sequential(*layers[: layers.index(linear) + 1])

@@ -76,6 +76,16 @@ def test_a_step_learns(make, smallest, monkeypatch):
     assert guide.learned_priors.runs == 1
 
 
+def test_vectorized_particles_of_mnf_leave_the_priors_of_layers_as_they_are():
+    model, guide, (x, y) = trained(AutoMNF, steps=1)
+    before = guide.learned_priors.numbers["w1"]
+    elbo = guide.elbo(num_particles=3, vectorize_particles=True)
+    svi = SVI(model, guide, guide.optimizer(0.05), elbo)
+    for _ in range(EVERY):
+        svi.step(x, y)
+    assert guide.learned_priors.numbers["w1"] == before
+
+
 @pytest.mark.parametrize("make", SPARSE)
 def test_the_loss_has_the_learned_prior_in_it(make):
     """As if the model had the numbers that were learned."""

@@ -95,6 +95,21 @@ def test_what_keeps_the_neural_sampler_from_learning_rows_is_for_several_columns
         assert method.fit_options(model) == options
     many = method.make(two, implicit.SAMPLER_ROWS).prior.modules()
     assert not any(isinstance(module, torch.nn.Dropout) for module in many)
+
+
+@pytest.mark.parametrize("rows", [1, 1000])
+def test_a_file_is_read_however_many_rows_it_learned(rows, tmp_path, monkeypatch):
+    """With dropout and without."""
+    monkeypatch.setattr(implicit, "SAMPLER_ROWS", rows)
+    method, model, path = GUIDES["sip-ns"].method, BNN(2), tmp_path / "fit.safetensors"
+    found = method.fit(model, (X, Y), method.settings(len(X), seed=0, steps=2)).closed_form
+    found.save(path)
+    again = method.read(path, model)
+    assert torch.equal(again.predictive(X).mean, found.predictive(X).mean)
+
+
+def test_the_noise_of_the_neural_sampler_has_its_own_rate():
+    method, two = GUIDES["sip-ns"].method, BNN(2)
     settings = method.settings(len(X), seed=0, steps=2)
     assert method.fit(two, (X, Y), settings).closed_form.facts["noise_lr"] == implicit.SAMPLER_NOISE_RATE
 

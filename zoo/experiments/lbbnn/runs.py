@@ -4,6 +4,9 @@
 and a minibatch of its own: the loss is the sum of theirs, Adam works on each number alone, and so no fit
 knows of another.  That holds for guides whose weights are independent (not for ``mnf``, which multiplies
 all outputs by one draw).  A step of twenty takes less than twice the time of a step of one.
+
+In expectation loss and gradients are those of single fits, their noise is not: the offset, too, enters by
+the law of the output here, and a row that a minibatch has twice has one noise.
 """
 
 from __future__ import annotations
@@ -49,7 +52,8 @@ class SideBySide:
         b = pyro.sample("b", dist.Normal(zero, 1.0).expand([self.runs]).to_event(1))
         logits = linear(x, w, b)
         counts = torch.ones_like(logits) if counts is None else counts
-        drawn, times = pyro.poutine.mask(mask=counts > 0), pyro.poutine.scale(scale=counts.clamp(min=1))
+        drawn = pyro.poutine.mask(mask=counts > 0)
+        times = pyro.poutine.scale(scale=torch.where(counts > 0, counts, torch.ones_like(counts)))
         with pyro.plate("runs", self.runs, dim=-1), pyro.plate("data", len(x), dim=-2), drawn, times:
             pyro.sample("y", dist.Bernoulli(logits=logits), obs=y[:, None].expand(logits.shape))
         return logits
@@ -85,11 +89,14 @@ def fit_side_by_side(
     return Fitted(guide.inclusion_probabilities()["w"].double().numpy(), bounds.numpy(), change)
 
 
-def minibatches(x: Tensor, y: Tensor, runs: int, size: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def minibatches(x: Tensor, y: Tensor, runs: int, size: int | None) -> Iterator[tuple[Tensor, ...]]:
     """``(x, y, counts [N, runs])`` for ever: every run draws ``size`` rows of its own with replacement, which
-    together count as much as all rows.
+    together count as much as all rows; ``(x, y)`` where that would be all of them, or None.
     """
-    rows, ones = len(x), torch.full((size, runs), len(x) / size)
+    rows = len(x)
+    while size is None or size >= rows:
+        yield x, y
+    ones = torch.full((size, runs), rows / size)
     while True:
         yield x, y, torch.zeros(rows, runs).scatter_add_(0, torch.randint(rows, (size, runs)), ones)
 

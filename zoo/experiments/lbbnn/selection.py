@@ -55,6 +55,8 @@ def simulation(cell: Cell) -> Mapping[str, float]:
     if cell.method in SIDE_BY_SIDE:
         steps, block, place = cell.options["steps"], *divmod(cell.trial, RUNS)
         run = fitted_runs(cell.method, steps, stable_seed("runs", cell.base_seed, cell.method, block))
+        if isinstance(run, FailedError):
+            raise FailedError(f"of trials {block * RUNS} to {(block + 1) * RUNS - 1}, fitted together: {run}")
         bounds = {"elbo": float(run.elbo[place])}
         if place == 0:  # one number for all of them
             bounds["bound_change"] = run.bound_change
@@ -64,11 +66,16 @@ def simulation(cell: Cell) -> Mapping[str, float]:
 
 
 @functools.lru_cache(maxsize=2)  # trials come in order, a block after the other
-def fitted_runs(method: str, steps: int, seed: int) -> Fitted:
-    """``RUNS`` trials to the published data, whichever of them is asked for."""
+def fitted_runs(method: str, steps: int, seed: int) -> Fitted | FailedError:
+    """``RUNS`` trials to the published data, whichever of them is asked for; or why they failed, so that they
+    are not fitted again for each.
+    """
     x, y = (torch.as_tensor(part, dtype=torch.float32) for part in design())
     settings = FitSettings(steps, RATE, BATCH, seed)
-    return fit_side_by_side(GUIDES[method], x, y, INCLUSION, RUNS, settings)
+    try:
+        return fit_side_by_side(GUIDES[method], x, y, INCLUSION, RUNS, settings)
+    except FailedError as error:
+        return error
 
 
 def correlations(cell: Cell) -> Mapping[str, float]:

@@ -1,4 +1,4 @@
-"""Fits side by side are the fits one at a time."""
+"""Fits side by side are, in expectation, the fits one at a time."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from pyro import poutine
 
 from guides import AutoConcrete, AutoSpikeSlab
 from guides.testing import z_bound
-from zoo.experiments.lbbnn import selection
+from zoo.errors import FailedError
+from zoo.evaluation.estimates import Estimate
+from zoo.experiments.lbbnn import runs, selection
 from zoo.experiments.lbbnn.runs import BOUND_DRAWS, SideBySide, bound_of_each, fit_side_by_side, minibatches
 from zoo.fitting.svi import Fit, FitSettings
 from zoo.models.latent_binary import SpikeSlabLogistic
@@ -76,6 +79,34 @@ def test_minibatches_are_rows_drawn_for_each_run(data):
     size = 200 * RUNS  # each row: binomial with 10 tries of 1 in ROWS, times ROWS / 10
     spread = ROWS / 10 * math.sqrt(10 / ROWS * (1 - 1 / ROWS) / size)
     assert (counts.mean((0, 2)) - 1).abs().max() < z_bound(ROWS) * spread
+
+
+@pytest.mark.parametrize("size", [10, None, ROWS])
+def test_rows_count_as_often_as_they_were_drawn(data, size):
+    model = SideBySide(RUNS, COLUMNS, INCLUSION)
+    weights = {"w": torch.randn(RUNS, COLUMNS), "b": torch.randn(RUNS)}
+    x, y, *counts = next(minibatches(*data, RUNS, size))
+    trace = poutine.trace(poutine.condition(model, weights)).get_trace(x, y, *counts)
+    trace.compute_log_prob()
+    logits = x @ weights["w"].T + weights["b"]
+    single = torch.distributions.Bernoulli(logits=logits).log_prob(y[:, None].expand(logits.shape))
+    expected = ((counts[0] if counts else 1) * single).sum()
+    assert bool(counts) == (size == 10)
+    torch.testing.assert_close(trace.nodes["y"]["log_prob_sum"], expected)
+
+
+def test_a_fit_takes_minibatches_and_says_the_change_of_a_run(data, monkeypatch):
+    asked = []
+
+    def spy(*args):
+        asked.append(args[2:])
+        return minibatches(*args)
+
+    monkeypatch.setattr(runs, "minibatches", spy)
+    monkeypatch.setattr(FitSettings, "last_change", lambda self, losses: Estimate(8.0, None))
+    settings = FitSettings(steps=2, lr=0.05, batch_size=20, seed=0)
+    assert fit_side_by_side(AutoSpikeSlab, *data, INCLUSION, RUNS, settings).bound_change == 8 / RUNS
+    assert asked == [(RUNS, 20)]
 
 
 @each_guide
@@ -148,3 +179,19 @@ def test_trials_of_a_block_are_its_runs(cell, monkeypatch):
     selection.simulation(replace(place, base_seed=1))
     assert asked[0] == asked[1]
     assert len({*asked}) == 3
+
+
+def test_a_block_that_fails_is_fitted_once(cell, monkeypatch):
+    asked = []
+
+    def fail(*args):
+        asked.append(args)
+        raise FailedError("step 3: the loss is nan")
+
+    monkeypatch.setattr(selection, "fit_side_by_side", fail)
+    monkeypatch.setattr(selection, "design", lambda: (np.zeros((5, 2)), np.zeros(5)))
+    place = cell("concrete", dataset=selection.DATA, steps=9)
+    for trial in (0, 3):
+        with pytest.raises(FailedError, match="trials 0 to 19, fitted together: step 3"):
+            selection.simulation(replace(place, trial=trial))
+    assert len(asked) == 1
