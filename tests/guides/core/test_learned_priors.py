@@ -66,6 +66,7 @@ def test_learned_numbers_make_the_divergence_smallest():
     assert guide.learned_priors.numbers["b1"].inclusion is None
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("smallest", [1, kernels.SMALLEST])
 @pytest.mark.parametrize("make", [*SPARSE, AutoMeanField])
 def test_a_step_learns(make, smallest, monkeypatch):
