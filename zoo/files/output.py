@@ -18,6 +18,8 @@ CONFIG = "config.json"
 #: Keys of a configuration that do not make it another one: data are known by their fingerprint, and what a
 #: grid is made of may grow.
 REMARKS = ("data", "grid", "versions")
+#: How often a folder is removed in which something is written meanwhile.
+ATTEMPTS = 10
 #: Characters of a setting that a message shows.
 SHOWN = 40
 
@@ -157,7 +159,10 @@ def _is_empty(folder: Path) -> bool:
 
 
 def _remove(made: Path | None) -> None:
-    if made is not None:
+    """With all that is in it; a worker elsewhere may write there until it is gone."""
+    for _ in range(ATTEMPTS):
+        if made is None or not made.exists():
+            return
         shutil.rmtree(made, ignore_errors=True)
 
 

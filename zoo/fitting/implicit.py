@@ -46,8 +46,8 @@ VIP_REACH, NETWORK_REACH = 10.0, 0.05
 #: rows of the first split, held out, of boston, concrete, energy and yacht.
 SAMPLER_REACH, SAMPLER_DROPOUT, SAMPLER_NOISE, SAMPLER_NOISE_RATE = 0.04, 0.2, 0.6, 5e-3
 #: So many rows it does not learn by heart, and dropout is in the way: log likelihood of held-out training
-#: rows without and with it, after 4000 steps, 1.03 and 0.90 on kin8nm (6553 rows), -28 and -0.95 on wine_red
-#: (1279).
+#: rows without and with it, after 4000 steps, 1.04 and 0.88 on kin8nm (5898 rows), -25 and -0.95 on wine_red
+#: (1151); ``python benchmarks/neural_sampler_dropout.py``.
 SAMPLER_ROWS = 2000
 
 

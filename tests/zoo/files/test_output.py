@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 
 import pytest
 
@@ -50,6 +51,20 @@ def test_refused_work_leaves_no_folder_behind(tmp_path, error):
     with pytest.raises(type(error)):
         work(tmp_path / "a" / "b", error)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_refused_work_leaves_no_folder_behind_though_a_worker_still_writes_there(tmp_path, monkeypatch):
+    out, remove, written = tmp_path / "a", shutil.rmtree, ["cells", "more"]
+
+    def remove_too_early(path, **options) -> None:
+        remove(path, **options)
+        if written:
+            (out / written.pop()).mkdir(parents=True)
+
+    monkeypatch.setattr(shutil, "rmtree", remove_too_early)
+    with pytest.raises(UserError, match="refused"), output_folder(out, {}):
+        raise UserError("refused")
+    assert not out.exists()
 
 
 @pytest.mark.parametrize("error", [UserError("refused"), FailedError("nan")])

@@ -66,8 +66,11 @@ def read_all(out: Path, experiment: Experiment, base_seed: int, options: Mapping
 
 @contextlib.contextmanager
 def workplace(out: Path) -> Iterator[Path]:
-    """A hidden folder for a cell that is being computed; gone afterwards unless :func:`publish` took it."""
-    (out / CELLS).mkdir(parents=True, exist_ok=True)
+    """A hidden folder for a cell that is being computed; gone afterwards unless :func:`publish` took it.
+
+    :raises FileNotFoundError: where ``out`` is gone: the call that this worker works for has ended
+    """
+    (out / CELLS).mkdir(exist_ok=True)
     prefix = f"{_hidden()}{os.getpid()}-"
     with tempfile.TemporaryDirectory(dir=out / CELLS, prefix=prefix, ignore_cleanup_errors=True) as folder:
         yield Path(folder)

@@ -110,7 +110,9 @@ RATE = 1e-3
 #: have farther to go, have rates of their own.  The thesis's start needs its logits moved by the same rate.
 REACH, THESIS_REACH, HIGHEST_RATE = 4.0, 6.0, 5e-3
 #: A learned prior follows the guide and the guide the prior, by small steps each: where the rate falls with
-#: the epochs, sixty take them no farther than twenty (bound on MNIST -0.37 both times).
+#: the epochs, sixty take them no farther than twenty (bound on MNIST -0.37 both times: ``zoo reproduce
+#: lbbnn/frontier --datasets mnist --methods mnf --settings rates-kl1 --trials 1``, at commit 94bca72 with and
+#: without ``--set epochs=60``).
 LOWEST_RATE, LOWEST_THESIS_RATE = 1e-3, 2e-4
 #: Rows of a minibatch of theirs; points, dropout and the thesis's recipe take those of ``Training``.
 BATCH = 200

@@ -55,6 +55,12 @@ def test_work_that_is_broken_off_leaves_nothing(tmp_path):
     assert list((tmp_path / "cells").iterdir()) == []
 
 
+def test_a_worker_does_not_make_the_folder_of_a_call_that_has_ended(tmp_path):
+    with pytest.raises(FileNotFoundError), workplace(tmp_path / "gone"):
+        pytest.fail("a workplace where there is no call")
+    assert not (tmp_path / "gone").exists()
+
+
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99])
 def test_truncated_result_is_none_and_is_replaced(share, tmp_path):
     path = store(tmp_path).folder / "result.json"
