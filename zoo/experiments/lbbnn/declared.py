@@ -234,7 +234,7 @@ def _dense(
     )
     return _of_this_kind(
         name=f"lbbnn/{name}",
-        revision=2,
+        revision=3,
         summary=f"{what}, network with hidden layers of 400 and 600: accuracy, calibration and density; "
         "prior inclusion and scales learned by layer (empirical Bayes), unless the setting names them; "
         "rates: inclusion by output and input; fixed: nothing is learned.",
@@ -384,7 +384,7 @@ EXPERIMENTS = (
     ),
     _of_this_kind(
         name="lbbnn/cnn",
-        revision=2,
+        revision=3,
         summary="LeNet-like convolutional networks under several priors; a setting names the prior inclusion "
         "probability and the sd of the slab.",
         source=replace(source_of(FOLDER, "slides-cnn-mnist")[0], table="tables of the convolutional network"),
@@ -409,7 +409,7 @@ EXPERIMENTS = (
     ),
     _of_this_kind(
         name="lbbnn/frontier",
-        revision=2,
+        revision=3,
         summary="What prior, guide and weight of the divergence (kl) make of accuracy, calibration, density "
         "and bound; the last 15 % of the training images are held out to choose by. Weights below 1 are cold "
         "posteriors.",
@@ -457,7 +457,7 @@ EXPERIMENTS = (
     ),
     _of_this_kind(
         name="lbbnn/decisions",
-        revision=2,
+        revision=3,
         summary="Decide only where the ensemble gives its class a probability of 0.95 or more; the "
         "probabilities are averages of proper softmax outputs.",
         source=source_of(FOLDER, "slides-decisions")[0],
@@ -480,7 +480,7 @@ EXPERIMENTS = (
     ),
     _of_this_kind(
         name="lbbnn/entropy",
-        revision=2,
+        revision=3,
         summary="Entropy of the ensemble's predictions on its own test images and on those of another data "
         "set; mnf-early is the same network stopped early, on purpose less accurate.",
         source=Source(PAPER, "figures of in- and out-of-domain entropy"),
@@ -502,7 +502,7 @@ EXPERIMENTS = (
     ),
     _of_this_kind(
         name="lbbnn/training",
-        revision=2,
+        revision=3,
         summary="Negative log likelihood against epochs, drawn in training-<data set>.png.",
         source=Source(PAPER, "figures of the training loss"),
         run=Deferred("lbbnn.images", "training_curve"),
@@ -521,7 +521,7 @@ EXPERIMENTS = (
     ),
     _of_this_kind(
         name="lbbnn/pictures",
-        revision=2,
+        revision=3,
         summary="The test images of lowest and highest entropy in every class: <data set>-<method>.png.",
         source=Source(PAPER, "figures of images of low and high entropy"),
         run=Deferred("lbbnn.images", "pictures"),
@@ -539,7 +539,7 @@ EXPERIMENTS = (
     ),
     _of_this_kind(
         name="lbbnn/export",
-        revision=2,
+        revision=3,
         summary="The median probability network as a program without its zeros: size and speed.",
         source=UNPUBLISHED,
         run=Deferred("lbbnn.images", "export"),

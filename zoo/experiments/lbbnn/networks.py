@@ -104,16 +104,13 @@ DROPOUT_RATE, ENSEMBLE = 0.2, 5
 SPREAD, LOGITS = 0.3, (2.0, 4.0)
 #: The thesis's: bounds of the means, sds, bounds of the logits.
 MEANS, THESIS_SCALE, THESIS_LOGITS = 0.2, 0.01, (0.0, 1.0)
-#: First learning rate of Adam; it falls to zero along a half cosine.
-RATE = 1e-3
-#: With a law for every weight it is such that a mean can move by REACH, within bounds; logits and sds, which
-#: have farther to go, have rates of their own.  The thesis's start needs its logits moved by the same rate.
-REACH, THESIS_REACH, HIGHEST_RATE = 4.0, 6.0, 5e-3
-#: A learned prior follows the guide and the guide the prior, by small steps each: where the rate falls with
-#: the epochs, sixty take them no farther than twenty (bound on MNIST -0.37 both times: ``zoo reproduce
-#: lbbnn/frontier --datasets mnist --methods mnf --settings rates-kl1 --trials 1``, at commit 94bca72 with and
-#: without ``--set epochs=60``).
-LOWEST_RATE, LOWEST_THESIS_RATE = 1e-3, 2e-4
+#: First learning rates of Adam, which fall to zero along a half cosine: of points and dropout, and of those
+#: with a law for every weight.  A learned prior follows the guide and the guide the prior, by small steps each, so
+#: that a low rate stops them early (``python benchmarks/sparse_network_schedule.py`` shows by how much).
+RATE, RATE_OF_LAWS = 1e-3, 5e-3
+#: The thesis's start of the logits is far from where they go: the rate is such that they can move by so much,
+#: within bounds.
+THESIS_REACH, THESIS_RATES = 6.0, (2e-4, 5e-3)
 #: Rows of a minibatch of theirs; points, dropout and the thesis's recipe take those of ``Training``.
 BATCH = 200
 #: What the divergence counts at the first step, so that weights are not put out before they are of use.
@@ -257,17 +254,14 @@ def training_of(cell: Cell, rows: int, seed: int) -> Training:
     method, weight = cell.method.removeprefix(COLD), kl_weight(cell.setting)
     if (weight < 1) != cell.method.startswith(COLD):
         raise ValueError(f"{cell.method} at weight {weight} of the divergence: what is cold is called so")
-    if method in LAWS:
-        published = prior_of(cell.setting).published
-        if not published:
-            training = replace(training, batch_size=BATCH)
-        steps = epochs * max(1, rows // training.batch_size)
-        reach, lowest = (THESIS_REACH, LOWEST_THESIS_RATE) if published else (REACH, LOWEST_RATE)
-        rate = min(max(2 * reach / steps, lowest), HIGHEST_RATE)
-        training = replace(training, lr=rate)
-        if not published:
-            factors, weights = own_rates(rate, steps), (min(FIRST_WEIGHT, weight), weight)
-            training = replace(training, factors=factors, kl_weights=weights)
+    if method in LAWS and prior_of(cell.setting).published:
+        lowest, highest = THESIS_RATES
+        rate = 2 * THESIS_REACH / (epochs * max(1, rows // training.batch_size))
+        training = replace(training, lr=min(max(rate, lowest), highest))
+    elif method in LAWS:
+        training = replace(training, lr=RATE_OF_LAWS, batch_size=BATCH)
+        factors = own_rates(RATE_OF_LAWS, epochs * max(1, rows // BATCH))
+        training = replace(training, factors=factors, kl_weights=(min(FIRST_WEIGHT, weight), weight))
     if cell.method == "mnf-early":
         training = replace(training, stop_after=max(1, round(EARLY * epochs)))
     return training
