@@ -2,31 +2,38 @@
 
 The published programs differ from what they print, and several are wrong (guides.variational.spike_slab and
 guides.variational.multiplicative_flow say how); the thesis's accuracies were obtained with a wrong variance.
-``published/`` holds what is in print; the functions below say which number of ours each stands beside.
+``published/`` holds what is in print.
 Networks, priors, starts and learning rates are those of zoo.experiments.lbbnn.networks; two experiments on
 one data set look at the same networks.
 """
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from zoo.errors import UserError
-from zoo.experiments.engine.declaration import Deferred, Effort, Experiment, Place, Published, Source
-from zoo.experiments.engine.published import Row, explanations, published_numbers, read_table, source_of
+from zoo.experiments.engine.declaration import Deferred, Effort, Experiment, Source
+from zoo.experiments.engine.published import explanations, source_of
+from zoo.experiments.lbbnn import printed
+from zoo.experiments.lbbnn.metrics import (
+    CONVOLUTIONAL_QUESTIONS,
+    DENSITIES,
+    INCLUDING,
+    METHODS,
+    PRINTED_QUESTIONS,
+    QUESTIONS,
+    SCORES,
+    SELECTION,
+    SETTLING,
+    TABLE,
+    VARIANCE,
+)
+from zoo.experiments.lbbnn.printed import FOLDER
 
-FOLDER = "lbbnn"
 PAPER = "Skaaret-Lund 2022, latent binary Bayesian neural networks (thesis); Hubin and Storvik 2019"
-METHODS = (
-    "lrt", "mnf", "concrete", "gaussian", "concrete-dropout", "group-normal-jeffreys", "mlp", "mc-dropout",
-    "deep-ensemble",
-)  # fmt: skip
-#: Those whose weights have indicators.
-INCLUDING = ("lrt", "mnf", "concrete")
 SELECTORS = ("spike-slab", "mnf", "concrete", "varbvs")
 COLUMNS = range(1, 21)
 MEMBERS = 10
@@ -38,66 +45,6 @@ QUICK_CONVOLUTIONAL = {"epochs": 1, "members": MEMBERS, "rows": 0, "device": "cp
 FULL_CONVOLUTIONAL = {**QUICK_CONVOLUTIONAL, "epochs": 5}
 COST = {"widths": "400-600", "rows": 0, "device": "cpu"}
 
-SCORES = {
-    "accuracy": "share of test images that the ensemble of drawn networks gets right; higher is better",
-    "nll": "mean negative log probability that this ensemble gives to the label, nats; lower is better",
-    "ece": "calibration error of this ensemble, 15 bins; lower is better",
-}
-DENSITIES = {
-    "density_mean": "mean inclusion probability of the weights, biases not counted",
-    "density_half": "share of weights with inclusion probability above one half",
-}
-SETTLING = {
-    "bound": "evidence lower bound of drawn networks, nats a training image, whatever the divergence counted "
-    "in training; higher is better",
-    "bound_charge": "what the learned numbers of the prior would take from the bound at half the logarithm "
-    "of the number of weights behind each, nats a training image; not taken from it",
-    "bound_change": "how much the bound that was climbed (or minus the loss) rose in the last tenth of the "
-    "training, counted in learning rates, nats a training image; near 0 it has settled",
-}
-TABLE = {
-    **SCORES,
-    "accuracy_one": "mean accuracy of one drawn network",
-    "accuracy_mean": "accuracy of the posterior mean network",
-    "nll_mean": "its negative log likelihood, nats",
-    "ece_mean": "its calibration error",
-    "accuracy_median": "accuracy of the median probability network: the means of the slabs whose inclusion "
-    "is above one half",
-    "nll_median": "its negative log likelihood, nats",
-    "ece_median": "its calibration error",
-    **DENSITIES,
-    "density_paths": "share of weights that the median probability network keeps and that lie on a path from "
-    "an input to an output",
-    **SETTLING,
-}
-#: What the printed recipe calls an ensemble beside networks really drawn.
-VARIANCE = {
-    "accuracy_mean": "accuracy of the posterior mean network",
-    "accuracy_lrt": "accuracy of averaged passes in which every row has noise of its own",
-    "nll_lrt": "their negative log likelihood, nats",
-    "ece_lrt": "their calibration error",
-    **SCORES,
-    **DENSITIES,
-    "bound": SETTLING["bound"],
-    "bound_change": SETTLING["bound_change"],
-}
-PRINTED_QUESTIONS = {
-    "The posterior mean network": ("accuracy_mean",),
-    "Averaged passes as in training, which the thesis calls an ensemble": (
-        "accuracy_lrt", "nll_lrt", "ece_lrt",
-    ),
-    "Ten networks drawn from the posterior": ("accuracy", "nll", "ece"),
-    "How many weights are needed": ("density_mean", "density_half"),
-    "Where the bound stands": ("bound", "bound_change"),
-}  # fmt: skip
-SELECTION = {
-    "rmse": "root mean squared difference to the exact inclusion probabilities; lower is better",
-    "worst": "largest difference to them",
-    "tpr": "share of the nine columns with a coefficient that are selected: inclusion above 0.5",
-    "fpr": "share of the other eleven that are selected",
-    "wrongly_in": "columns selected that the exact posterior leaves out",
-    "wrongly_out": "columns left out that the exact posterior selects",
-}
 #: Of the frontier; learned: inclusion and scales by empirical Bayes, rates: inclusion by output and input.
 FRONTIER_PRIORS = ("learned", "rates", "fixed", "pi0.1-sd1")
 KL_WEIGHTS = ("1", "0.3", "0.1", "0.05", "0.03")
@@ -109,95 +56,6 @@ KMNIST = (
     "not compare with published ones"
 )
 UNPUBLISHED = Source("this package", "not published")
-#: Titles of the tables of a network's figures.
-QUESTIONS = {
-    "Ten networks drawn from the posterior": ("accuracy", "nll", "ece", "accuracy_one"),
-    "The posterior mean network": ("accuracy_mean", "nll_mean", "ece_mean"),
-    "The median probability network": ("accuracy_median", "nll_median", "ece_median"),
-    "How many weights are needed": ("density_mean", "density_half", "density_paths"),
-    "Where the bound stands": tuple(SETTLING),
-}
-CONVOLUTIONAL_QUESTIONS = {**QUESTIONS, "How many weights are needed": ("density_mean", "density_half")}
-
-# ------------------------------------------------------------------------------------------ what is in print
-
-#: Printed prediction mode and figure -> ours.
-PRINTED = {
-    ("posterior_mean", "accuracy"): "accuracy_mean",
-    ("ensemble_10", "accuracy"): "accuracy",
-    ("ensemble", "accuracy"): "accuracy",
-    ("", "density"): "density_mean",
-}
-PRINTED_METHODS = {"concrete_dropout": "concrete-dropout", "horseshoe": "group-normal-jeffreys"}
-#: Factors from the printed units to shares.
-SHARES = {"accuracy": "0.01", "decisions": "0.0001"}
-
-
-def _network_figure(row: Row, setting: str, methods: Collection[str]) -> Place | None:
-    """Of a table of networks: accuracies by prediction mode, and the density of those with inclusions."""
-    method = PRINTED_METHODS.get(row.method, row.method)
-    figure = PRINTED.get((row.setting.partition(" ")[2], row.metric))
-    if figure is None or method not in methods or (figure == "density_mean" and method not in INCLUDING):
-        return None
-    return row.dataset, method, setting, figure
-
-
-def _dense_print(thesis: str, slides: str) -> dict[Place, Published]:
-    """The thesis's numbers, and for the methods that it does not have those of the slides."""
-    found = {}
-    for table, methods in ((thesis, INCLUDING), (slides, set(METHODS) - set(INCLUDING))):
-        if table:
-            rows = read_table(FOLDER, table)
-            place = functools.partial(_network_figure, setting="default", methods=methods)
-            found |= published_numbers(rows, place, SHARES)
-    return found
-
-
-def _thesis_print() -> dict[Place, Published]:
-    """The thesis's numbers beside its own recipe, and beside the right one."""
-    rows = [row for number in (1, 2, 3) for row in read_table(FOLDER, f"thesis-table-{number}")]
-    place = functools.partial(_network_figure, setting="thesis", methods=INCLUDING)
-    found = published_numbers(rows, place, SHARES)
-    for (dataset, method, setting, figure), number in list(found.items()):
-        if method == "lrt":
-            passes = "accuracy_lrt" if figure == "accuracy" else figure
-            found[dataset, "lrt-thesis", setting, passes] = number
-    return found
-
-
-def _convolutional_print() -> dict[Place, Published]:
-    """The slides do not say whether their mean field is relaxed or trained by local reparametrisation."""
-
-    def place(row: Row) -> Place | None:
-        printed = replace(row, method="lrt" if row.method == "concrete" else row.method)
-        return _network_figure(printed, setting="pi0.1-sd1", methods=("lrt", "mnf"))
-
-    rows = [row for name in ("mnist", "fmnist") for row in read_table(FOLDER, f"slides-cnn-{name}")]
-    return published_numbers(rows, place, SHARES)
-
-
-def _decision(row: Row) -> Place | None:
-    method = PRINTED_METHODS.get(row.method, row.method)
-    figure = {"decisions": "decided", "accuracy": "accuracy_decided"}[row.metric]
-    return (row.dataset, method, "default", figure) if method in METHODS else None
-
-
-def _selection(row: Row) -> Place:
-    """Rates of single columns are the share of runs that select them, whichever rate the print calls it."""
-    kind, _, column = row.setting.partition("_")
-    figure = row.metric if kind == "all" else f"selected_{column}"
-    return "mjmcmc_sim_logistic", row.method, "default", figure
-
-
-def _seconds(row: Row) -> Place | None:
-    return ("mnist", row.method, "default", "seconds") if row.metric == "seconds_per_epoch" else None
-
-
-def _as_named(row: Row) -> Place:
-    return row.dataset, row.method, row.setting, row.metric
-
-
-# --------------------------------------------------------------------------------------------- what is run
 
 
 def check_options(options: Mapping[str, Any]) -> None:
@@ -246,7 +104,7 @@ def _dense(
         settings=("default", "rates", "pi0.1-sd1", "pi0.25-sd1", COLD_SETTING),
         quick=quick,
         full=full,
-        published=_dense_print(thesis, slides),
+        published=printed.dense(thesis, slides),
         published_error=errors,
         explained=explanations(FOLDER, name),
         exists=_has_row,
@@ -292,7 +150,7 @@ EXPERIMENTS = (
             ("*", "exact", "*", "rmse"): "against those of another program, which the others are graded by",
             ("*", "exact", "*", "elbo"): "the log evidence itself, by Laplace's approximation of every model",
         },
-        published=published_numbers(read_table(FOLDER, "thesis-section-5.2"), _selection),
+        published=printed.selections(),
         published_error=source_of(FOLDER, "thesis-section-5.2")[1],
         explained=explanations(FOLDER, "simulation"),
         questions={
@@ -376,7 +234,7 @@ EXPERIMENTS = (
         full=Effort(
             trials=10, cost="days on 2 cores; meant for device=cuda", options={**FULL, "epochs": 250}
         ),
-        published=_thesis_print(),
+        published=printed.thesis_recipe(),
         published_error=source_of(FOLDER, "thesis-table-1")[1],
         explained=explanations(FOLDER, "thesis"),
         notes={("kmnist", "*", "*", "*"): KMNIST},
@@ -401,7 +259,7 @@ EXPERIMENTS = (
             or setting == "default"
             or (method == "gaussian" and setting in ("pi0.1-sd1", "pi0.1-sd0.1"))
         ),
-        published=_convolutional_print(),
+        published=printed.convolutional(),
         published_error=source_of(FOLDER, "slides-cnn-mnist")[1],
         explained=explanations(FOLDER, "cnn"),
         notes={("kmnist", "*", "*", "*"): KMNIST},
@@ -450,7 +308,7 @@ EXPERIMENTS = (
         settings=("thesis",),
         quick=Effort(trials=1, cost="1 minute", options=QUICK),
         full=Effort(trials=1, cost="3 minutes", options={**FULL, "epochs": 4}),
-        published=published_numbers(read_table(FOLDER, "independent-program"), _as_named),
+        published=printed.independent_program(),
         published_error=source_of(FOLDER, "independent-program")[1],
         explained=explanations(FOLDER, "variance"),
         questions=PRINTED_QUESTIONS,
@@ -473,7 +331,7 @@ EXPERIMENTS = (
         methods=(*INCLUDING, "gaussian", "concrete-dropout", "group-normal-jeffreys", "mlp", "deep-ensemble"),
         quick=Effort(trials=1, cost="5 minutes", options=QUICK),
         full=Effort(trials=1, cost="60 minutes on 2 cores", options=FULL),
-        published=published_numbers(read_table(FOLDER, "slides-decisions"), _decision, SHARES),
+        published=printed.decisions(),
         published_error=source_of(FOLDER, "slides-decisions")[1],
         explained=explanations(FOLDER, "decisions"),
         notes={("kmnist", "*", "*", "*"): KMNIST},
@@ -581,7 +439,7 @@ EXPERIMENTS = (
         full=Effort(
             trials=3, cost="8 minutes, on an idle machine with --jobs 1", options={**COST, "steps": 150}
         ),
-        published=published_numbers(read_table(FOLDER, "thesis-section-5.3"), _seconds),
+        published=printed.seconds(),
         published_error=source_of(FOLDER, "thesis-section-5.3")[1],
         explained=explanations(FOLDER, "cost"),
         notes={("*", "mlp", "*", "*"): "the same guide as the others, with points for laws"},

@@ -105,8 +105,8 @@ SPREAD, LOGITS = 0.3, (2.0, 4.0)
 #: The thesis's: bounds of the means, sds, bounds of the logits.
 MEANS, THESIS_SCALE, THESIS_LOGITS = 0.2, 0.01, (0.0, 1.0)
 #: First learning rates of Adam, which fall to zero along a half cosine: of points and dropout, and of those
-#: with a law for every weight.  A learned prior follows the guide and the guide the prior, by small steps each, so
-#: that a low rate stops them early (``python benchmarks/sparse_network_schedule.py`` shows by how much).
+#: with a law for every weight.  A learned prior follows the guide and the guide the prior, by small steps
+#: each, so that a low rate stops them early: ``python benchmarks/sparse_network_schedule.py``.
 RATE, RATE_OF_LAWS = 1e-3, 5e-3
 #: The thesis's start of the logits is far from where they go: the rate is such that they can move by so much,
 #: within bounds.

@@ -14,7 +14,7 @@ from sklearn.metrics import roc_auc_score
 from guides.variational.sparse_networks import mean_weights, median_probability_model
 from tests.zoo.experiments.lbbnn.tiny_cells import BY_NAME, assert_declared
 from zoo.experiments.engine.declaration import Record
-from zoo.experiments.lbbnn import declared, images, networks, plots
+from zoo.experiments.lbbnn import images, metrics, networks, plots
 from zoo.experiments.lbbnn.networks import Fitted, fit
 from zoo.fitting.epochs import History
 
@@ -26,7 +26,7 @@ def test_table_of_a_sparse_network(cell):
     place = cell()
     figures = images.table(place)
     assert_declared("mnist", figures)
-    assert set(figures) == set(declared.TABLE)
+    assert set(figures) == set(metrics.TABLE)
     fitted = fit(place)
     x, y = fitted.data.x_test, fitted.data.y_test
     with np.load(place.folder / "predictions.npz") as file:

@@ -16,7 +16,7 @@ from guides.posterior.evaluate import log_joint
 from zoo.errors import FailedError, UserError
 from zoo.experiments import Cell
 from zoo.experiments.lbbnn import kept_networks, networks
-from zoo.experiments.lbbnn.declared import METHODS
+from zoo.experiments.lbbnn.metrics import METHODS
 from zoo.experiments.lbbnn.networks import fit, images, make_guide, make_model, outside
 from zoo.fitting import epochs
 from zoo.fitting.epochs import (

@@ -1,0 +1,80 @@
+"""What is measured of latent binary networks and of variable selection, and of which methods."""
+
+from __future__ import annotations
+
+METHODS = (
+    "lrt", "mnf", "concrete", "gaussian", "concrete-dropout", "group-normal-jeffreys", "mlp", "mc-dropout",
+    "deep-ensemble",
+)  # fmt: skip
+#: Those whose weights have indicators.
+INCLUDING = ("lrt", "mnf", "concrete")
+
+SCORES = {
+    "accuracy": "share of test images that the ensemble of drawn networks gets right; higher is better",
+    "nll": "mean negative log probability that this ensemble gives to the label, nats; lower is better",
+    "ece": "calibration error of this ensemble, 15 bins; lower is better",
+}
+DENSITIES = {
+    "density_mean": "mean inclusion probability of the weights, biases not counted",
+    "density_half": "share of weights with inclusion probability above one half",
+}
+SETTLING = {
+    "bound": "evidence lower bound of drawn networks, nats a training image, whatever the divergence counted "
+    "in training; higher is better",
+    "bound_charge": "what the learned numbers of the prior would take from the bound at half the logarithm "
+    "of the number of weights behind each, nats a training image; not taken from it",
+    "bound_change": "how much the bound that was climbed (or minus the loss) rose in the last tenth of the "
+    "training, counted in learning rates, nats a training image; near 0 it has settled",
+}
+TABLE = {
+    **SCORES,
+    "accuracy_one": "mean accuracy of one drawn network",
+    "accuracy_mean": "accuracy of the posterior mean network",
+    "nll_mean": "its negative log likelihood, nats",
+    "ece_mean": "its calibration error",
+    "accuracy_median": "accuracy of the median probability network: the means of the slabs whose inclusion "
+    "is above one half",
+    "nll_median": "its negative log likelihood, nats",
+    "ece_median": "its calibration error",
+    **DENSITIES,
+    "density_paths": "share of weights that the median probability network keeps and that lie on a path from "
+    "an input to an output",
+    **SETTLING,
+}
+#: What the printed recipe calls an ensemble beside networks really drawn.
+VARIANCE = {
+    "accuracy_mean": "accuracy of the posterior mean network",
+    "accuracy_lrt": "accuracy of averaged passes in which every row has noise of its own",
+    "nll_lrt": "their negative log likelihood, nats",
+    "ece_lrt": "their calibration error",
+    **SCORES,
+    **DENSITIES,
+    "bound": SETTLING["bound"],
+    "bound_change": SETTLING["bound_change"],
+}
+PRINTED_QUESTIONS = {
+    "The posterior mean network": ("accuracy_mean",),
+    "Averaged passes as in training, which the thesis calls an ensemble": (
+        "accuracy_lrt", "nll_lrt", "ece_lrt",
+    ),
+    "Ten networks drawn from the posterior": ("accuracy", "nll", "ece"),
+    "How many weights are needed": ("density_mean", "density_half"),
+    "Where the bound stands": ("bound", "bound_change"),
+}  # fmt: skip
+SELECTION = {
+    "rmse": "root mean squared difference to the exact inclusion probabilities; lower is better",
+    "worst": "largest difference to them",
+    "tpr": "share of the nine columns with a coefficient that are selected: inclusion above 0.5",
+    "fpr": "share of the other eleven that are selected",
+    "wrongly_in": "columns selected that the exact posterior leaves out",
+    "wrongly_out": "columns left out that the exact posterior selects",
+}
+#: Titles of the tables of a network's figures.
+QUESTIONS = {
+    "Ten networks drawn from the posterior": ("accuracy", "nll", "ece", "accuracy_one"),
+    "The posterior mean network": ("accuracy_mean", "nll_mean", "ece_mean"),
+    "The median probability network": ("accuracy_median", "nll_median", "ece_median"),
+    "How many weights are needed": ("density_mean", "density_half", "density_paths"),
+    "Where the bound stands": tuple(SETTLING),
+}
+CONVOLUTIONAL_QUESTIONS = {**QUESTIONS, "How many weights are needed": ("density_mean", "density_half")}
