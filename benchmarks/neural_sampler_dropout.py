@@ -3,7 +3,7 @@
 The last look at the choice of ``SAMPLER_DROPOUT``, ``SAMPLER_REACH`` and ``SAMPLER_ROWS`` of
 :mod:`zoo.fitting.implicit`: a fifth of the training rows is held out, test rows are not looked at.
 
-    python benchmarks/neural_sampler_dropout.py --datasets kin8nm,wine_red --dropouts 0,0.2
+    python benchmarks/neural_sampler_dropout.py --datasets kin8nm wine_red --dropouts 0 0.2
 
 Data sets that are not embedded need ``ZOO_DATA``, or their download.
 """
@@ -22,18 +22,19 @@ from guides.core.memory import keep_freed_memory
 from guides.implicit import SparseImplicitProcess
 from zoo.fitting.implicit import (
     INDUCING_OF_MORE,
+    SAMPLER_DROPOUT,
     SAMPLER_NOISE,
     SAMPLER_NOISE_RATE,
+    SAMPLER_RATE,
     SAMPLER_REACH,
     WIDTHS,
 )
 from zoo.models import NeuralSampler
 
 HELD_OUT, SEED = 0.2, 7
-HIGHEST_RATE = 5e-3
 
 
-def halves(name: str) -> tuple[torch.Tensor, ...]:
+def parted(name: str) -> tuple[torch.Tensor, ...]:
     """``x, y`` to fit ``[N, d], [N]`` and ``x, y`` held out, all standardised by the former; the last item is
     the sd of the target in its unit.
     """
@@ -52,11 +53,11 @@ def halves(name: str) -> tuple[torch.Tensor, ...]:
 
 def measure(name: str, dropout: float, reach: float, steps: int) -> None:
     """One line: log likelihood of the rows held out, nats in the target's unit, and their RMSE."""
-    x, y, x_held, y_held, sd = halves(name)
+    x, y, x_held, y_held, sd = parted(name)
     torch.manual_seed(0)
     prior = NeuralSampler(x.shape[1], WIDTHS, dropout=dropout)
     guide = SparseImplicitProcess(prior, INDUCING_OF_MORE, init_noise_scale=SAMPLER_NOISE)
-    begun, lr = time.process_time(), min(HIGHEST_RATE, reach * len(x) / steps)
+    begun, lr = time.process_time(), min(SAMPLER_RATE, reach * len(x) / steps)
     guide.fit(x, y, steps=steps, lr=lr, noise_lr=SAMPLER_NOISE_RATE)
     law = guide.predictive(x_held)
     likelihood = law.log_prob(y_held.double()).mean().item() - math.log(sd)
@@ -70,16 +71,16 @@ def measure(name: str, dropout: float, reach: float, steps: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--datasets", default="boston,concrete,energy,yacht", help="names, with commas")
-    parser.add_argument("--dropouts", default="0,0.2", help="rates, with commas")
+    parser.add_argument("--datasets", nargs="+", default=["boston", "concrete", "energy", "yacht"])
+    parser.add_argument("--dropouts", nargs="+", type=float, default=[0.0, SAMPLER_DROPOUT])
     parser.add_argument("--reach", type=float, default=SAMPLER_REACH, help="learning rate times steps, a row")
     parser.add_argument("--steps", type=int, default=4000)
     options = parser.parse_args()
     torch.set_num_threads(1)
     keep_freed_memory()
-    for name in options.datasets.split(","):
-        for dropout in options.dropouts.split(","):
-            measure(name, float(dropout), options.reach, options.steps)
+    for name in options.datasets:
+        for dropout in options.dropouts:
+            measure(name, dropout, options.reach, options.steps)
 
 
 if __name__ == "__main__":

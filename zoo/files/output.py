@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 
@@ -57,28 +57,31 @@ def kept_config(folder: str | Path) -> dict:
 def output_folder(folder: str | Path, config: dict) -> Iterator[Path]:
     """Opens a folder for one configuration; a second call with the same one goes on with what is there.
 
-    Work that is refused or diverges takes the folders away again that were made for it; any other end, an
-    interruption among them, leaves what is finished.
+    Work that is refused or diverges takes away again what was made for it, and nothing else; any other end,
+    an interruption among them, leaves what is finished.
 
     :param config: JSON-safe; written to ``config.json`` with the versions of the packages
     :raises UserError: when the folder cannot be written, holds something else, or belongs to another
         configuration
     """
-    folder, made = Path(folder), None
+    folder, made, new = Path(folder), None, False
+    found: set[Path] = set()
     try:
         made = _first_missing(folder)
         if made is None:
             _check_ours(folder, config)
-            made = folder if _is_empty(folder) else None
+            found = set(folder.iterdir())
+        new = made is not None or _is_empty(folder)
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / CONFIG, {**config, "versions": versions()})
         yield folder
     except OSError as error:
         if not (folder / CONFIG).exists():
-            _remove(made)
+            _remove_empty(folder, made)
         raise UserError(f"cannot write to {error.filename or folder}: {error.strerror or error}") from error
     except (UserError, FailedError):
-        _remove(made)
+        if new:
+            _remove_all_but(found, folder, made)
         raise
 
 
@@ -102,8 +105,7 @@ def sole_folder(folder: str | Path) -> Iterator[None]:
         _lock(handle, folder)
         yield
     finally:
-        if made is not None:
-            _remove_empty(folder, made)
+        _remove_empty(folder, made)
         os.close(handle)
 
 
@@ -123,8 +125,10 @@ def grid_folder(folder: str | Path, config: dict, last: str) -> Iterator[Path]:
             yield opened
 
 
-def _remove_empty(folder: Path, top: Path) -> None:
-    """Removes the folders from ``folder`` up to ``top`` as far as there is nothing in them."""
+def _remove_empty(folder: Path, top: Path | None) -> None:
+    """Removes the folders from ``folder`` up to ``top`` as far as there is nothing in them; none for None."""
+    if top is None:
+        return
     with contextlib.suppress(OSError):
         for path in (folder, *folder.parents):
             if path.exists():
@@ -158,12 +162,17 @@ def _is_empty(folder: Path) -> bool:
     return not any(not path.name.startswith(".") for path in folder.iterdir())
 
 
-def _remove(made: Path | None) -> None:
-    """With all that is in it; a worker elsewhere may write there until it is gone."""
+def _remove_all_but(found: Collection[Path], folder: Path, top: Path | None) -> None:
+    """What is in the folder and was not found there, then the folders up to ``top`` that are empty; a worker
+    elsewhere may write there until they are gone.
+    """
     for _ in range(ATTEMPTS):
-        if made is None or not made.exists():
-            return
-        shutil.rmtree(made, ignore_errors=True)
+        for path in set(folder.iterdir()).difference(found) if folder.exists() else ():
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        _remove_empty(folder, top)
 
 
 def _check_ours(folder: Path, config: dict) -> None:

@@ -70,6 +70,8 @@ class Training:
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.batch_size < 1 or not self.lr > 0:
             raise ValueError("epochs, batch_size and lr must be positive")
+        if not 0 < self.ramp <= 1:
+            raise ValueError(f"ramp must be a share of the training, above 0 and at most 1, not {self.ramp}")
         if not 1 <= self.taken <= self.epochs:
             raise ValueError(f"stop_after must lie between 1 and {self.epochs}, not {self.stop_after}")
 

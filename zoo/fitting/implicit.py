@@ -45,9 +45,11 @@ VIP_REACH, NETWORK_REACH = 10.0, 0.05
 #: noise is left; stopped before that, the noise has not left its start.  Chosen on a fifth of the training
 #: rows of the first split, held out, of boston, concrete, energy and yacht.
 SAMPLER_REACH, SAMPLER_DROPOUT, SAMPLER_NOISE, SAMPLER_NOISE_RATE = 0.04, 0.2, 0.6, 5e-3
+#: Its first learning rate, at most.
+SAMPLER_RATE = 5e-3
 #: So many rows it does not learn by heart, and dropout is in the way: log likelihood of held-out training
 #: rows without and with it, after 4000 steps, 1.04 and 0.88 on kin8nm (5898 rows), -25 and -0.95 on wine_red
-#: (1151); ``python benchmarks/neural_sampler_dropout.py``.
+#: (1151); ``python benchmarks/neural_sampler_dropout.py --datasets kin8nm wine_red``.
 SAMPLER_ROWS = 2000
 
 
@@ -143,8 +145,8 @@ def network_rate(model: Callable, rows: int, steps: int) -> float:
 
 
 def sampler_rate(model: Callable, rows: int, steps: int) -> float:
-    """5e-3, and for functions of several columns no farther than what was chosen."""
-    return 5e-3 if model.in_features == 1 else min(5e-3, SAMPLER_REACH * rows / steps)
+    """For functions of several columns no farther than what was chosen."""
+    return SAMPLER_RATE if model.in_features == 1 else min(SAMPLER_RATE, SAMPLER_REACH * rows / steps)
 
 
 def sparse_implicit_process(

@@ -53,18 +53,37 @@ def test_refused_work_leaves_no_folder_behind(tmp_path, error):
     assert list(tmp_path.iterdir()) == []
 
 
+def make_and_refuse(out, *names) -> None:
+    with output_folder(out, CONFIG) as folder:
+        for name in names:
+            (folder / name).mkdir() if name.endswith("/") else (folder / name).write_text("")
+        raise UserError("refused")
+
+
 def test_refused_work_leaves_no_folder_behind_though_a_worker_still_writes_there(tmp_path, monkeypatch):
     out, remove, written = tmp_path / "a", shutil.rmtree, ["cells", "more"]
 
     def remove_too_early(path, **options) -> None:
         remove(path, **options)
         if written:
-            (out / written.pop()).mkdir(parents=True)
+            (out / written.pop()).mkdir()
 
     monkeypatch.setattr(shutil, "rmtree", remove_too_early)
-    with pytest.raises(UserError, match="refused"), output_folder(out, {}):
-        raise UserError("refused")
+    with pytest.raises(UserError, match="refused"):
+        make_and_refuse(out, "first/")
     assert not out.exists()
+
+
+def test_refused_work_takes_nothing_else_away(tmp_path):
+    """What was there before, and what another call has made meanwhile beside it."""
+    for folder in (tmp_path / "mine", tmp_path / "results" / "a"):
+        if folder.name == "mine":
+            folder.mkdir()
+            (folder / ".env").write_text("secret")
+        with pytest.raises(UserError, match="refused"):
+            make_and_refuse(folder, "cells/", ".half", "../b/")
+    left = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*"))
+    assert left == ["b", "mine", "mine/.env", "results", "results/b"]
 
 
 @pytest.mark.parametrize("error", [UserError("refused"), FailedError("nan")])

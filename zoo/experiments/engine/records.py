@@ -80,6 +80,8 @@ def publish(out: Path, record: Record) -> Record:
     """Writes the record beside the cell's files, and gives the folder its name; returns it where it is then.
 
     A failure or a damaged result that stands there is replaced; a sound one stays, whoever computed it.
+
+    :raises FileNotFoundError: where ``out`` is gone: the call that this worker works for has ended
     """
     content = {
         "cell": _identity(record.cell),
@@ -88,10 +90,10 @@ def publish(out: Path, record: Record) -> Record:
         "seconds": record.seconds,
         "traceback": record.traceback,
     }
-    write_json(record.folder / RESULT, {**content, "sha256": _checksum(content)})
     os.chmod(record.folder, 0o755)  # a temporary folder is its owner's alone
+    write_json(record.folder / RESULT, {**content, "sha256": _checksum(content)})
     target = cell_folder(out, record.cell)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    _make_below(out / CELLS, target.parent)
     while True:  # another process may put one there at any moment
         known = read_record(out, record.cell)
         if known is not None and known.ok:
@@ -105,6 +107,13 @@ def publish(out: Path, record: Record) -> Record:
                 raise
         else:
             return replace(record, folder=target)
+
+
+def _make_below(folder: Path, last: Path) -> None:
+    """The folders from below ``folder``, which is not made, to ``last``."""
+    for part in last.relative_to(folder).parts:
+        folder /= part
+        folder.mkdir(exist_ok=True)
 
 
 def sweep(out: Path, *, own: bool = False) -> None:

@@ -52,8 +52,8 @@ KL_WEIGHTS = ("1", "0.3", "0.1", "0.05", "0.03")
 COLD_SETTING = "fixed-kl0.1"
 COLD_NOTE = "a cold posterior, of data that count 1/kl times: sharper than the posterior, and not it"
 KMNIST = (
-    "where the training images cannot be had, 8000 of the test images train and 2000 test: such numbers do "
-    "not compare with published ones"
+    "where the training images cannot be had, 8000 of the test images train and 2000 test, and an epoch is "
+    "four passes (one under the thesis's recipe): such numbers do not compare with published ones"
 )
 UNPUBLISHED = Source("this package", "not published")
 

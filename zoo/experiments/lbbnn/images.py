@@ -1,4 +1,4 @@
-"""The cells of the latent binary experiments on images; networks come from :mod:`.lbbnn_networks`."""
+"""The cells of the latent binary experiments on images; networks come from :mod:`.networks`."""
 
 from __future__ import annotations
 

@@ -53,8 +53,10 @@ FILES = {"fmnist": "fashion_mnist"}
 #: Whose test images stand outside the domain of a data set.
 OUTSIDE = {"mnist": "fmnist", "fmnist": "mnist", "kmnist": "mnist"}
 CLASSES, DIGIT_LEVELS = 10, 16
-#: digits has so few rows that an epoch is 16 steps: an epoch of a budget stands for that many.
-DIGITS_EPOCHS = 20
+#: Passes that an epoch of a budget stands for, where a set has fewer rows than this: digits, and KMNIST where
+#: its training images cannot be had.
+FEW_ROWS = 10_000
+PASSES = {"digits": 20, "kmnist": 4}
 
 
 @dataclass(frozen=True)
@@ -249,12 +251,14 @@ def fit(
 
 def training_of(cell: Cell, rows: int, seed: int) -> Training:
     """How long and how fast a cell's method is trained on so many rows."""
-    epochs = cell.options["epochs"] * (DIGITS_EPOCHS if cell.dataset == "digits" else 1)
+    published = prior_of(cell.setting).published
+    passes = PASSES.get(cell.dataset, 1) if rows < FEW_ROWS and not published else 1
+    epochs = cell.options["epochs"] * passes
     training = Training(epochs, lr=RATE, seed=seed)
     method, weight = cell.method.removeprefix(COLD), kl_weight(cell.setting)
     if (weight < 1) != cell.method.startswith(COLD):
         raise ValueError(f"{cell.method} at weight {weight} of the divergence: what is cold is called so")
-    if method in LAWS and prior_of(cell.setting).published:
+    if method in LAWS and published:
         lowest, highest = THESIS_RATES
         rate = 2 * THESIS_REACH / (epochs * max(1, rows // training.batch_size))
         training = replace(training, lr=min(max(rate, lowest), highest))

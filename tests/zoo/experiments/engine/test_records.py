@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 
 from zoo.experiments.engine.declaration import Cell, Record
 from zoo.experiments.engine.records import cell_folder, publish, read_record, sweep, workplace
+from zoo.experiments.engine.workers import run_cell
 
 CELL = Cell("toy/plain", "a", "m", "5x5", 2, base_seed=0, options={"epochs": 4, "widths": (5, 5)})
 
@@ -59,6 +61,21 @@ def test_a_worker_does_not_make_the_folder_of_a_call_that_has_ended(tmp_path):
     with pytest.raises(FileNotFoundError), workplace(tmp_path / "gone"):
         pytest.fail("a workplace where there is no call")
     assert not (tmp_path / "gone").exists()
+
+
+def test_a_cell_that_ends_after_its_call_leaves_nothing(tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+
+    def end_the_call(cell) -> dict[str, float]:
+        shutil.rmtree(out)
+        return {"error": 1.0}
+
+    with pytest.raises(FileNotFoundError):
+        run_cell(end_the_call, ["error"], CELL, out)
+    with pytest.raises(FileNotFoundError):
+        publish(out, Record(CELL, "ok", {"error": 1.0}, 1.0, tmp_path, ""))
+    assert not out.exists()
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99])

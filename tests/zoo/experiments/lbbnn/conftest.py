@@ -14,7 +14,7 @@ from zoo.experiments.lbbnn import declared, networks
 def small_and_real(calls, monkeypatch):
     """Instead of the toys of this folder's other tests."""
     monkeypatch.setattr(catalogue, "MODULES", (declared.__name__,))
-    monkeypatch.setattr(networks, "DIGITS_EPOCHS", 3)
+    monkeypatch.setitem(networks.PASSES, "digits", 3)
 
 
 @pytest.fixture

@@ -51,7 +51,7 @@ def digits():
 
 @pytest.fixture(autouse=True)
 def _few_epochs(monkeypatch):
-    monkeypatch.setattr(networks, "DIGITS_EPOCHS", 3)
+    monkeypatch.setitem(networks.PASSES, "digits", 3)
 
 
 def by_hand(weights, x):
@@ -220,6 +220,9 @@ def test_what_diverges_is_told(digits):
     x[150] = math.nan
     with pytest.raises(FailedError, match="step [01]: the loss is nan, site .* is not finite; "):
         train(NETWORK, AutoMNF(NETWORK), (x, digits.y), Training(1))
+    for ramp in (0.0, 1.5, math.nan):
+        with pytest.raises(ValueError, match="ramp must be a share of the training"):
+            Training(10, ramp=ramp)
     with pytest.raises(ValueError, match="must be positive"):
         Training(0)
 
@@ -309,6 +312,18 @@ def test_learning_rates(method, setting, epochs, rows, rate):
     assert (training.epochs, training.seed) == (epochs, 7)
     assert training.taken == (8 if method == "mnf-early" else epochs)
     assert training.taken > training.ramp * epochs  # or it would end as a cold posterior
+
+
+@pytest.mark.parametrize(
+    ("dataset", "setting", "rows", "passes"),
+    [
+        ("digits", "default", 1617, 3), ("kmnist", "default", 8_000, 4), ("kmnist", "default", 60_000, 1),
+        ("kmnist", "thesis", 8_000, 1), ("mnist", "default", 200, 1),
+    ],
+)  # fmt: skip
+def test_few_rows_are_passed_more_often_in_an_epoch(dataset, setting, rows, passes):
+    place = Cell("x", dataset, "lrt", setting, 0, options={**OPTIONS, "epochs": 5})
+    assert networks.training_of(place, rows, 7).epochs == 5 * passes
 
 
 def test_nothing_that_is_random_in_a_fit_shares_a_seed(monkeypatch):
