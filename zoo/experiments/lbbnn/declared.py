@@ -335,6 +335,11 @@ EXPERIMENTS = (
         published_error=source_of(FOLDER, "slides-decisions")[1],
         explained=explanations(FOLDER, "decisions"),
         notes={("kmnist", "*", "*", "*"): KMNIST},
+        questions={
+            "What is decided, and how well": ("decided", "accuracy_decided", "accuracy_all"),
+            "What is decided that should not be": ("decided_outside",),
+            "Where the bound stands": ("bound_change",),
+        },
     ),
     _of_this_kind(
         name="lbbnn/entropy",
@@ -357,6 +362,10 @@ EXPERIMENTS = (
         full=Effort(trials=1, cost="35 minutes on 2 cores", options=FULL),
         notes={("kmnist", "*", "*", "*"): KMNIST},
         finish=Deferred("lbbnn.plots", "plot_entropies"),
+        questions={
+            "How sure the ensemble is": ("accuracy", "entropy_inside", "entropy_outside", "auroc"),
+            "Where the bound stands": ("bound_change",),
+        },
     ),
     _of_this_kind(
         name="lbbnn/training",
@@ -376,11 +385,16 @@ EXPERIMENTS = (
         quick=Effort(trials=1, cost="5 minutes", options={**QUICK, "epochs": 2}),
         full=Effort(trials=1, cost="20 minutes on 2 cores", options=FULL),
         finish=Deferred("lbbnn.plots", "plot_training"),
+        questions={
+            "Ten drawn networks": ("nll_ensemble_test", "nll_ensemble_train", "nll_best"),
+            "The posterior mean network": ("nll_mean_test", "nll_mean_train"),
+        },
     ),
     _of_this_kind(
         name="lbbnn/pictures",
         revision=3,
-        summary="The test images of lowest and highest entropy in every class: <data set>-<method>.png.",
+        summary="The test images of lowest and highest entropy in every class, drawn in "
+        "<data set>-<method>.png.",
         source=Source(PAPER, "figures of images of low and high entropy"),
         run=Deferred("lbbnn.images", "pictures"),
         metrics={
@@ -394,6 +408,10 @@ EXPERIMENTS = (
         quick=Effort(trials=1, cost="3 minutes", options=QUICK),
         full=Effort(trials=1, cost="15 minutes on 2 cores", options=FULL),
         finish=Deferred("lbbnn.plots", "plot_pictures"),
+        questions={
+            "Images of lowest entropy": ("entropy_low", "wrong_low"),
+            "Images of highest entropy": ("entropy_high", "wrong_high"),
+        },
     ),
     _of_this_kind(
         name="lbbnn/export",
@@ -420,6 +438,17 @@ EXPERIMENTS = (
         methods=("lrt", "mnf", "concrete"),
         quick=Effort(trials=1, cost="1 minute", options=QUICK),
         full=Effort(trials=1, cost="10 minutes on 2 cores", options=FULL),
+        questions={
+            "What is left": ("density_half", "density_paths", "units_small", "inputs_small"),
+            "Size, kilobytes": ("kilobytes_dense", "kilobytes_sparse", "kilobytes_small"),
+            "Milliseconds for 1000 images": (
+                "milliseconds_dense",
+                "milliseconds_sparse",
+                "milliseconds_small",
+            ),
+            "Whether it is the same function": ("difference_sparse", "difference_small"),
+            "Where the bound stands": ("bound_change",),
+        },
     ),
     _of_this_kind(
         name="lbbnn/cost",
