@@ -4,7 +4,7 @@ The choice of ``RATE_OF_LAWS`` in :mod:`zoo.experiments.lbbnn.networks` and of `
 :mod:`zoo.fitting.epochs`: 15 % of the training images are held out, test images are not looked at.
 
     python benchmarks/sparse_network_schedule.py --rates 0.001 0.005 0.01
-    python benchmarks/sparse_network_schedule.py --ramps 0.05 0.3
+    python benchmarks/sparse_network_schedule.py --ramps 0.05 0.15 0.2 0.3
 
 A network takes three to six minutes in 20 epochs.  Needs ``ZOO_DATA``, or the download of MNIST.
 """

@@ -108,7 +108,9 @@ SPREAD, LOGITS = 0.3, (2.0, 4.0)
 MEANS, THESIS_SCALE, THESIS_LOGITS = 0.2, 0.01, (0.0, 1.0)
 #: First learning rates of Adam, which fall to zero along a half cosine: of points and dropout, and of those
 #: with a law for every weight.  A learned prior follows the guide and the guide the prior, by small steps
-#: each, so that a low rate stops them early: ``python benchmarks/sparse_network_schedule.py``.
+#: each, so that a low rate stops them early.  Of ``lrt`` after twenty epochs of MNIST, one run each: bound
+#: -0.372, -0.312 and -0.310 (+- 0.004) nats an image with 0.001, 0.005 and 0.01, and 3.0 % of the weights in
+#: place of 1.1 % with the last (``python benchmarks/sparse_network_schedule.py --rates 0.001 0.005 0.01``).
 RATE, RATE_OF_LAWS = 1e-3, 5e-3
 #: The thesis's start of the logits is far from where they go: the rate is such that they can move by so much,
 #: within bounds.
