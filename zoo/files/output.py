@@ -167,11 +167,12 @@ def _remove_all_but(found: Collection[Path], folder: Path, top: Path | None) -> 
     elsewhere may write there until they are gone.
     """
     for _ in range(ATTEMPTS):
-        for path in set(folder.iterdir()).difference(found) if folder.exists() else ():
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # why the call is refused is what has to be heard
+            for path in set(folder.iterdir()).difference(found):
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
         _remove_empty(folder, top)
 
 
