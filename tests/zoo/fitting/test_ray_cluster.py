@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 
@@ -31,6 +32,7 @@ from zoo.fitting.clusters import workers
 from zoo.fitting.side_by_side import CallEndedError, Here
 
 pytest.importorskip("ray", reason="Ray has no wheel for this Python or machine")
+grpc = pytest.importorskip("grpc", reason="Ray brings it")
 
 
 # ------------------------------------------------------------------------------------------ refused in a line
@@ -57,6 +59,28 @@ def test_what_listens_is_no_head(monkeypatch):
             workers(1, address),
         ):
             pytest.fail("connected")
+
+
+def test_threads_of_channels_that_are_closed_die_in_silence(monkeypatch):
+    """As Ray closes them when a head is gone, now and then a moment before gRPC looks at them again."""
+    told = []
+    monkeypatch.setattr(threading, "excepthook", lambda died: told.append(str(died.exc_value)))
+
+    def fails():
+        raise ValueError("of another thread")
+
+    with socket.create_server(("localhost", 0)) as server, ray_cluster._closed_channels_in_silence():
+        channel = grpc.insecure_channel(f"localhost:{server.getsockname()[1]}")
+        before = set(threading.enumerate())
+        channel.subscribe(lambda _: None)
+        (watching,) = set(threading.enumerate()) - before
+        channel._channel.close(grpc._cython.cygrpc.StatusCode.cancelled, "closed under the thread")
+        watching.join(timeout=20)
+        assert not watching.is_alive()
+        other = threading.Thread(target=fails)
+        other.start()
+        other.join()
+    assert told == ["of another thread"]
 
 
 # --------------------------------------------------------------------------------------------- a real cluster
