@@ -43,10 +43,13 @@ _SIGNATURES: dict[str, tuple] = {
 }
 
 
-def kernel(name: str, *arrays: Tensor) -> Callable | None:
-    """The kernel of this name if it applies to these arrays, else None."""
+def kernel(name: str, *arrays: Tensor, smallest: int | None = None) -> Callable | None:
+    """The kernel of this name if it applies to these arrays, else None.
+
+    :param smallest: elements of the first array below which it does not; :data:`SMALLEST` if not given
+    """
     first = arrays[0]
-    if first.numel() < SMALLEST or not first.is_cpu:
+    if first.numel() < (SMALLEST if smallest is None else smallest) or not first.is_cpu:
         return None
     if any(a.dtype != torch.float32 or not a.is_contiguous() for a in arrays):
         return None

@@ -1,4 +1,4 @@
-"""The steps of a large gated flow on one vector, compiled: their values and their derivatives.
+"""The steps of a gated flow on one vector, compiled: their values and their derivatives.
 
 Eager torch takes thirty small operations for a step, forth and back, and ten times as long as the arithmetic
 in them.  The autograd nodes of :mod:`guides.variational.multipliers` are built on these.
@@ -32,12 +32,14 @@ class Step(NamedTuple):
 
 
 def has_kernel(z: Tensor, steps: Sequence[Step]) -> bool:
-    """Whether :func:`forward` can take these steps: one hidden layer, one vector ``z [d]``, large enough."""
-    if z.dim() != 1 or any(len(step.weights) != 4 for step in steps):
+    """Whether :func:`forward` can take these steps: one hidden layer, one vector ``z [d]``, ``d`` at least 2,
+    on the CPU in single precision.  They may be small: what eager torch takes then is the time of its calls.
+    """
+    if z.dim() != 1 or any(len(step.weights) != 4 or not len(step.kept) for step in steps):
         return False
     largest = max((tensor for step in steps for tensor in step.weights), key=Tensor.numel)
     arrays = largest, z, *(tensor for step in steps for tensor in step.weights)
-    return kernels.kernel("gated_forward", *arrays) is not None
+    return kernels.kernel("gated_forward", *arrays, smallest=0) is not None
 
 
 def forward(z: Tensor, steps: Sequence[Step]) -> tuple[Tensor, Tensor, list[tuple[Tensor, Tensor]]]:
