@@ -125,7 +125,7 @@ def _has_row(dataset: str, method: str, setting: str) -> bool:
 EXPERIMENTS = (
     _of_this_kind(
         name="lbbnn/simulation",
-        revision=2,
+        revision=3,
         summary="Variable selection in the published logistic simulation: inclusion probabilities against "
         "the exact ones, and the share of runs that select each column.",
         source=source_of(FOLDER, "thesis-section-5.2")[0],

@@ -2,8 +2,9 @@
 
 ``R`` regressions on the same rows are one linear layer of ``R`` outputs, each with weights, a start, noise
 and a minibatch of its own: the loss is the sum of theirs, Adam works on each number alone, and so no fit
-knows of another.  That holds for guides whose weights are independent (not for ``mnf``, which multiplies
-all outputs by one draw).  A step of twenty takes less than twice the time of a step of one.
+knows of another.  That holds for guides whose weights are independent; multiplicative flows, which multiply
+all outputs by one draw, are :class:`~.runs_of_flows.AutoMNFOfRuns` here.  A step of twenty takes some two
+times as long as a step of one.
 
 In expectation loss and gradients are those of single fits, their noise is not: the offset, too, enters by
 the law of the output here, and a row that a minibatch has twice has one noise.
@@ -11,7 +12,7 @@ the law of the output here, and a row that a minibatch has twice has one noise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ from torch.nn.functional import linear, softplus
 from guides.core.distributions import SpikeSlab
 from guides.core.moments import spike_slab_kl
 from guides.variational.spike_slab import AutoSpikeSlab
+from zoo.experiments.lbbnn.runs_of_flows import AutoMNFOfRuns
 from zoo.fitting.svi import Fit, FitSettings
 from zoo.seeds import stable_seed
 
@@ -104,13 +106,22 @@ def minibatches(x: Tensor, y: Tensor, runs: int, size: int | None) -> Iterator[t
 @torch.no_grad()
 def bound_of_each(guide: AutoSpikeSlab, x: Tensor, y: Tensor, inclusion: float, seed: int) -> Tensor:
     """Expected log likelihood of all rows by drawn weights, minus the divergence, ``[R]``, nats."""
-    drawn = guide.draws(BOUND_DRAWS, seed=seed)
+    prior = x.new_tensor(inclusion).logit(), x.new_zeros(()), x.new_ones(())
+    drawn, divergence = _draws_and_divergence(guide, prior, seed)
     sign = (1 - 2 * y)[:, None]
     likelihood = torch.stack(
         [-softplus(sign * linear(x, w, b)).sum(0) for w, b in zip(drawn["w"], drawn["b"], strict=True)]
     )
-    weights, offset = guide.site_distribution("w"), guide.site_distribution("b")
-    prior = x.new_tensor(inclusion).logit(), x.new_zeros(()), x.new_ones(())
-    divergence = spike_slab_kl(weights.logits, weights.loc, weights.scale.log(), *prior).sum(-1)
-    divergence = divergence + kl_divergence(offset, dist.Normal(*prior[1:]))
+    divergence = divergence + kl_divergence(guide.site_distribution("b"), dist.Normal(*prior[1:]))
     return likelihood.double().mean(0) - divergence
+
+
+def _draws_and_divergence(
+    guide: AutoSpikeSlab, prior: Sequence[Tensor], seed: int
+) -> tuple[dict[str, Tensor], Tensor]:
+    """``{"w": [S, R, in], "b": [S, R]}``, and the divergence of the weights, ``[R]``."""
+    if isinstance(guide, AutoMNFOfRuns):
+        return guide.draws_of_runs(BOUND_DRAWS, prior, seed=seed)
+    weights = guide.site_distribution("w")
+    divergence = spike_slab_kl(weights.logits, weights.loc, weights.scale.log(), *prior).sum(-1)
+    return guide.draws(BOUND_DRAWS, seed=seed), divergence

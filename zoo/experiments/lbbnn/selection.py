@@ -23,6 +23,7 @@ from zoo.errors import FailedError
 from zoo.experiments.engine.declaration import Cell
 from zoo.experiments.engine.published import read_table
 from zoo.experiments.lbbnn.runs import Fitted, fit_side_by_side
+from zoo.experiments.lbbnn.runs_of_flows import AutoMNFOfRuns
 from zoo.fitting.svi import Fit, FitSettings
 from zoo.models.latent_binary import SpikeSlabLogistic
 from zoo.seeds import stable_seed
@@ -36,8 +37,8 @@ INCLUSION, BLOCK = 0.25, 4
 GUIDES = {"spike-slab": AutoSpikeSlab, "mnf": AutoMNF, "concrete": AutoConcrete}
 #: Of a fit: first learning rate, rows of a minibatch.
 RATE, BATCH = 0.02, 400
-#: Those whose trials on one data set are fitted so many at a time.
-SIDE_BY_SIDE, RUNS = ("spike-slab", "concrete"), 20
+#: The same for trials on one data set, which are fitted so many at a time.
+GUIDES_OF_RUNS, RUNS = GUIDES | {"mnf": AutoMNFOfRuns}, 20
 #: Exact inclusion probabilities on the published data, slab N(0, 1), inclusion 0.25, intercept N(0, 1), all
 #: columns standardised.  Found by another Polya-Gamma sampler and another enumeration, which agree to 0.007;
 #: those of guides.truth.polya_gamma agree with them within their Monte Carlo error.
@@ -52,7 +53,7 @@ def simulation(cell: Cell) -> Mapping[str, float]:
     if cell.method == "exact":
         found, elbo = enumerated()
         return figures(found, EXACT) | {"elbo": elbo}
-    if cell.method in SIDE_BY_SIDE:
+    if cell.method in GUIDES_OF_RUNS:
         steps, block, place = cell.options["steps"], *divmod(cell.trial, RUNS)
         run = fitted_runs(cell.method, steps, stable_seed("runs", cell.base_seed, cell.method, block))
         if isinstance(run, FailedError):
@@ -73,7 +74,7 @@ def fitted_runs(method: str, steps: int, seed: int) -> Fitted | FailedError:
     x, y = (torch.as_tensor(part, dtype=torch.float32) for part in design())
     settings = FitSettings(steps, RATE, BATCH, seed)
     try:
-        return fit_side_by_side(GUIDES[method], x, y, INCLUSION, RUNS, settings)
+        return fit_side_by_side(GUIDES_OF_RUNS[method], x, y, INCLUSION, RUNS, settings)
     except FailedError as error:
         return error
 

@@ -10,17 +10,20 @@ import pytest
 import torch
 from pyro import poutine
 
-from guides import AutoConcrete, AutoSpikeSlab
+from guides import AutoConcrete, AutoMNF, AutoSpikeSlab
 from guides.testing import z_bound
 from zoo.errors import FailedError
 from zoo.evaluation.estimates import Estimate
 from zoo.experiments.lbbnn import runs, selection
 from zoo.experiments.lbbnn.runs import BOUND_DRAWS, SideBySide, bound_of_each, fit_side_by_side, minibatches
+from zoo.experiments.lbbnn.runs_of_flows import AutoMNFOfRuns
 from zoo.fitting.svi import Fit, FitSettings
 from zoo.models.latent_binary import SpikeSlabLogistic
 
 ROWS, COLUMNS, RUNS, INCLUSION = 40, 3, 4, 0.25
-each_guide = pytest.mark.parametrize("make", [AutoSpikeSlab, AutoConcrete])
+#: Of many runs, and of one.
+ALONE = {AutoSpikeSlab: AutoSpikeSlab, AutoConcrete: AutoConcrete, AutoMNFOfRuns: AutoMNF}
+each_guide = pytest.mark.parametrize("make", ALONE)
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +42,35 @@ def guide_of(model, data, make=AutoSpikeSlab, seed=0):
     return guide
 
 
-def of_run(name: str, flat: torch.Tensor, run: int) -> torch.Tensor:
-    """A run's part of a flat parameter: its weights, and but for logits its offset, behind all weights."""
-    weights = flat[: RUNS * COLUMNS].reshape(RUNS, COLUMNS)[run]
-    return weights if name == "logits" else torch.cat((weights, flat[RUNS * COLUMNS :][run, None]))
+def of_run(name: str, whole: torch.Tensor, run: int, runs: int = RUNS) -> torch.Tensor:
+    """A run's part of a parameter.  Flat ones are all weights and, but for logits, all offsets."""
+    if name.startswith("multipliers"):
+        return whole[run]
+    weights = whole[: runs * COLUMNS].reshape(runs, COLUMNS)[run]
+    return weights if name == "logits" else torch.cat((weights, whole[runs * COLUMNS :][run, None]))
+
+
+def copy_run(run: int, many, one, runs: int = RUNS) -> None:
+    """Makes the guide of one regression what the guide of many is in this run."""
+    pairs = [(many.named_parameters(), one.parameters()), (many.named_buffers(), one.buffers())]
+    with torch.no_grad():
+        for wholes, parts in pairs:
+            for (name, whole), part in zip(wholes, parts, strict=True):
+                part.copy_(of_run(name, whole, run, runs))
+
+
+def make_sharp(guide) -> None:
+    """So that two estimates of its loss are alike; and multipliers far from 1, where they start."""
+    generator = torch.Generator().manual_seed(8)
+    with torch.no_grad():
+        guide.log_scale -= 3
+        guide.loc *= 2
+        guide.logits += 8 * (torch.arange(len(guide.logits)) % 3 - 1)
+        for name, parameter in guide.named_parameters():
+            if name.startswith("multipliers"):
+                parameter += 0.2 * torch.randn(parameter.shape, generator=generator)
+            if name.endswith("base"):
+                parameter[:, 0] += 1
 
 
 @each_guide
@@ -58,12 +86,15 @@ def test_runs_know_nothing_of_each_other(data, make):
         return {name: parameter.grad.clone() for name, parameter in guide.named_parameters()}
 
     before = gradients()
-    for parameter in guide.parameters():
-        with torch.no_grad():  # of the last run
+    with torch.no_grad():
+        for name, parameter in guide.named_parameters():  # of the last run
+            if name.startswith("multipliers"):
+                parameter[RUNS - 1] += 0.5
+                continue
             parameter[(RUNS - 1) * COLUMNS : RUNS * COLUMNS] += 0.5
             parameter[RUNS * COLUMNS + RUNS - 1 :] += 0.5
     after = gradients()
-    assert set(before) == {"loc", "log_scale", "logits"}
+    assert len(before) == (3 if make is not AutoMNFOfRuns else 21)
     for name in before:
         for run in range(RUNS):
             same = torch.allclose(of_run(name, before[name], run), of_run(name, after[name], run), rtol=1e-4)
@@ -112,32 +143,31 @@ def test_a_fit_takes_minibatches_and_says_the_change_of_a_run(data, monkeypatch)
 @each_guide
 def test_the_loss_of_one_run_is_that_of_the_single_regression(data, make):
     side, single = SideBySide(1, COLUMNS, INCLUSION), SpikeSlabLogistic(COLUMNS, INCLUSION)
-    many, one = guide_of(side, data, make), guide_of(single, data, make)
-    with torch.no_grad():
-        for (name, parameter), other in zip(many.named_parameters(), one.parameters(), strict=True):
-            other.copy_(parameter)
-            assert parameter.shape == other.shape, name
+    many, one = guide_of(side, data, make), guide_of(single, data, ALONE[make])
+    make_sharp(many)
+    copy_run(0, many, one, runs=1)
     torch.manual_seed(2)
     losses = [
-        torch.tensor([guide.elbo().loss(model, guide, *data) for _ in range(100)])
+        torch.tensor([guide.elbo().loss(model, guide, *data) for _ in range(300)])
         for model, guide in ((side, many), (single, one))
     ]
     spread = math.sqrt(sum(values.var().item() / len(values) for values in losses))
     assert abs(losses[0].mean() - losses[1].mean()) < z_bound(2) * spread
 
 
-def test_bounds_are_those_of_the_guides(data):
+@pytest.mark.parametrize("make", [AutoSpikeSlab, AutoMNFOfRuns])
+def test_bounds_are_those_of_the_guides(data, make):
     """Each is that which a fit of its run alone reports."""
-    guide = guide_of(SideBySide(RUNS, COLUMNS, INCLUSION), data)
+    guide = guide_of(SideBySide(RUNS, COLUMNS, INCLUSION), data, make)
     with torch.no_grad():
         guide.loc += torch.randn(guide.loc.shape, generator=torch.Generator().manual_seed(3))
+    make_sharp(guide)
     found = bound_of_each(guide, *data, INCLUSION, seed=0)
+    torch.testing.assert_close(found, bound_of_each(guide, *data, INCLUSION, seed=0), rtol=0, atol=0)
     single = SpikeSlabLogistic(COLUMNS, INCLUSION)
     for run in range(0, RUNS, 2):
-        alone = guide_of(single, data)
-        with torch.no_grad():
-            for (name, parameter), whole in zip(alone.named_parameters(), guide.parameters(), strict=True):
-                parameter.copy_(of_run(name, whole, run))
+        alone = guide_of(single, data, ALONE[make])
+        copy_run(run, guide, alone)
         bound, error = Fit(alone, single, data, FitSettings(10)).elbo(200)
         assert abs(found[run] - bound) < z_bound(2) * error * math.sqrt(1 + 200 / BOUND_DRAWS)
 
@@ -154,7 +184,7 @@ def test_fits_side_by_side_find_what_single_fits_find(data, make):
     np.testing.assert_array_equal(fits[0].inclusion, fits[1].inclusion)
     single = SpikeSlabLogistic(COLUMNS, INCLUSION)
     torch.manual_seed(0)
-    alone = Fit(make(single), single, data, settings).run()
+    alone = Fit(ALONE[make](single), single, data, settings).run()
     spread = fits[0].elbo.std(ddof=1) * math.sqrt(1 + 1 / RUNS)
     assert abs(alone.elbo()[0] - fits[0].elbo.mean()) < max(5 * spread, 0.2)
 
