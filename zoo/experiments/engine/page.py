@@ -81,7 +81,7 @@ def _facts(request: Request, folder: Path, records: Sequence[Record], lines: Seq
     if not is_published_effort(request):
         full = ", ".join(f"{name} {value}" for name, value in experiment.full.options.items())
         if experiment.published:
-            yield f"- **not comparable with the published numbers, which need {full}**"
+            yield f"- **not compared with what is published: the full budget is {full}**"
         else:
             yield f"- **not the work of the full budget, which is {full}**"
 

@@ -109,7 +109,7 @@ def test_less_work_than_published_is_not_compared(tmp_path):
     lines = run(tmp_path, published=far, quick=Effort(3, "", {"epochs": 1}), axes={"budget": "quick"})
     assert (lines[PLACE]["published"], lines[PLACE]["z"]) == ("100.0", "")
     text = (tmp_path / "table.md").read_text(encoding="utf-8")
-    assert "**not comparable with the published numbers, which need epochs 4**" in text
+    assert "**not compared with what is published: the full budget is epochs 4**" in text
     assert "|z|" not in text
     assert "outside" not in text
 
