@@ -9,12 +9,10 @@ one data set look at the same networks.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from zoo.errors import UserError
 from zoo.experiments.engine.declaration import Deferred, Effort, Experiment, Source
 from zoo.experiments.engine.published import explanations, source_of
 from zoo.experiments.lbbnn import printed
@@ -33,20 +31,19 @@ from zoo.experiments.lbbnn.metrics import (
     TABLE,
     VARIANCE,
 )
+from zoo.experiments.lbbnn.options import (
+    COST,
+    FULL,
+    FULL_CONVOLUTIONAL,
+    QUICK,
+    QUICK_CONVOLUTIONAL,
+    check_options,
+)
 from zoo.experiments.lbbnn.printed import FOLDER
 
 PAPER = "Skaaret-Lund 2022, latent binary Bayesian neural networks (thesis); Hubin and Storvik 2019"
 SELECTORS = ("spike-slab", "mnf", "concrete", "varbvs")
 COLUMNS = range(1, 21)
-MEMBERS = 10
-#: Of the dense networks: for a look one epoch on the first 20,000 rows; then 20 on all (rows 0).
-QUICK = {"epochs": 1, "members": MEMBERS, "widths": "400-600", "rows": 20_000, "device": "cpu"}
-FULL = {**QUICK, "epochs": 20, "rows": 0}
-#: Of the convolutional ones, whose widths are those of the publications.
-QUICK_CONVOLUTIONAL = {"epochs": 1, "members": MEMBERS, "rows": 0, "device": "cpu"}
-FULL_CONVOLUTIONAL = {**QUICK_CONVOLUTIONAL, "epochs": 5}
-COST = {"widths": "400-600", "rows": 0, "device": "cpu"}
-
 #: Of the frontier; learned: inclusion and scales by empirical Bayes, rates: inclusion by output and input.
 FRONTIER_PRIORS = ("learned", "rates", "fixed", "pi0.1-sd1")
 KL_WEIGHTS = ("1", "0.3", "0.1", "0.05", "0.03")
@@ -58,26 +55,6 @@ KMNIST = (
     "four passes (one under the thesis's recipe): such numbers do not compare with published ones"
 )
 UNPUBLISHED = Source("this package", "not published")
-
-
-def check_options(options: Mapping[str, Any]) -> None:
-    """:raises UserError: for options that no network could be fitted with"""
-    for name in ("epochs", "members", "steps", "draws"):
-        if options.get(name, 1) < 1:
-            raise UserError(f"option {name} must be at least 1, not {options[name]}")
-    if not 0 < options.get("held_out", 0.5) < 1:
-        raise UserError(f"option held_out must be a share between 0 and 1, not {options['held_out']}")
-    if options.get("rows", 0) < 0:
-        raise UserError(
-            f"option rows must be a count of training images, or 0 for all, not {options['rows']}"
-        )
-    if not re.fullmatch(r"[1-9]\d*(-[1-9]\d*)*", options.get("widths", "1")):
-        raise UserError(
-            f"option widths must be the hidden units of each layer with - between, 400-600 for instance, "
-            f"not {options['widths']!r}"
-        )
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", options.get("device", "cpu")):
-        raise UserError(f"option device must be cpu, cuda or cuda:N, not {options['device']!r}")
 
 
 def _of_this_kind(**declared: Any) -> Experiment:
