@@ -1,10 +1,11 @@
-"""Compiled kernels for large sites: ``kernels.c``, built once by the system's C compiler.
+"""Compiled kernels for large sites and for flows: ``kernels.c``, built once by the system's C compiler.
 
 They save most of a training step's arithmetic outside the matrix products: eager torch goes over the weights
 two dozen times, the kernel once.  A C compiler is used rather than ``torch.compile`` because it takes half a
 second instead of half a minute, and brings no worker processes, no output and no state of its own: calls are
 thread-safe and survive a fork.  Without a compiler, on an accelerator, in other than single precision and on
-small sites the eager formulas of :mod:`guides.core.fused` do the same, equal up to rounding.
+small sites the eager formulas of :mod:`guides.core.fused` and :mod:`guides.flows.gated` do the same, up to
+rounding.
 
 Set ``POSTERIOR_ZOO_KERNELS=0`` to switch the kernels off.  The library is kept in the user's cache folder
 (``XDG_CACHE_HOME``), under a name that tells source, flags and processor.
@@ -26,7 +27,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-#: Elements below which a site is not worth it.
+#: Elements below which a site is not worth it; a flow, which is many small operations, always is.
 SMALLEST = 16_384
 # No -ffast-math: linked into a shared library it would switch denormal numbers off for the whole process.
 FLAGS = ("-O3", "-march=native", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared")

@@ -22,10 +22,12 @@ class Step(NamedTuple):
     """``z[moved]`` becomes ``g z + (1 - g) t`` with ``t`` and ``logit g`` the two halves of
     ``w2 leaky_relu(w1 z[kept] + b1) + b2``; the rest of ``z`` stays.
 
+    :ivar size: entries of ``z``
     :ivar kept: what the network sees, int ``[k]``; :ivar moved: int ``[m]``
     :ivar weights: ``w1 [hidden, k], b1, w2 [2 m, hidden], b2``; further layers have no kernel
     """
 
+    size: int
     kept: Tensor
     moved: Tensor
     weights: tuple[Tensor, ...]
@@ -35,7 +37,9 @@ def has_kernel(z: Tensor, steps: Sequence[Step]) -> bool:
     """Whether :func:`forward` can take these steps: one hidden layer, one vector ``z [d]``, ``d`` at least 2,
     on the CPU in single precision.  They may be small: what eager torch takes then is the time of its calls.
     """
-    if z.dim() != 1 or any(len(step.weights) != 4 or not len(step.kept) for step in steps):
+    if z.dim() != 1 or any(step.size != len(z) or len(step.weights) != 4 for step in steps):
+        return False
+    if not all(len(step.kept) for step in steps):
         return False
     largest = max((tensor for step in steps for tensor in step.weights), key=Tensor.numel)
     arrays = largest, z, *(tensor for step in steps for tensor in step.weights)

@@ -71,7 +71,7 @@ class GatedCoupling(GatedTransform):
 
     def step(self) -> Step:
         weights = (tensor for layer in self.layers for tensor in (layer.weight, layer.bias))
-        return Step(self.kept, self.moved, tuple(weights))
+        return Step(len(self.kept) + len(self.moved), self.kept, self.moved, tuple(weights))
 
     def _shift_and_log_gate(self, z: Tensor) -> tuple[Tensor, Tensor]:
         kept = z[..., self.kept] if len(self.kept) else torch.ones_like(z)
@@ -124,7 +124,7 @@ class GatedAutoregressive(GatedTransform):
 
     def step(self) -> Step:
         weights = ((self._masked(number), layer.bias) for number, layer in enumerate(self.layers))
-        return Step(self.every, self.every, tuple(itertools.chain(*weights)))
+        return Step(len(self.every), self.every, self.every, tuple(itertools.chain(*weights)))
 
     def _masked(self, number: int) -> Tensor:
         return self.layers[number].weight * getattr(self, f"mask{number}")

@@ -81,10 +81,12 @@ class _Multiplied(RandomTensorLaw):
 
     def _seen_moments(self) -> tuple[Tensor, Tensor]:
         """Mean and variance of ``sum_i c_i w_ij``, ``[*leading, *site without the multipliers' axis]``."""
-        contraction, axis = self._multipliers.contraction, len(self.leading) + self._axis
-        mean, variance, *_ = self.moments_and_kl
-        spread = torch.tensordot(variance, contraction.square(), ([axis], [0]))
-        return torch.tensordot(mean, contraction, ([axis], [0])), spread
+        contraction, (mean, variance, *_) = self._multipliers.contraction, self.moments_and_kl
+        return self._contracted(mean, contraction), self._contracted(variance, contraction.square())
+
+    def _contracted(self, values: Tensor, contraction: Tensor) -> Tensor:
+        """``sum_i c_i v_ij``, ``[*leading, *site without the multipliers' axis]``."""
+        return torch.tensordot(values, contraction, ([len(self.leading) + self._axis], [0]))
 
     def _shared_prior(self, family: type, *names: str) -> list[Tensor] | None:
         return None if self.leading else super()._shared_prior(family, *names)  # one KL for each particle
@@ -125,8 +127,7 @@ class MultipliedSpikeSlabLaw(_Multiplied, SpikeSlabLaw):
             return super()._seen()
         if "_value" not in self.__dict__:  # no layer has asked for the weights
             self._value = self._draw("the auxiliary density")
-        axis = len(self.leading) + self._axis
-        return torch.tensordot(self._value, self._multipliers.contraction, ([axis], [0]))
+        return self._contracted(self._value, self._multipliers.contraction)
 
     @cached_property
     def _fused(self) -> tuple[Tensor, ...] | None:

@@ -58,7 +58,7 @@ class Multipliers(nn.Module):
         """
         if expected:
             steps = self.flow.steps()
-            if fused.has_kernel(noise, steps):
+            if fused.has_kernel(noise, steps) and not noise.requires_grad:
                 return _Draw.apply(noise, steps, self.base, *_weights(steps))
         mean, log_scale = self.base
         z, log_det = self.flow.with_log_det(mean + log_scale.exp() * noise)
@@ -113,13 +113,13 @@ class _Draw(torch.autograd.Function):
         deviation = log_scale.exp() * noise
         z, log_det, ctx.kept = fused.forward(mean + deviation, steps)
         ctx.steps = steps
-        ctx.save_for_backward(deviation)
+        ctx.save_for_backward(deviation, *weights)  # which are not to change before backward
         return z, -0.5 * (1 + LOG_2PI) * len(noise) - log_scale.sum() - log_det
 
     @staticmethod
     @once_differentiable
     def backward(ctx, d_z: Tensor, d_density: Tensor):
-        (deviation,) = ctx.saved_tensors
+        deviation, *_ = ctx.saved_tensors
         d_start, d_weights = fused.backward(ctx.steps, ctx.kept, d_z.contiguous(), -float(d_density))
         return None, None, torch.stack([d_start, d_start * deviation - d_density]), *d_weights
 
@@ -137,13 +137,13 @@ class _AuxiliaryScore(torch.autograd.Function):
         deviation = back - torch.addcmul(mean, seen, mean_slope)
         pull = deviation * (-log_variance).exp()
         ctx.steps = steps
-        ctx.save_for_backward(tanh, seen, deviation, pull, mean_slope, log_variance_slope)
+        ctx.save_for_backward(tanh, seen, deviation, pull, mean_slope, log_variance_slope, *weights)
         return log_det - 0.5 * (LOG_2PI * len(z) + log_variance.sum() + deviation.dot(pull))
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad: Tensor):
-        tanh, seen, deviation, pull, mean_slope, log_variance_slope = ctx.saved_tensors
+        tanh, seen, deviation, pull, mean_slope, log_variance_slope, *_ = ctx.saved_tensors
         d_mean = grad * pull
         d_log_variance = torch.addcmul(-0.5 * grad, d_mean, deviation, value=0.5)
         d_seen = d_mean.dot(mean_slope) + d_log_variance.dot(log_variance_slope)

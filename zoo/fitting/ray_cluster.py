@@ -16,6 +16,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,33 +49,29 @@ def connect_ray(cluster: str, host: str, port: int) -> Iterator[Cluster]:
             f"--cluster {cluster}: this process has a Ray cluster already; ray.shutdown() leaves it"
         )
     quiet("ray")
-    with _closed_channels_in_silence():
-        _knock(cluster, host, port)
-        _connect(cluster)
-        try:
-            yield Cluster(cluster, _count(cluster), functools.partial(_outcomes, cluster))
-        finally:
-            ray.shutdown()  # gives up what waits or runs
+    if not isinstance(threading.excepthook, _AllButClosedChannels):
+        threading.excepthook = _AllButClosedChannels(threading.excepthook)  # for good: such threads end late
+    _knock(cluster, host, port)
+    _connect(cluster)
+    try:
+        yield Cluster(cluster, _count(cluster), functools.partial(_outcomes, cluster))
+    finally:
+        ray.shutdown()  # gives up what waits or runs
 
 
-@contextlib.contextmanager
-def _closed_channels_in_silence() -> Iterator[None]:
-    """A thread of gRPC that looks after a channel which Ray closes under it may die of that, and harms none.
-
-    It happens where a head is gone and Ray tries to reach it; that the cluster went away is said by us.
+@dataclass(frozen=True)
+class _AllButClosedChannels:
+    """A hook for threads that die: ``tell`` hears of all but those of gRPC that look after a channel which
+    Ray closes under them.  That happens where a head is gone and Ray tries to reach it, and harms none; that
+    the cluster went away is said by us.
     """
-    tell = threading.excepthook
 
-    def tell_others(died: threading.ExceptHookArgs) -> None:
+    tell: Callable[[threading.ExceptHookArgs], object]
+
+    def __call__(self, died: threading.ExceptHookArgs) -> None:
         frames = traceback.extract_tb(died.exc_traceback)
         if died.exc_type is not ValueError or "_poll_connectivity" not in {frame.name for frame in frames}:
-            tell(died)
-
-    threading.excepthook = tell_others
-    try:
-        yield
-    finally:
-        threading.excepthook = tell
+            self.tell(died)
 
 
 def _knock(cluster: str, host: str, port: int) -> None:

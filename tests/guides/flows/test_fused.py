@@ -50,6 +50,8 @@ def test_which_flows_have_a_kernel(monkeypatch):
     assert not fused.has_kernel(z.double(), steps)
     assert fused.has_kernel(z[:2], make_flow("rnvp", 2, 2, (50,)).steps())
     assert not fused.has_kernel(z[:1], make_flow("rnvp", 1, 2, (50,)).steps())  # sees a constant
+    for kind in FLOWS:
+        assert not fused.has_kernel(z[:20], make_flow(kind, 30, 2, (50,)).steps())  # beyond its end
     assert not fused.has_kernel(z, make_flow("rnvp", 400, 2, (50, 50)).steps())
     assert not fused.has_kernel(z, make_flow("rnvp", 400, 2, ()).steps())
     monkeypatch.setattr(kernels, "_library", lambda: None)

@@ -33,3 +33,24 @@ def test_compiled_nodes_have_the_gradients_of_the_formulas(kind):
     for got, expected in zip(ours, exact, strict=True):
         rounding = 1e-5 * expected.abs().max().item()
         torch.testing.assert_close(got.double(), expected, rtol=1e-4, atol=rounding)
+
+
+@pytest.mark.skipif(kernels._library() is None, reason="no C compiler")
+@pytest.mark.parametrize("node", ["draw", "score"])
+def test_weights_that_change_before_backward_are_refused(node):
+    """As torch refuses it for the formulas; the gradient would be another one."""
+    module = Multipliers(8, "rnvp", 2, (5,), 1.0, 0.3)
+    z = torch.randn(8)
+    loss = module(z, expected=True)[1] if node == "draw" else module.log_auxiliary(z, torch.randn(3))
+    with torch.no_grad():
+        for parameter in (*module.flow.parameters(), *module.auxiliary_flow.parameters()):
+            parameter *= 2
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_noise_with_a_gradient_gets_it():
+    module = Multipliers(8, "rnvp", 2, (5,), 1.0, 0.3)
+    noise = torch.randn(8, requires_grad=True)
+    (gradient,) = torch.autograd.grad(module(noise, expected=True)[0].sum(), noise)
+    assert (gradient != 0).all()

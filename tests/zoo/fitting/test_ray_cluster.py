@@ -64,12 +64,13 @@ def test_what_listens_is_no_head(monkeypatch):
 def test_threads_of_channels_that_are_closed_die_in_silence(monkeypatch):
     """As Ray closes them when a head is gone, now and then a moment before gRPC looks at them again."""
     told = []
-    monkeypatch.setattr(threading, "excepthook", lambda died: told.append(str(died.exc_value)))
+    hook = ray_cluster._AllButClosedChannels(lambda died: told.append(str(died.exc_value)))
+    monkeypatch.setattr(threading, "excepthook", hook)
 
     def fails():
         raise ValueError("of another thread")
 
-    with socket.create_server(("localhost", 0)) as server, ray_cluster._closed_channels_in_silence():
+    with socket.create_server(("localhost", 0)) as server:
         channel = grpc.insecure_channel(f"localhost:{server.getsockname()[1]}")
         before = set(threading.enumerate())
         channel.subscribe(lambda _: None)
@@ -152,6 +153,7 @@ def pool(head):
     wait_for(lambda: answers(head[0]), seconds=120)
     with workers(1, head[0]) as found:
         assert found.count == 2
+        assert isinstance(threading.excepthook, ray_cluster._AllButClosedChannels)
         yield found
 
 

@@ -80,10 +80,8 @@ def _facts(request: Request, folder: Path, records: Sequence[Record], lines: Seq
         yield f"- published standard errors: {experiment.published_error}"
     if not is_published_effort(request):
         full = ", ".join(f"{name} {value}" for name, value in experiment.full.options.items())
-        if experiment.published:
-            yield f"- **not compared with what is published: the full budget is {full}**"
-        else:
-            yield f"- **not the work of the full budget, which is {full}**"
+        missing = "; no z and no verdict beside what is published" if experiment.published else ""
+        yield f"- **not the work of the full budget, which is {full}{missing}**"
 
 
 def _errors(lines: Sequence[Line]) -> str:

@@ -3,8 +3,8 @@
 ``R`` regressions on the same rows are one linear layer of ``R`` outputs, each with weights, a start, noise
 and a minibatch of its own: the loss is the sum of theirs, Adam works on each number alone, and so no fit
 knows of another.  That holds for guides whose weights are independent; multiplicative flows, which multiply
-all outputs by one draw, are :class:`~.runs_of_flows.AutoMNFOfRuns` here.  A step of twenty takes some two
-times as long as a step of one.
+all outputs by one draw, are :class:`~.runs_of_flows.AutoMNFOfRuns` here.  A step of twenty takes one and a
+half to two and a half times as long as a step of one.
 
 In expectation loss and gradients are those of single fits, their noise is not: the offset, too, enters by
 the law of the output here, and a row that a minibatch has twice has one noise.
@@ -51,12 +51,14 @@ class SideBySide:
         zero = x.new_zeros(())
         prior = SpikeSlab(x.new_tensor(self.inclusion), zero, zero + 1)
         w = pyro.sample("w", prior.expand([self.runs, self.in_features]).to_event(2))
-        b = pyro.sample("b", dist.Normal(zero, 1.0).expand([self.runs]).to_event(1))
+        each, rows = pyro.plate("runs", self.runs, dim=-1), pyro.plate("data", len(x), dim=-2)
+        with each:
+            b = pyro.sample("b", dist.Normal(zero, 1.0))
         logits = linear(x, w, b)
         counts = torch.ones_like(logits) if counts is None else counts
         drawn = pyro.poutine.mask(mask=counts > 0)
         times = pyro.poutine.scale(scale=torch.where(counts > 0, counts, torch.ones_like(counts)))
-        with pyro.plate("runs", self.runs, dim=-1), pyro.plate("data", len(x), dim=-2), drawn, times:
+        with each, rows, drawn, times:
             pyro.sample("y", dist.Bernoulli(logits=logits), obs=y[:, None].expand(logits.shape))
         return logits
 

@@ -85,15 +85,20 @@ class _RunsLaw(MultipliedSpikeSlabLaw):
         guessed = self._multipliers.log_auxiliary(z[:, None], self._seen()[:, None])
         return (log_density - guessed[:, 0]).sum()
 
-    def _seen_moments(self) -> tuple[Tensor, Tensor]:
-        contraction = self._multipliers.contraction
-        return (self.mean * contraction).sum(-1), (self.variance * contraction.square()).sum(-1)
+    def _contracted(self, values: Tensor, contraction: Tensor) -> Tensor:
+        """``sum_i c_ri w_ri`` of every run ``r``, ``[R]``."""
+        return (values * contraction).sum(-1)
 
-    _fused = None
+    _fused = None  # the kernel has one vector of multipliers for all rows
 
 
 class AutoMNFOfRuns(AutoMNF):
-    """:class:`guides.AutoMNF` for :class:`~.runs.SideBySide`, each run for itself; made for fitting it."""
+    """:class:`guides.AutoMNF` for :class:`~.runs.SideBySide`, each run for itself.
+
+    The loss is the sum of ``E[-log p(y_r | w_r) + KL(q(w_r | z_r) || p) + log q(z_r) - log r(z_r | w_r)]``.
+    It is for fitting them; of the ways to look at a fit it has :meth:`draws_of_runs` and
+    ``inclusion_probabilities``.
+    """
 
     def _make_multipliers(self) -> None:
         start = self.init_z, self.init_z_scale
@@ -109,6 +114,9 @@ class AutoMNFOfRuns(AutoMNF):
         if site.multiplied is None or not len(self.multipliers):
             return super()._law(site)
         return partial(_RunsLaw, multipliers=self._multipliers_of(site.name), axis=site.multiplied)
+
+    def _networks(self, num_samples: int, seed: int | None):
+        raise NotImplementedError("runs side by side have draws_of_runs")
 
     @torch.no_grad()
     def draws_of_runs(

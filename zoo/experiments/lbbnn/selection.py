@@ -37,7 +37,7 @@ INCLUSION, BLOCK = 0.25, 4
 GUIDES = {"spike-slab": AutoSpikeSlab, "mnf": AutoMNF, "concrete": AutoConcrete}
 #: Of a fit: first learning rate, rows of a minibatch.
 RATE, BATCH = 0.02, 400
-#: The same for trials on one data set, which are fitted so many at a time.
+#: The guides of trials on one data set, which are fitted so many at a time.
 GUIDES_OF_RUNS, RUNS = GUIDES | {"mnf": AutoMNFOfRuns}, 20
 #: Exact inclusion probabilities on the published data, slab N(0, 1), inclusion 0.25, intercept N(0, 1), all
 #: columns standardised.  Found by another Polya-Gamma sampler and another enumeration, which agree to 0.007;

@@ -74,7 +74,7 @@ def test_one_run_among_several_is_marked(tmp_path):
 def test_other_work_is_told_where_no_number_was_published(tmp_path):
     text = run(tmp_path, published={}, axes={"budget": "quick"})
     assert "**not the work of the full budget, which is epochs 4**" in text
-    assert "not compared with" not in text
+    assert "no z" not in text
 
 
 def test_failures_are_told(tmp_path):

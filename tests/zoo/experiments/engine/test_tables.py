@@ -109,7 +109,7 @@ def test_less_work_than_published_is_not_compared(tmp_path):
     lines = run(tmp_path, published=far, quick=Effort(3, "", {"epochs": 1}), axes={"budget": "quick"})
     assert (lines[PLACE]["published"], lines[PLACE]["z"]) == ("100.0", "")
     text = (tmp_path / "table.md").read_text(encoding="utf-8")
-    assert "**not compared with what is published: the full budget is epochs 4**" in text
+    assert "**not the work of the full budget, which is epochs 4; no z and no verdict beside" in text
     assert "|z|" not in text
     assert "outside" not in text
 
