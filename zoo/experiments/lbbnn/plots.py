@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, PercentFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from zoo.evaluation.plots import DPI, arrange, colours
 from zoo.experiments.engine.declaration import Record
@@ -122,7 +122,7 @@ def plot_frontier(out: Path, records: Sequence[Record]) -> None:
                         axis.plot(x, y, "o", color=colour)
             axis.set(xscale="log", xlabel="share of weights with inclusion above one half", ylabel=metric)
             axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axis.xaxis.set_major_formatter(PercentFormatter(1.0))
+            axis.xaxis.set_major_formatter(lambda share, _: f"{100 * share:g} %")
             axis.xaxis.set_minor_formatter(NullFormatter())
             axis.margins(0.1)
         axes[1].legend(fontsize=8, frameon=False)
