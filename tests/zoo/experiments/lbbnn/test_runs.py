@@ -301,3 +301,18 @@ def test_a_block_that_fails_is_fitted_once(cell, monkeypatch):
         with pytest.raises(FailedError, match="trials 0 to 19, fitted together: step 3"):
             selection.simulation(replace(place, trial=trial))
     assert len(asked) == 1
+
+
+def test_a_block_is_fitted_once_while_methods_take_turns(cell, monkeypatch):
+    asked = []
+
+    def fit(make, *args):
+        asked.append(make)
+        return selection.Fitted(np.zeros((selection.RUNS, 20)), np.zeros(selection.RUNS), 0.5)
+
+    monkeypatch.setattr(selection, "fit_side_by_side", fit)
+    monkeypatch.setattr(selection, "design", lambda: (np.zeros((5, 2)), np.zeros(5)))
+    for trial in range(3):
+        for method in selection.GUIDES_OF_RUNS:
+            selection.simulation(replace(cell(method, dataset=selection.DATA, steps=11), trial=trial))
+    assert asked == list(selection.GUIDES_OF_RUNS.values())
