@@ -4,7 +4,7 @@ All contestants run in this one process and take turns, so that a busy machine s
 are medians over rounds.  Two cases:
 
 small   13-50-1 regression, 455 rows, full batch, validation on; everything relative to ``AutoNormal`` with
-        ``TraceMeanField_ELBO`` and ``pyro.optim.Adam``
+        ``TraceMeanField_ELBO`` and ``pyro.optim.Adam``; of ``AutoMNF`` also without its compiled flows
 large   784-400-600-10 classification, batches of 100 drawn afresh (repeating one batch lets gradients become
         denormal numbers, which are slow); relative to the same network trained with ``torch.optim.Adam``.
         All as ``zoo`` trains: without validation, and freed memory kept.  Then where the time goes: the parts
@@ -23,6 +23,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable
+from unittest import mock
 
 import pyro
 import torch
@@ -37,6 +38,7 @@ from guides.core.fused import GaussianOutput, SpikeSlabSite
 from guides.core.memory import keep_freed_memory
 from guides.core.random_tensors import TINY_VARIANCE
 from guides.core.svi import unwatched
+from guides.flows import fused
 from guides.variational.multipliers import Multipliers
 
 WIDTHS, BATCH = (784, 400, 600, 10), 100
@@ -81,6 +83,14 @@ def small_case() -> dict[str, Callable[[], object]]:
         svi = SVI(model, guide, optimizer, loss)
         return lambda: svi.step(*data)
 
+    mnf = AutoMNF(model)
+    mnf_step = stepper(mnf, mnf.optimizer(), mnf.elbo())
+
+    def in_torch() -> None:
+        """A step of the same guide without the compiled flows."""
+        with mock.patch.object(fused, "has_kernel", return_value=False):
+            mnf_step()
+
     adam = {"lr": 0.01}
     auto, jit = AutoNormal(model), AutoNormal(model)
     mean_field, sampled = AutoMeanField(model), AutoMeanField(model, lrt=False)
@@ -91,6 +101,8 @@ def small_case() -> dict[str, Callable[[], object]]:
         ),
         "AutoMeanField": stepper(mean_field, mean_field.optimizer(), mean_field.elbo()),
         "AutoMeanField, no LRT": stepper(sampled, sampled.optimizer(), sampled.elbo()),
+        "AutoMNF": mnf_step,
+        "AutoMNF, flows by torch": in_torch,
     }
 
 
