@@ -1,8 +1,6 @@
 """Correlated inclusion: the bound, by quadrature and by enumeration; common laws are in the battery."""
 
-import itertools
 import math
-from dataclasses import replace
 
 import numpy as np
 import pyro
@@ -39,20 +37,8 @@ from guides.testing import (
     vectorized,
 )
 from guides.truth.spike_slab_linear import enumerate_spike_slab
-from guides.variational.correlated_inclusion import Layout, LogitGaussian
-
-PATTERNS = torch.tensor(list(itertools.product([0.0, 1.0], repeat=2)), dtype=torch.float64)
-
-
-def full(model, **kwargs):
-    return AutoSpikeSlabMVN(model, rank=None, **kwargs)
-
-
-def low_rank(model, **kwargs):
-    return AutoSpikeSlabMVN(model, rank=2, **kwargs)
-
-
-each_kind = pytest.mark.parametrize("make", [full, low_rank])
+from guides.variational.correlated_inclusion import LogitGaussian
+from tests.guides.variational.correlated import each_kind, full, low_rank, nodes
 
 
 @pytest.fixture
@@ -60,114 +46,6 @@ def _double():
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
-
-
-# ---------------------------------------------------------------------- q and r of the logits
-
-
-def gaussian(seed: int = 0, groups: tuple = (), n: int = 2, rank: int = 2) -> LogitGaussian:
-    generator = torch.Generator().manual_seed(seed)
-    draw = [torch.randn(*groups, n, generator=generator, dtype=torch.float64) for _ in range(5)]
-    factor = torch.randn(*groups, n, rank, generator=generator, dtype=torch.float64)
-    return LogitGaussian(draw[0], draw[1].exp(), factor, draw[2], draw[3].exp(), draw[4])
-
-
-def nodes(n: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Gauss-Hermite nodes ``[count^n, n]`` and weights for a standard normal."""
-    points, weights = np.polynomial.hermite_e.hermegauss(count)
-    weights = weights / weights.sum()
-    grid = torch.tensor(list(itertools.product(points, repeat=n)))
-    return grid, torch.tensor([math.prod(w) for w in itertools.product(weights, repeat=n)])
-
-
-@pytest.mark.parametrize("rank", [1, 2])
-def test_deviations_have_the_covariance(rank):
-    law = gaussian(4, groups=(3,), rank=rank)
-    draws = law.deviations((20_000,))
-    assert draws.shape == (20_000, 3, 2)
-    assert_mean(draws, 0.0)
-    assert_mean(draws.unsqueeze(-1) * draws.unsqueeze(-2), law.covariance)
-
-
-def reverse_law(law: LogitGaussian, gates: torch.Tensor) -> dist.MultivariateNormal:
-    """``r(delta | gamma)`` as the docstring defines it, by plain matrix algebra."""
-    precision = torch.linalg.inv(law.covariance) + torch.diag(law.curvature)
-    covariance = torch.linalg.inv(precision)
-    return dist.MultivariateNormal((law.pull * (gates - law.slope)) @ covariance, covariance)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_ratio_is_that_of_two_normal_densities(seed):
-    """So that r is normalised: the condition for a bound."""
-    law = gaussian(seed)
-    deviation = law.deviations((4,))
-    forward = dist.MultivariateNormal(torch.zeros(2).double(), law.covariance).log_prob(deviation)
-    for gates in PATTERNS:
-        expected = forward - reverse_law(law, gates).log_prob(deviation)
-        torch.testing.assert_close(law.log_ratio(gates, deviation), expected)
-
-
-def test_expected_ratio_over_independent_indicators():
-    law = gaussian(2)
-    deviation = law.deviations()
-    probs = torch.sigmoid(law.mean + deviation)
-    weights = torch.exp(PATTERNS @ probs.log() + (1 - PATTERNS) @ (1 - probs).log())
-    expected = (weights * law.log_ratio(PATTERNS, deviation)).sum()
-    torch.testing.assert_close(law.log_ratio(probs, deviation, probs * (1 - probs)), expected)
-
-
-def pattern_probabilities(law: LogitGaussian, count: int = 60) -> torch.Tensor:
-    """``q(gamma)`` of :data:`PATTERNS` by quadrature, ``[4]``."""
-    grid, weights = nodes(2, count)
-    logits = law.mean + grid @ torch.linalg.cholesky(law.covariance).T
-    given = PATTERNS @ logits.T - F.softplus(logits).sum(-1)
-    return given.exp() @ weights
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_surrogate_of_the_entropy_is_on_the_right_side(seed):
-    """``E[log q(gamma | lambda) + log q(lambda) / r(lambda | gamma)]`` is above ``E log q(gamma)``."""
-    law = gaussian(seed)
-    grid, weights = nodes(2, 60)
-    deviation = grid @ torch.linalg.cholesky(law.covariance).T
-    logits = law.mean + deviation
-    probs = torch.sigmoid(logits)
-    surrogate = law.log_ratio(probs, deviation, probs * (1 - probs)) - moments.bernoulli_entropy(logits).sum(
-        -1
-    )
-    truth = pattern_probabilities(law)
-    assert truth.sum().item() == pytest.approx(1, abs=1e-9)
-    assert (weights @ surrogate).item() > (truth * truth.log()).sum().item() - 1e-9
-
-
-def test_surrogate_is_exact_without_spread():
-    law = gaussian(1)
-    small = LogitGaussian(
-        law.mean, 1e-6 * law.diagonal, 1e-3 * law.factor, torch.sigmoid(law.mean), law.curvature,
-        torch.ones(2).double(),
-    )  # fmt: skip
-    assert small.log_ratio(torch.sigmoid(law.mean), small.deviations()).abs().item() < 1e-4
-
-
-def test_importance_estimate_of_the_density():
-    probs = torch.sigmoid(gaussian(3).mean)
-    law = replace(gaussian(3), slope=probs, curvature=probs * (1 - probs), pull=torch.ones(2).double())
-    truth = pattern_probabilities(law)
-    estimate = law.log_gates(PATTERNS, 100_000).exp()
-    torch.testing.assert_close(estimate, truth, rtol=0.05, atol=0)
-
-
-@pytest.mark.parametrize(("event", "unit_dim", "shape"), [
-    ((), 0, (1,)), ((3,), 0, (3,)), ((2, 3), 0, (2, 3)), ((3, 2), 1, (2, 3)), ((2, 3, 4, 5), 0, (2, 60)),
-])  # fmt: skip
-def test_groups_are_output_units(event, unit_dim, shape):
-    layout = Layout(event, unit_dim)
-    tensor = torch.randn(7, *event)
-    grouped = layout.to_groups(tensor)
-    assert grouped.shape == (7, *shape)
-    assert torch.equal(layout.from_groups(grouped), tensor)
-    if len(event) == 2:
-        assert torch.equal(grouped[0, 1], tensor[0].select(unit_dim, 1))
 
 
 def test_matrix_products_either_way_round_have_the_same_groups():
