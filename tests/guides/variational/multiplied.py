@@ -8,7 +8,7 @@ from guides import AutoMNF
 from guides.core.distributions import SpikeSlab
 from guides.core.laws import Uses
 from guides.testing import NOISE, fit, linear_model, normal, perturb, spike_slab
-from guides.variational.multiplicative_flow import MultipliedGaussianLaw, MultipliedSpikeSlabLaw
+from guides.variational.multiplied_laws import MultipliedGaussianLaw, MultipliedSpikeSlabLaw
 from guides.variational.multipliers import Multipliers
 
 each_flow = pytest.mark.parametrize("flow", ["rnvp", "iaf"])

@@ -11,7 +11,7 @@ from guides.core.laws import Uses
 from guides.flows import fused
 from guides.testing import NOISE, assert_mean, data, normal, perturb
 from guides.truth.conjugate import conjugate_linear_regression
-from guides.variational.multiplicative_flow import MultipliedSpikeSlabLaw
+from guides.variational.multiplied_laws import MultipliedSpikeSlabLaw
 from guides.variational.multipliers import Multipliers
 from tests.guides.variational.multiplied import each_flow, each_prior, fitted, law_given, log_joint, moved
 

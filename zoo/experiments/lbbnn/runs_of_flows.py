@@ -18,7 +18,7 @@ from guides import AutoMNF
 from guides.core.laws import SiteLaw
 from guides.core.moments import spike_slab_kl
 from guides.core.sites import Site
-from guides.variational.multiplicative_flow import MultipliedSpikeSlabLaw
+from guides.variational.multiplied_laws import MultipliedSpikeSlabLaw
 from guides.variational.multipliers import Multipliers
 
 
