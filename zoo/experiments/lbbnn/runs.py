@@ -3,8 +3,8 @@
 ``R`` regressions on the same rows are one linear layer of ``R`` outputs, each with weights, a start, noise
 and a minibatch of its own: the loss is the sum of theirs, Adam works on each number alone, and so no fit
 knows of another.  That holds for guides whose weights are independent; multiplicative flows, which multiply
-all outputs by one draw, are :class:`~.runs_of_flows.AutoMNFOfRuns` here.  A step of twenty takes one and a
-half to two and a half times as long as a step of one.
+all outputs by one draw, are :class:`~.runs_of_flows.AutoMNFOfRuns` here.  What a step of few columns costs is
+mostly the time of its calls, which is that of one fit.
 
 In expectation loss and gradients are those of single fits, their noise is not: the offset, too, enters by
 the law of the output here, and a row that a minibatch has twice has one noise.
