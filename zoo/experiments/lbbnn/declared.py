@@ -71,7 +71,7 @@ def _dense(
     )
     return _of_this_kind(
         name=f"lbbnn/{name}",
-        revision=3,
+        revision=4,
         summary=f"{what}, network with hidden layers of 400 and 600: accuracy, calibration and density; "
         "prior inclusion and scales learned by layer (empirical Bayes), unless the setting names them; "
         "rates: inclusion by output and input; fixed: nothing is learned.",
@@ -102,7 +102,7 @@ def _has_row(dataset: str, method: str, setting: str) -> bool:
 EXPERIMENTS = (
     _of_this_kind(
         name="lbbnn/simulation",
-        revision=3,
+        revision=4,
         summary="Variable selection in the published logistic simulation: inclusion probabilities against "
         "the exact ones, and the share of runs that select each column.",
         source=source_of(FOLDER, "thesis-section-5.2")[0],
@@ -142,6 +142,7 @@ EXPERIMENTS = (
     ),
     _of_this_kind(
         name="lbbnn/correlations",
+        revision=2,
         summary="The simulation's design with columns mixed in blocks of four, "
         "X_k <- j X_k + (1 - j) X_{k-1}: inclusion probabilities against those of the Gibbs "
         "sampler on the same data; setting j.",
@@ -221,7 +222,7 @@ EXPERIMENTS = (
     ),
     _of_this_kind(
         name="lbbnn/cnn",
-        revision=3,
+        revision=4,
         summary="LeNet-like convolutional networks under several priors; a setting names the prior inclusion "
         "probability and the sd of the slab.",
         source=replace(source_of(FOLDER, "slides-cnn-mnist")[0], table="tables of the convolutional network"),
@@ -246,7 +247,7 @@ EXPERIMENTS = (
     ),
     _of_this_kind(
         name="lbbnn/frontier",
-        revision=3,
+        revision=4,
         summary="What prior, guide and weight of the divergence (kl) make of accuracy, calibration, density "
         "and bound; the last 15 % of the training images are held out to choose by. Weights below 1 are cold "
         "posteriors.",
@@ -294,7 +295,7 @@ EXPERIMENTS = (
     ),
     _of_this_kind(
         name="lbbnn/decisions",
-        revision=3,
+        revision=4,
         summary="Decide only where the ensemble gives its class a probability of 0.95 or more; the "
         "probabilities are averages of proper softmax outputs.",
         source=source_of(FOLDER, "slides-decisions")[0],
@@ -322,7 +323,7 @@ EXPERIMENTS = (
     ),
     _of_this_kind(
         name="lbbnn/entropy",
-        revision=3,
+        revision=4,
         summary="Entropy of the ensemble's predictions on its own test images and on those of another data "
         "set; mnf-early is the same network stopped early, on purpose less accurate.",
         source=Source(PAPER, "figures of in- and out-of-domain entropy"),
@@ -348,7 +349,7 @@ EXPERIMENTS = (
     ),
     _of_this_kind(
         name="lbbnn/training",
-        revision=3,
+        revision=4,
         summary="Negative log likelihood against epochs, drawn in training-<data set>.png.",
         source=Source(PAPER, "figures of the training loss"),
         run=Deferred("lbbnn.images", "training_curve"),
@@ -371,7 +372,7 @@ EXPERIMENTS = (
     ),
     _of_this_kind(
         name="lbbnn/pictures",
-        revision=3,
+        revision=4,
         summary="The test images of lowest and highest entropy in every class, drawn in "
         "<data set>-<method>.png.",
         source=Source(PAPER, "figures of images of low and high entropy"),
@@ -394,7 +395,7 @@ EXPERIMENTS = (
     ),
     _of_this_kind(
         name="lbbnn/export",
-        revision=3,
+        revision=4,
         summary="The median probability network as a program without its zeros: size and speed.",
         source=UNPUBLISHED,
         run=Deferred("lbbnn.images", "export"),
