@@ -171,19 +171,21 @@ INLINE void linear_backward(int64_t n, float factor, const float *restrict value
     }
 }
 
-/* One step of a gated flow on a vector, see guides/flows/fused.py: with x = z[kept], h = leaky(w1 x + b1) and
+/* One step of a gated flow on a vector, see guides/flows/fused.py: with x = z[kept], h = tanh(w1 x + b1) and
  * [t; l] = w2 h + b2, g = sigmoid(l), the coordinates z[moved] become g z + (1 - g) t.  seen, width and moving
- * are the lengths of x, h and t; memory keeps x, room for its derivative, h, t and g.
+ * are the lengths of x, h and t; memory keeps x, room for its derivative, h, tanh' = 1 - h^2
+ * without cancellation, t and g.
  */
-void gated_forward(int64_t dim, int64_t seen, int64_t width, int64_t moving, float slope, const float *z,
+void gated_forward(int64_t dim, int64_t seen, int64_t width, int64_t moving, const float *z,
                    const int64_t *kept, const int64_t *moved, const float *w1, const float *b1,
                    const float *w2, const float *b2, float *restrict y, float *log_det,
                    float *restrict memory) {
-    float *x = memory, *h = x + 2 * seen, *t = h + width, *g = t + moving, total = 0;
+    float *x = memory, *h = x + 2 * seen, *slope = h + width, *t = slope + width, *g = t + moving, total = 0;
     for (int64_t j = 0; j < seen; j++) x[j] = z[kept[j]];
     for (int64_t i = 0; i < width; i++) {
-        float a = b1[i] + dot(seen, w1 + i * seen, x);
-        h[i] = a > 0 ? a : slope * a;
+        float a = b1[i] + dot(seen, w1 + i * seen, x), e = fast_exp(a > 0 ? -2 * a : 2 * a);
+        h[i] = (a > 0 ? 1 - e : e - 1) / (1 + e);
+        slope[i] = 4 * e / ((1 + e) * (1 + e));
     }
     for (int64_t i = 0; i < 2 * moving; i++) t[i] = b2[i] + dot(width, w2 + i * width, h);
 #pragma omp simd reduction(+ : total)
@@ -198,11 +200,12 @@ void gated_forward(int64_t dim, int64_t seen, int64_t width, int64_t moving, flo
 }
 
 /* d_* are derivatives of the loss. */
-void gated_backward(int64_t dim, int64_t seen, int64_t width, int64_t moving, float slope, const float *z,
+void gated_backward(int64_t dim, int64_t seen, int64_t width, int64_t moving, const float *z,
                     const int64_t *kept, const int64_t *moved, const float *w1, const float *w2,
                     const float *d_y, float d_log_det, float *memory, float *restrict d_z,
                     float *restrict d_w1, float *restrict d_b1, float *restrict d_w2, float *restrict d_b2) {
-    float *x = memory, *d_x = x + seen, *h = d_x + seen, *t = h + width, *g = t + moving;
+    float *x = memory, *d_x = x + seen, *h = d_x + seen, *slope = h + width, *t = slope + width,
+          *g = t + moving;
     memset(d_x, 0, seen * sizeof *d_x);
     memset(d_b1, 0, width * sizeof *d_b1); /* of h first */
     memcpy(d_z, d_y, dim * sizeof *d_z);
@@ -215,7 +218,7 @@ void gated_backward(int64_t dim, int64_t seen, int64_t width, int64_t moving, fl
     for (int64_t i = 0; i < 2 * moving; i++)
         linear_backward(width, d_b2[i], h, w2 + i * width, d_w2 + i * width, d_b1);
     for (int64_t i = 0; i < width; i++) {
-        d_b1[i] *= h[i] > 0 ? 1 : slope;
+        d_b1[i] *= slope[i];
         linear_backward(seen, d_b1[i], x, w1 + i * seen, d_w1 + i * seen, d_x);
     }
     for (int64_t j = 0; j < seen; j++) d_z[kept[j]] += d_x[j];

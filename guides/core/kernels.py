@@ -39,8 +39,8 @@ _SIGNATURES: dict[str, tuple] = {
     "spike_slab_backward": (None, [_LONG, _ARRAY, _FLOAT, *[_ARRAY] * 8]),
     "multiplied_forward": (ctypes.c_double, [_LONG, _LONG, *[_ARRAY] * 10]),
     "multiplied_backward": (None, [_LONG, _LONG, _ARRAY, _FLOAT, *[_ARRAY] * 14]),
-    "gated_forward": (None, [*[_LONG] * 4, _FLOAT, *[_ARRAY] * 10]),
-    "gated_backward": (None, [*[_LONG] * 4, _FLOAT, *[_ARRAY] * 6, _FLOAT, *[_ARRAY] * 6]),
+    "gated_forward": (None, [*[_LONG] * 4, *[_ARRAY] * 10]),
+    "gated_backward": (None, [*[_LONG] * 4, *[_ARRAY] * 6, _FLOAT, *[_ARRAY] * 6]),
 }
 
 

@@ -14,13 +14,10 @@ from torch import Tensor
 
 from guides.core import kernels
 
-#: Of the leaky ReLU between layers, as in the thesis.
-SLOPE = 0.1
-
 
 class Step(NamedTuple):
     """``z[moved]`` becomes ``g z + (1 - g) t`` with ``t`` and ``logit g`` the two halves of
-    ``w2 leaky_relu(w1 z[kept] + b1) + b2``; the rest of ``z`` stays.
+    ``w2 tanh(w1 z[kept] + b1) + b2``; the rest of ``z`` stays.
 
     :ivar size: entries of ``z``
     :ivar kept: what the network sees, int ``[k]``; :ivar moved: int ``[m]``
@@ -51,7 +48,7 @@ def forward(z: Tensor, steps: Sequence[Step]) -> tuple[Tensor, Tensor, list[tupl
     total, kept = z.new_zeros(()), []
     for step in steps:
         y, log_det = torch.empty_like(z), z.new_empty(())
-        memory = z.new_empty(2 * len(step.kept) + len(step.weights[1]) + len(step.weights[3]))
+        memory = z.new_empty(2 * len(step.kept) + 2 * len(step.weights[1]) + len(step.weights[3]))
         _call("gated_forward", z, step, *step.weights, y, log_det, memory)
         kept.append((z, memory))
         z, total = y, total + log_det
@@ -73,4 +70,4 @@ def backward(
 
 def _call(name: str, z: Tensor, step: Step, *arguments: Tensor | float) -> None:
     sizes = len(z), len(step.kept), len(step.weights[1]), len(step.moved)
-    kernels.run(name, *sizes, SLOPE, z, step.kept, step.moved, *arguments)
+    kernels.run(name, *sizes, z, step.kept, step.moved, *arguments)

@@ -7,6 +7,13 @@ are functions of *other* coordinates, so that the Jacobian is triangular with ``
 coordinates too: their sum of log gates is then no determinant (the map need not even be invertible), and
 training exploits the difference.
 
+Their networks have tanh units, as the program of Louizos and Welling has, and not the leaky ReLUs of the
+thesis: shift and gate are bounded, so that a flow moves a coordinate far out by no more than its distance.
+Leaky ReLUs go on in straight lines there, each step along those of the one before.  A flow that reads
+another's draws, as the auxiliary density of multipliers does, then gives a rare draw far out a density of
+practically zero: one gradient in thousands is huge and throws the fit off, and a bound by a thousand draws
+seldom meets what makes it a bad one.
+
 A flow starts near the identity around ``centre``, which is a fixed point of every step.
 """
 
@@ -20,7 +27,7 @@ from torch import Tensor, nn
 from torch.distributions import constraints
 from torch.nn import functional as F
 
-from guides.flows.fused import SLOPE, Step
+from guides.flows.fused import Step
 
 FLOWS = ("rnvp", "iaf")
 #: Start of the gates' logits: a step moves a coordinate by a tenth of its distance from the centre.
@@ -77,7 +84,7 @@ class GatedCoupling(GatedTransform):
         kept = z[..., self.kept] if len(self.kept) else torch.ones_like(z)
         *inner, last = self.layers
         for layer in inner:
-            kept = F.leaky_relu(layer(kept), SLOPE)
+            kept = torch.tanh(layer(kept))
         shift, logits = last(kept).chunk(2, -1)
         return shift, F.logsigmoid(logits)
 
@@ -131,7 +138,7 @@ class GatedAutoregressive(GatedTransform):
 
     def _shift_and_log_gate(self, z: Tensor) -> tuple[Tensor, Tensor]:
         for number, layer in enumerate(self.layers):
-            z = F.leaky_relu(z, SLOPE) if number else z
+            z = torch.tanh(z) if number else z
             z = F.linear(z, self._masked(number), layer.bias)
         shift, logits = z.chunk(2, -1)
         return shift, F.logsigmoid(logits)
@@ -172,6 +179,7 @@ def make_flow(kind: str, dim: int, steps: int, hidden: tuple[int, ...], centre: 
     each call, as published, make the density a mixture over masks, of which the code knows one term.
 
     :param kind: ``"rnvp"`` or ``"iaf"``
+    :param hidden: widths of the networks; without any, shifts are linear and far draws may go anywhere
     :raises ValueError: for another kind, or no steps
     """
     if kind not in FLOWS:

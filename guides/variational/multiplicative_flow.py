@@ -46,7 +46,8 @@ class AutoMNF(AutoSpikeSlab):
     the log evidence, with an auxiliary density ``r``; see :mod:`guides.variational.multipliers`.  In training
     layers and ``r`` see Gaussian activations, in ``svi.evaluate_loss`` networks that are drawn: what that one
     reports is a bound.  One draw of ``z`` in a step serves the layer, its KL and ``r``.
-    Against the published versions: ``r`` is the density of the whole vector (they index its last scalar,
+    Against the published versions: the networks of the flows have tanh units, not leaky ReLUs (see
+    :mod:`guides.flows.gated`); ``r`` is the density of the whole vector (they index its last scalar,
     ``z_b[-1]``, or evaluate it at another draw); the flows' log-determinants are exact (theirs is not that of
     equation 3.7; see :mod:`guides.flows.gated`); ``z`` is drawn once (they draw it twice or more); the
     variance is ``alpha (sigma^2 + (1 - alpha) mu^2 z^2)`` (the thesis prints ``alpha^2 sigma^2``); and ``z``

@@ -1,5 +1,6 @@
 """Flows: exact log-determinants before and after training, inverses, structure, refusals."""
 
+import copy
 import functools
 
 import pytest
@@ -87,6 +88,20 @@ def test_steps_alternate():
     assert not torch.equal(iaf.parts[0].order, iaf.parts[2].order)
     for first, second in (iaf.parts[:2], iaf.parts[2:]):
         assert torch.equal(first.order + second.order, torch.full((5,), 4))
+
+
+@each_flow
+def test_far_draws_are_moved_no_farther_than_they_are(kind):
+    """Its density then falls no faster than the base's: networks that are straight lines far out compound."""
+    flow = copy.deepcopy(trained(kind, 6))
+    with torch.no_grad():
+        for parameter in flow.parameters():
+            parameter *= 5
+    direction = torch.randn(50, 6)
+    (near, near_det), (far, far_det) = (flow.with_log_det(size * direction) for size in (1e4, 1e8))
+    largest = direction.abs().amax()
+    assert (far.abs() <= 1e8 * largest + near.abs().max()).all()
+    torch.testing.assert_close(far_det, near_det, rtol=1e-2, atol=1e-2)
 
 
 @each_flow

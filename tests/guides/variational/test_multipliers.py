@@ -35,6 +35,20 @@ def test_compiled_nodes_have_the_gradients_of_the_formulas(kind):
         torch.testing.assert_close(got.double(), expected, rtol=1e-4, atol=rounding)
 
 
+@pytest.mark.parametrize("kind", FLOWS)
+def test_a_rare_draw_far_out_costs_its_square_and_no_more(kind):
+    """A density that falls faster makes the bound hang on draws that nobody sees."""
+    torch.manual_seed(3)
+    module = Multipliers(20, kind, 2, (50,), 1.0, 0.1).double()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter += 0.5 * torch.randn_like(parameter)
+        z, seen = 1e6 * torch.randn(100, 20).double(), torch.randn(100, 3).double()
+        cost = -module.log_auxiliary(z, seen)
+        variance = module._auxiliary_normal(seen)[1].exp()
+    assert (cost <= 1.01 * 0.5 * (z.square() / variance).sum(-1)).all()
+
+
 @pytest.mark.skipif(kernels._library() is None, reason="no C compiler")
 @pytest.mark.parametrize("node", ["draw", "score"])
 def test_weights_that_change_before_backward_are_refused(node):
