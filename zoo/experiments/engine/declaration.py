@@ -203,6 +203,8 @@ class Experiment:
         out
     :param check: raises ``UserError`` for options that no cell could be computed with
     :param revision: to be raised when the same cell gives other numbers than before
+    :param together: how many trials of a combination, 0 to ``together - 1`` and so on, one process computes
+        one after another: where the first of them does the work of all
     :raises ValueError: for a name that cannot be one, or a published number or note outside the grid
     """
 
@@ -225,6 +227,7 @@ class Experiment:
     questions: Mapping[str, Sequence[str]] = field(default_factory=dict)
     check: Callable[[Mapping[str, Any]], None] | None = None
     revision: int = 1
+    together: int = 1
 
     def __post_init__(self) -> None:
         if not self.metrics:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from zoo.experiments.engine.progress import OnProgress
 from zoo.experiments.engine.records import read_all, read_record, sweep
 from zoo.experiments.engine.request import Request
 from zoo.experiments.engine.tables import Line, table_lines, write_tables
-from zoo.experiments.engine.workers import run_cell
+from zoo.experiments.engine.workers import run_cells
 from zoo.files.output import output_folder, versions
 from zoo.files.tables import write_text
 from zoo.fitting.side_by_side import ALONE, CallEndedError, Workers, one_thread
@@ -100,12 +100,21 @@ def _compute(
         return
     run, metrics = request.experiment.run, tuple(request.experiment.metrics)
     out = out.absolute()  # workers have another place to start from
-    work = [(run, metrics, cell, out) for cell in todo.values()]
-    with one_thread(), contextlib.closing(workers.results_of(run_cell, work, out)) as records:
-        for record in records:
-            del todo[_place(record.cell)]
-            finished[_place(record.cell)] = record
+    work = [(run, metrics, cells, out) for cells in _pieces(todo.values(), request.experiment.together)]
+    with one_thread(), contextlib.closing(workers.results_of(run_cells, work, out)) as results:
+        for records in results:
+            for record in records:
+                del todo[_place(record.cell)]
+                finished[_place(record.cell)] = record
             tell(list(todo.values()), list(finished.values()))
+
+
+def _pieces(cells: Iterable[Cell], together: int) -> list[list[Cell]]:
+    """Cells that one process computes, in the order of the first of each."""
+    pieces: dict[tuple, list[Cell]] = {}
+    for cell in cells:
+        pieces.setdefault((*cell.combination, cell.trial // together), []).append(cell)
+    return list(pieces.values())
 
 
 def _write(request: Request, folder: Path, records: Sequence[Record]) -> list[Line]:

@@ -40,6 +40,11 @@ def run_cell(run: CellFunction, metrics: Sequence[str], cell: Cell, out: Path) -
         return publish(out, Record(cell, status, values, seconds, folder, trace))
 
 
+def run_cells(run: CellFunction, metrics: Sequence[str], cells: Sequence[Cell], out: Path) -> list[Record]:
+    """:func:`run_cell` of one after another."""
+    return [run_cell(run, metrics, cell, out) for cell in cells]
+
+
 def _seed_everything(seed: int) -> None:
     """A cell that forgets a seed somewhere gives the same numbers again nevertheless."""
     import pyro

@@ -121,7 +121,8 @@ EXPERIMENTS = (
         datasets=("mjmcmc_sim_logistic",),
         methods=("exact", *SELECTORS),
         quick=Effort(trials=1, cost="1 minute", options={"steps": 2500}),
-        full=Effort(trials=100, cost="40 minutes", options={"steps": 10_000}),
+        full=Effort(trials=100, cost="40 minutes, 25 with --jobs 2", options={"steps": 10_000}),
+        together=20,  # they are fitted side by side (zoo.experiments.lbbnn.selection)
         notes={
             ("*", "*", "*", "tpr"): "the exact posterior itself selects 7 of 9, not columns 1 and 3",
             ("*", "*", "*", "rmse"): "the published 'true' probabilities are of another design and model",

@@ -66,7 +66,7 @@ def simulation(cell: Cell) -> Mapping[str, float]:
     return figures(found, EXACT) | bounds
 
 
-@functools.lru_cache(maxsize=len(GUIDES_OF_RUNS))  # trials come in order, each by all methods
+@functools.lru_cache(maxsize=1)  # the trials of a block come one after another (Experiment.together)
 def fitted_runs(method: str, steps: int, seed: int) -> Fitted | FailedError:
     """``RUNS`` trials to the published data, whichever of them is asked for; or why they failed, so that they
     are not fitted again for each.

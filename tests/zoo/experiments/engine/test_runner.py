@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from tests.zoo.experiments.toy_experiments import CELLS, declare
 from zoo.errors import UserError
 from zoo.experiments.engine.request import plan
 from zoo.experiments.engine.runner import reproduce
-from zoo.fitting.side_by_side import CallEndedError, Here
+from zoo.fitting.side_by_side import ALONE, CallEndedError, Here
 
 pytestmark = pytest.mark.usefixtures("calls")
 
@@ -280,6 +281,28 @@ def test_side_by_side_is_one_after_another(monkeypatch, tmp_path):
     assert seen == [(CELLS - done, done) for done in range(CELLS + 1)]
     threads = {path.read_text() for path in tmp_path.glob("two/cells/*/*/*/*/threads.txt")}
     assert threads == {"1 --xla_cpu_multi_thread_eigen=false False"}
+
+
+def test_trials_that_belong_together_are_one_piece_of_work(calls, tmp_path):
+    """Of three trials two and one; what is there already is left out."""
+    request = plan(replace(declare("toy/measure"), together=2), datasets=["a"], settings=["5"])
+    reproduce(replace(request, trials=1), tmp_path)
+    given = []
+
+    class Noted:
+        count = 1
+
+        def results_of(self, function, work, folder):
+            given.extend([(cell.method, cell.trial) for cell in cells] for _, _, cells, _ in work)
+            return ALONE.results_of(function, work, folder)
+
+    outcome = reproduce(request, tmp_path, workers=Noted())
+    assert given == [[("m", 1)], [("n", 1)], [("m", 2)], [("n", 2)]]
+    assert (outcome.reused, len(outcome.asked)) == (2, 6)
+    given.clear()
+    reproduce(request, tmp_path / "whole", workers=Noted())
+    assert given == [[("m", 0), ("m", 1)], [("n", 0), ("n", 1)], [("m", 2)], [("n", 2)]]
+    assert without_seconds(tmp_path / "whole") == without_seconds(tmp_path)
 
 
 def test_order_of_the_cells_does_not_matter(tmp_path):

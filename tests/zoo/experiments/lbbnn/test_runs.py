@@ -14,6 +14,8 @@ from guides import AutoConcrete, AutoMNF, AutoSpikeSlab
 from guides.testing import z_bound
 from zoo.errors import FailedError
 from zoo.evaluation.estimates import Estimate
+from zoo.experiments.engine.request import plan
+from zoo.experiments.engine.runner import reproduce
 from zoo.experiments.lbbnn import runs, selection
 from zoo.experiments.lbbnn.runs import BOUND_DRAWS, SideBySide, bound_of_each, fit_side_by_side, minibatches
 from zoo.experiments.lbbnn.runs_of_flows import AutoMNFOfRuns
@@ -303,7 +305,7 @@ def test_a_block_that_fails_is_fitted_once(cell, monkeypatch):
     assert len(asked) == 1
 
 
-def test_a_block_is_fitted_once_while_methods_take_turns(cell, monkeypatch):
+def test_a_block_is_fitted_once_by_a_whole_call(monkeypatch, tmp_path):
     asked = []
 
     def fit(make, *args):
@@ -312,7 +314,8 @@ def test_a_block_is_fitted_once_while_methods_take_turns(cell, monkeypatch):
 
     monkeypatch.setattr(selection, "fit_side_by_side", fit)
     monkeypatch.setattr(selection, "design", lambda: (np.zeros((5, 2)), np.zeros(5)))
-    for trial in range(3):
-        for method in selection.GUIDES_OF_RUNS:
-            selection.simulation(replace(cell(method, dataset=selection.DATA, steps=11), trial=trial))
-    assert asked == list(selection.GUIDES_OF_RUNS.values())
+    methods, trials = list(selection.GUIDES_OF_RUNS), selection.RUNS + 2
+    outcome = reproduce(plan("lbbnn/simulation", methods=methods, trials=trials), tmp_path)
+    assert len(outcome.asked) == len(methods) * trials
+    assert outcome.failed == []
+    assert asked == 2 * list(selection.GUIDES_OF_RUNS.values())
