@@ -173,8 +173,8 @@ INLINE void linear_backward(int64_t n, float factor, const float *restrict value
 
 /* One step of a gated flow on a vector, see guides/flows/fused.py: with x = z[kept], h = tanh(w1 x + b1) and
  * [t; l] = w2 h + b2, g = sigmoid(l), the coordinates z[moved] become g z + (1 - g) t.  seen, width and moving
- * are the lengths of x, h and t; memory keeps x, room for its derivative, h, tanh' = 1 - h^2
- * without cancellation, t and g.
+ * are the lengths of x, h and t; memory keeps x, room for its derivative, h, its slope 1 - h^2 (written without
+ * cancellation), t and g.
  */
 void gated_forward(int64_t dim, int64_t seen, int64_t width, int64_t moving, const float *z,
                    const int64_t *kept, const int64_t *moved, const float *w1, const float *b1,

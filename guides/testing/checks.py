@@ -53,7 +53,7 @@ def check_guide(make: Callable, prior: Callable = normal) -> None:
     >>> check_guide(MySparseGuide, prior=spike_slab)
 
     A guide is a subclass of :class:`guides.core.flat_guide.FlatGuide`, what ``zoo fit`` can fit by gradient
-    descent.  Where a law cannot hold (relaxed indicators miss the posterior by more than ``GAP``), call the
+    descent.  Where a law cannot hold (a guide that is biased by construction misses the posterior), call the
     checks of the others: ``check_gradients(Case("mine", MyGuide))``.
 
     :param make: ``model -> guide``
@@ -82,7 +82,7 @@ def check_posterior(case: Case) -> None:
     x = torch.linalg.qr(x)[0] * 2
     model = linear_model(case.prior)
     guide = case.make(model)
-    fit(model, guide, x, y, steps=160, lr=0.1, elbo=vectorized(TraceMeanField_ELBO, 20))
+    fit(model, guide, x, y, steps=400, lr=0.05, elbo=vectorized(TraceMeanField_ELBO, 20))
     bounds = -drawn_losses(model, guide, x, y, runs=30, particles=100)
     error = float(z_bound() * bounds.std() / 30**0.5)
     exact = _exact_posterior(case, x, y)

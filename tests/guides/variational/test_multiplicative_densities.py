@@ -50,7 +50,9 @@ def test_log_prob_converges_to_a_sum_over_multipliers(prior):
     """One column: ``q(w) = int q(z) q(w | z) dz`` on a grid."""
     x, y = data(columns=1)
     _, guide = moved(prior, x, y)
-    w = torch.tensor([[0.0], [0.3], [-0.5]])  # far out in a tail it needs more guesses
+    slabs = guide.draws(1000, seed=1)["w"]
+    quartiles = slabs[slabs != 0].quantile(torch.tensor([0.25, 0.75]))  # far out it needs more guesses
+    w = torch.cat([torch.zeros(1), quartiles])[:, None]
     z = torch.linspace(-30, 30, 60_001)[:, None]
     with torch.no_grad():
         density = guide.multipliers[0].log_prob(z).exp() * (z[1] - z[0])

@@ -191,7 +191,7 @@ def test_tighter_than_mean_field_where_the_posterior_is_correlated():
     precision = torch.eye(3) + x.T @ x / NOISE**2
     mean_field = exact.log_evidence - 0.5 * (precision.diagonal().log().sum() - precision.logdet()).item()
     pyro.set_rng_seed(1)
-    _, guide = fitted(normal, x, y, steps=3000, lr=0.02)
+    _, guide = fitted(normal, x, y, steps=6000, lr=0.02)
     draws, log_q = guide.draws_with_log_prob(20_000, seed=1)
     bound = (log_joint(normal, x, y, draws["w"]) - log_q).double()
     error = bound.std().item() / math.sqrt(20_000)
