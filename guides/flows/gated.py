@@ -8,11 +8,11 @@ coordinates too: their sum of log gates is then no determinant (the map need not
 training exploits the difference.
 
 Their networks have tanh units, as the program of Louizos and Welling has, and not the leaky ReLUs of the
-thesis: shift and gate are bounded, so that a flow moves a coordinate far out by no more than its distance.
-Leaky ReLUs go on in straight lines there, each step along those of the one before.  A flow that reads
-another's draws, as the auxiliary density of multipliers does, then gives a rare draw far out a density of
-practically zero: one gradient in thousands is huge and throws the fit off, and a bound by a thousand draws
-seldom meets what makes it a bad one.
+thesis: shift and gate are bounded, so that a flow, forwards, moves a coordinate far out by no more than its
+distance.  Leaky ReLUs go on in straight lines there, each step along those of the one before.  A flow that
+reads another's draws, as the auxiliary density of multipliers does, then gives a rare draw far out a density
+of practically zero, and one gradient can throw a fit off (``zoo reproduce lbbnn/simulation``: none of a
+hundred; with leaky ReLUs six).  The price: fits by few and long steps stop farther from their optimum.
 
 A flow starts near the identity around ``centre``, which is a fixed point of every step.
 """

@@ -119,4 +119,4 @@ def test_a_guide_that_is_biased_by_construction_fails_the_posterior_alone():
 
 @pytest.mark.slow
 def test_relaxed_indicators_that_are_annealed_reach_the_posterior():
-    check_posterior(Case("concrete", AutoConcrete, spike_slab))
+    check_posterior(Case("concrete", lambda model: AutoConcrete(model, anneal_runs=400), spike_slab))

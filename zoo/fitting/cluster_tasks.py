@@ -55,7 +55,7 @@ def own_code() -> Code:
     root = Path(__file__).parents[2]
     mark = hashlib.sha256()
     for package in ("data_loaders", "guides", "zoo"):
-        for path in sorted((root / package).rglob("*.py")):
+        for path in sorted((*(root / package).rglob("*.py"), *(root / package).rglob("*.c"))):
             mark.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
     return Code(versions(), mark.hexdigest())
 

@@ -33,6 +33,8 @@ from guides.testing import (
     normal,
     perturb,
     spike_slab,
+    vectorized,
+    z_bound,
 )
 from guides.truth.conjugate import conjugate_linear_regression
 from guides.truth.spike_slab_linear import enumerate_spike_slab
@@ -177,26 +179,30 @@ def test_drawn_bound_of_spikes_and_slabs_stays_below_the_exact_evidence():
 
 
 @pytest.mark.slow
-def test_tighter_than_mean_field_where_the_posterior_is_correlated():
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_tighter_than_mean_field_where_the_posterior_is_correlated(seed):
     """The best mean-field bound has a closed form: the evidence less half of log prod diag - log det.
 
-    Independence is a stationary point of the loss: on other data, and with fewer steps, training stays there.
+    Independence is a stationary point of the loss: from narrow multipliers, and with a few rows that hardly
+    correlate, training stays there.
     """
     generator = torch.Generator().manual_seed(0)
-    for shape in ((10, 1), (10, 3), (10,)):
-        torch.randn(shape, generator=generator)
-    x = 0.9 * torch.randn(10, 1, generator=generator) + 0.19**0.5 * torch.randn(10, 3, generator=generator)
+    both, own = (torch.randn(10, columns, generator=generator) for columns in (1, 2))
+    x = 0.98 * both + (1 - 0.98**2) ** 0.5 * own
     y = x.sum(-1) + NOISE * torch.randn(10, generator=generator)
     exact = conjugate_linear_regression(x.numpy(), y.numpy(), prior_scale=1.0, noise_scale=NOISE)
-    precision = torch.eye(3) + x.T @ x / NOISE**2
+    precision = torch.eye(2) + x.T @ x / NOISE**2
     mean_field = exact.log_evidence - 0.5 * (precision.diagonal().log().sum() - precision.logdet()).item()
-    pyro.set_rng_seed(1)
-    _, guide = fitted(normal, x, y, steps=6000, lr=0.02)
+    pyro.set_rng_seed(seed)
+    model = linear_model(normal)
+    guide = AutoMNF(model, init_z_scale=0.6)
+    fit(model, guide, x, y, steps=800, lr=0.02, elbo=vectorized(TraceMeanField_ELBO, 10))
     draws, log_q = guide.draws_with_log_prob(20_000, seed=1)
     bound = (log_joint(normal, x, y, draws["w"]) - log_q).double()
     error = bound.std().item() / math.sqrt(20_000)
-    assert mean_field + 4.5 * error < bound.mean() < exact.log_evidence
-    assert torch.corrcoef(draws["w"].T).min() < -0.2  # the weights of mean field have no correlation
+    assert mean_field + z_bound() * error < bound.mean() < exact.log_evidence
+    error = z_bound() / math.sqrt(20_000)  # of a correlation that is none
+    assert torch.corrcoef(draws["w"].T)[0, 1] < -error  # the weights of mean field have no correlation
 
 
 # ---------------------------------------------------------------------- which sites, which axis

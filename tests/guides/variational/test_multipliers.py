@@ -9,14 +9,16 @@ from guides.variational.multipliers import Multipliers
 
 
 @pytest.mark.skipif(kernels._library() is None, reason="no C compiler")
+@pytest.mark.parametrize("far", [1.0, 1e4])
 @pytest.mark.parametrize("kind", FLOWS)
-def test_compiled_nodes_have_the_gradients_of_the_formulas(kind):
+def test_compiled_nodes_have_the_gradients_of_the_formulas(kind, far):
+    """Of draws far out too, where tanh is constant."""
     torch.manual_seed(5)
     module = Multipliers(31, kind, 2, (13,), 1.0, 0.3)
     with torch.no_grad():
         for parameter in module.parameters():
             parameter += 0.3 * torch.randn_like(parameter)
-    noise, seen, weight = torch.randn(31), torch.randn(9, requires_grad=True), torch.randn(31)
+    noise, seen, weight = far * torch.randn(31), torch.randn(9, requires_grad=True), torch.randn(31)
 
     def results(noise, seen, weight):
         z, density = module(noise, expected=True)
@@ -31,7 +33,7 @@ def test_compiled_nodes_have_the_gradients_of_the_formulas(kind):
     names, exact = results(noise.double(), seen.detach().double().requires_grad_(), weight.double())
     assert names == {"SubBackward0"}
     for got, expected in zip(ours, exact, strict=True):
-        rounding = 1e-5 * expected.abs().max().item()
+        rounding = 1e-5 * expected.abs().max().item() + 1e-20  # far out slopes are below what float32 has
         torch.testing.assert_close(got.double(), expected, rtol=1e-4, atol=rounding)
 
 

@@ -247,7 +247,7 @@ def test_a_head_that_goes_away_leaves_what_is_finished(head, pool, monkeypatch, 
     address, process = head
     out = tmp_path / "out"
     monkeypatch.setenv("RAY_CLIENT_RECONNECT_GRACE_PERIOD", "2")
-    call = start_zoo("toy/slow", "--cluster", address, "--out", out, seconds=2.0)  # some are left
+    call = start_zoo("toy/slow", "--cluster", address, "--out", out, seconds=4.0)  # some are left
     wait_for(lambda: len(results(out)) >= 3, seconds=120)
     stop(process)
     stdout, stderr = call.communicate(timeout=120)

@@ -205,7 +205,8 @@ class Experiment:
     :param revision: to be raised when the same cell gives other numbers than before
     :param together: how many trials of a combination, 0 to ``together - 1`` and so on, one process computes
         one after another: where the first of them does the work of all
-    :raises ValueError: for a name that cannot be one, or a published number or note outside the grid
+    :raises ValueError: for a name that cannot be one, a published number or note outside the grid, or no
+        trials together
     """
 
     name: str
@@ -232,6 +233,8 @@ class Experiment:
     def __post_init__(self) -> None:
         if not self.metrics:
             raise ValueError(f"{self.name}: an experiment measures something")
+        if self.together < 1:
+            raise ValueError(f"{self.name}: {self.together} trials together are no piece of work")
         for axis in AXES:
             names = self.axis(axis)
             wrong = [name for name in names if not NAME.fullmatch(name)]

@@ -20,7 +20,8 @@ from zoo.experiments.engine.declaration import Cell
 if TYPE_CHECKING:  # slow to import
     from zoo.experiments.engine.declaration import Record
 
-#: Called with the cells that are still to do and the results there are: at the start and after every cell.
+#: Called with the cells that are still to do and the results there are: at the start and after every piece of
+#: work, most of which are a cell.
 OnProgress = Callable[[Sequence[Cell], Sequence["Record"]], None]
 
 SECONDS_BETWEEN_LINES = 60.0

@@ -201,10 +201,11 @@ EXPERIMENTS = (
     ),
     _of_this_kind(
         name="lbbnn/thesis",
+        revision=2,
         summary="The thesis's tables, its own recipe beside the right one: lrt-thesis has the printed "
         "variance, and its ensemble averages passes with noise of a row's own; the others have the right "
-        "variance and networks really drawn; prior inclusion 0.05, slab N(0, 1), logits from U(0, 1), 250 "
-        "epochs.",
+        "variance and networks really drawn, and mnf tanh units in its flows; prior inclusion 0.05, slab "
+        "N(0, 1), logits from U(0, 1), 250 epochs.",
         source=replace(source_of(FOLDER, "thesis-table-1")[0], table="Tables 1 (KMNIST), 2 (MNIST) and 3"),
         run=Deferred("lbbnn.images", "variance_table"),
         metrics=VARIANCE,
@@ -409,6 +410,7 @@ EXPERIMENTS = (
     ),
     _of_this_kind(
         name="lbbnn/cost",
+        revision=2,
         summary="Seconds of an epoch, and relative to a deterministic network of the same shape whose steps "
         "are taken in turn with the method's.",
         source=source_of(FOLDER, "thesis-section-5.3")[0],

@@ -108,6 +108,7 @@ def test_name_that_cannot_be_typed_or_be_a_folder(axis, name):
         ({"datasets": ("a", "A")}, "are one dataset"),
         ({"datasets": ()}, "nothing cannot name a dataset"),
         ({"metrics": {}}, "measures something"),
+        ({"together": 0}, "0 trials together"),
         ({"published": {("c", "m", "5", "error"): (1, 1)}}, "'c' of .* is nowhere in the grid"),
         ({"published": {("a", "m", "5", "rmse"): (1, 1)}}, "'rmse' of .* is nowhere in the grid"),
         ({"published": {("a", "*", "5", "error"): (1, 1)}}, r"'\*' of .* is nowhere in the grid"),

@@ -15,6 +15,7 @@ import zoo.experiments.engine.runner
 from tests.zoo.experiments.runner_helpers import results, rows, running, without_seconds
 from tests.zoo.experiments.toy_experiments import CELLS, declare
 from zoo.errors import UserError
+from zoo.experiments.engine.catalogue import find_experiment
 from zoo.experiments.engine.request import plan
 from zoo.experiments.engine.runner import reproduce
 from zoo.fitting.side_by_side import ALONE, CallEndedError, Here
@@ -200,16 +201,19 @@ def test_bad_input_in_the_first_cell_leaves_no_folder(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_interrupted_run_writes_the_tables_of_what_is_finished(calls, monkeypatch, tmp_path):
+@pytest.mark.parametrize("together", [1, 2])
+def test_interrupted_run_writes_the_tables_of_what_is_finished(together, calls, monkeypatch, tmp_path):
+    """In the middle of a piece too: of two trials together the second is interrupted."""
+    request = plan(replace(find_experiment("toy/interrupted"), together=together))
     with pytest.raises(KeyboardInterrupt):
-        reproduce(plan("toy/interrupted"), tmp_path)
+        reproduce(request, tmp_path)
     finished = len(results(tmp_path))
-    assert finished == len(calls) == 8 + 4
-    assert len({row["seed"] for row in rows(tmp_path)}) == 12
-    assert "**Partial: 12 of 24 cells.**" in (tmp_path / "table.md").read_text()
+    assert finished == len(calls) == (8 + 4 if together == 1 else 4 * 2 + 1)
+    assert len({row["seed"] for row in rows(tmp_path)}) == finished
+    assert f"**Partial: {finished} of 24 cells.**" in (tmp_path / "table.md").read_text()
     assert running(tmp_path) == []
     monkeypatch.setenv("TOY_MENDED", "1")
-    reproduce(plan("toy/interrupted"), tmp_path)
+    reproduce(request, tmp_path)
     assert len(calls) == CELLS
 
 
