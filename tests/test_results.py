@@ -1,0 +1,40 @@
+"""Pages of results that are not finished yet: they are what the cells kept beside them give."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from zoo.experiments.engine.page import numbers
+from zoo.experiments.engine.records import RESULT, read_all
+from zoo.experiments.engine.request import plan
+from zoo.experiments.engine.tables import table_lines, write_tables
+
+RESULTS = Path(__file__).parents[1] / "docs" / "results"
+KEPT = sorted(RESULTS.rglob("*.tar.gz"))
+
+
+def test_there_are_kept_cells():
+    assert KEPT
+
+
+@pytest.mark.parametrize("kept", KEPT, ids=lambda path: path.relative_to(RESULTS).as_posix())
+def test_a_page_is_what_its_kept_cells_give(kept, tmp_path):
+    """And today's code would go on with them: they are sound and of its revision, all of them."""
+    with tarfile.open(kept) as file:
+        file.extractall(tmp_path, filter="data")
+    config = json.loads((tmp_path / "config.json").read_text())
+    options = {key.removeprefix("option "): str(v) for key, v in config.items() if key.startswith("option ")}
+    request = plan(config["experiment"], seed=config["seed"], options=options)
+    assert request.config({}).items() <= config.items(), "an older revision: run it again, or delete the file"
+    records = read_all(tmp_path, request.experiment, request.seed, request.effort.options)
+    assert len(records) == len(list(tmp_path.rglob(RESULT)))
+    page = kept.with_name(kept.name.removesuffix(".tar.gz") + ".md")
+    assert page.relative_to(RESULTS).with_suffix("").as_posix() == config["experiment"]
+    lines = table_lines(request, records)
+    assert "\n\n".join(numbers(request.experiment, lines)) in page.read_text()
+    write_tables(tmp_path, records, lines)
+    assert (tmp_path / "table.csv").read_text() == page.with_suffix(".csv").read_text()
