@@ -201,8 +201,8 @@ def test_tighter_than_mean_field_where_the_posterior_is_correlated(seed):
     bound = (log_joint(normal, x, y, draws["w"]) - log_q).double()
     error = bound.std().item() / math.sqrt(20_000)
     assert mean_field + z_bound() * error < bound.mean() < exact.log_evidence
-    error = z_bound() / math.sqrt(20_000)  # of a correlation that is none
-    assert torch.corrcoef(draws["w"].T)[0, 1] < -error  # the weights of mean field have no correlation
+    error = z_bound() / math.sqrt(20_000)  # of a correlation that is none, as of the weights of mean field
+    assert torch.corrcoef(draws["w"].T)[0, 1] < -0.2 - error
 
 
 # ---------------------------------------------------------------------- which sites, which axis
