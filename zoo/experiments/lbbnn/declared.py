@@ -234,7 +234,7 @@ EXPERIMENTS = (
         methods=("lrt", "mnf", "gaussian", "mlp"),
         settings=("default", "pi0.1-sd1", "pi0.25-sd1", "pi0.1-sd0.1"),
         quick=Effort(trials=1, cost="20 minutes on 2 cores", options=QUICK_CONVOLUTIONAL),
-        full=Effort(trials=1, cost="2 hours on 2 cores", options=FULL_CONVOLUTIONAL),
+        full=Effort(trials=1, cost="3 hours on 2 cores", options=FULL_CONVOLUTIONAL),
         # without inclusions the first two priors are one
         exists=lambda dataset, method, setting: (
             method in INCLUDING
