@@ -1,7 +1,7 @@
 """What one SVI step of the guides costs, relative to Pyro's own autoguide and to a deterministic network.
 
 All contestants run in this one process and take turns, so that a busy machine slows them alike; the figures
-are medians over rounds.  Two cases:
+are medians over rounds.  Three cases:
 
 small   13-50-1 regression, 455 rows, full batch, validation on; everything relative to ``AutoNormal`` with
         ``TraceMeanField_ELBO`` and ``pyro.optim.Adam``; of ``AutoMNF`` also without its compiled flows
@@ -10,6 +10,7 @@ large   784-400-600-10 classification, batches of 100 drawn afresh (repeating on
         All as ``zoo`` trains: without validation, and freed memory kept.  Then where the time goes: the parts
         of a step, each run by itself, as shares of the plain step of the same race.  A small network stands
         for what every step pays whatever its size: Pyro's handlers, Python, nodes of autograd
+conv    LeNet, batches of 200, as the large case; a guide convolves twice where the plain network does once
 
     python benchmarks/svi_step.py --help
 """
@@ -34,14 +35,17 @@ from pyro.infer.autoguide import AutoNormal
 from torch import Tensor, nn
 
 from guides import AutoMeanField, AutoMNF, AutoSpikeSlab, SpikeSlab
+from guides.core.flat_guide import FlatGuide
 from guides.core.fused import GaussianOutput, SpikeSlabSite
 from guides.core.memory import keep_freed_memory
 from guides.core.random_tensors import TINY_VARIANCE
 from guides.core.svi import unwatched
 from guides.flows import fused
 from guides.variational.multipliers import Multipliers
+from zoo.models.lenet import LeNet
+from zoo.models.weights import GaussianWeights, SpikeSlabWeights
 
-WIDTHS, BATCH = (784, 400, 600, 10), 100
+WIDTHS, BATCH, CONVOLUTIONAL_BATCH = (784, 400, 600, 10), 100, 200
 PLAIN = "plain network, Adam"
 #: Ratios to the plain network. What keeps a step from its bar is in the table of its parts.
 BARS = {"AutoMeanField": 4.50, "AutoSpikeSlab": 2.50, "AutoMNF, rnvp": 4.20, "AutoMNF, iaf": 5.50}
@@ -106,15 +110,16 @@ def small_case() -> dict[str, Callable[[], object]]:
     }
 
 
-def large_case() -> dict[str, Callable[[], object]]:
+def classifiers(
+    plain: nn.Module, guides: dict[str, FlatGuide], batch: int
+) -> dict[str, Callable[[], object]]:
+    """A step of a deterministic network and of guides on such networks, with batches drawn afresh."""
     images, labels = torch.rand(6000, WIDTHS[0]), torch.randint(WIDTHS[-1], (6000,))
 
     def minibatch() -> tuple[Tensor, Tensor]:
-        rows = torch.randint(len(images), (BATCH,))
+        rows = torch.randint(len(images), (batch,))
         return images[rows], labels[rows]
 
-    layers = [nn.Linear(a, b) for a, b in itertools.pairwise(WIDTHS)]
-    plain = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2])
     adam = torch.optim.Adam(plain.parameters(), lr=1e-3)
 
     def plain_step() -> None:
@@ -123,18 +128,40 @@ def large_case() -> dict[str, Callable[[], object]]:
         F.cross_entropy(plain(x), y).backward()
         adam.step()
 
-    def stepper(guide, model):
-        svi = SVI(model, guide, guide.optimizer(lr=1e-3), guide.elbo())
+    def stepper(guide: FlatGuide) -> Callable[[], object]:
+        svi = SVI(guide.model, guide, guide.optimizer(lr=1e-3), guide.elbo())
         return lambda: svi.step(*minibatch())
 
+    return {PLAIN: plain_step, **{name: stepper(guide) for name, guide in guides.items()}}
+
+
+def large_case() -> dict[str, Callable[[], object]]:
+    layers = [nn.Linear(a, b) for a, b in itertools.pairwise(WIDTHS)]
+    plain = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2])
     gaussian, mixed = (network(WIDTHS, spike_slab, classification) for spike_slab in (False, True))
-    return {
-        PLAIN: plain_step,
-        "AutoMeanField": stepper(AutoMeanField(gaussian), gaussian),
-        "AutoSpikeSlab": stepper(AutoSpikeSlab(mixed, init_inclusion="mild"), mixed),
-        "AutoMNF, rnvp": stepper(AutoMNF(mixed, init_inclusion="mild"), mixed),
-        "AutoMNF, iaf": stepper(AutoMNF(mixed, flow="iaf", init_inclusion="mild"), mixed),
+    guides = {
+        "AutoMeanField": AutoMeanField(gaussian),
+        "AutoSpikeSlab": AutoSpikeSlab(mixed, init_inclusion="mild"),
+        "AutoMNF, rnvp": AutoMNF(mixed, init_inclusion="mild"),
+        "AutoMNF, iaf": AutoMNF(mixed, flow="iaf", init_inclusion="mild"),
     }
+    return classifiers(plain, guides, BATCH)
+
+
+def convolutional_case() -> dict[str, Callable[[], object]]:
+    gaussian, mixed = (LeNet(WIDTHS[0], weights=law) for law in (GaussianWeights(), SpikeSlabWeights(0.1)))
+    layers: list[nn.Module] = [nn.Unflatten(1, (1, gaussian.side, gaussian.side))]
+    for out, into, *kernel in gaussian.layers:
+        if kernel:
+            layers += [nn.Conv2d(into, out, kernel), nn.ReLU(), nn.AvgPool2d(2)]
+        else:
+            layers += [nn.Flatten(), nn.Linear(into, out), nn.ReLU()]
+    guides = {
+        "AutoMeanField": AutoMeanField(gaussian),
+        "AutoSpikeSlab": AutoSpikeSlab(mixed, init_inclusion="mild"),
+        "AutoMNF, rnvp": AutoMNF(mixed, init_inclusion="mild"),
+    }
+    return classifiers(nn.Sequential(*layers[:-1]), guides, CONVOLUTIONAL_BATCH)
 
 
 def parts() -> dict[str, dict[str, Callable[[], object]]]:
@@ -242,9 +269,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--case", choices=("small", "large", "both"), default="both")
+    parser.add_argument("--case", choices=("small", "large", "conv", "all"), default="all")
     parser.add_argument(
-        "--rounds", type=int, default=300, help="timed steps of the small case (large: a third)"
+        "--rounds", type=int, default=300, help="timed steps of the small case (the others: a third)"
     )
     parser.add_argument("--threads", type=int, default=1, help="torch threads")
     parser.add_argument("--seed", type=int, default=0)
@@ -263,15 +290,18 @@ def main() -> None:
         f"torch {torch.__version__}, pyro {pyro.__version__}, {options.threads} thread(s), "
         f"medians of {options.clock} time\n"
     )
-    if options.case != "large":
+    rounds = max(1, options.rounds // 3)
+    if options.case in ("small", "all"):
         medians = race(small_case(), options.rounds, 20, clock)
         report("one SVI step, 13-50-1, 455 rows", medians, {"AutoMeanField": 0.70})
-    if options.case != "small":
-        keep_freed_memory()
-        with unwatched():
-            steps, rounds = large_case(), max(1, options.rounds // 3)
+    keep_freed_memory()
+    with unwatched():
+        if options.case in ("large", "all"):
+            steps = large_case()
             report("one step, 784-400-600-10, batch 100", race(steps, rounds, 5, clock), BARS)
             report_parts(steps, rounds, clock)
+        if options.case in ("conv", "all"):
+            report("one step, LeNet, batch 200", race(convolutional_case(), rounds, 5, clock), {})
 
 
 if __name__ == "__main__":

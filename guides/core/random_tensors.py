@@ -8,8 +8,8 @@ Kingma, Salimans and Welling 2015; for spike and slab Hubin and Storvik 2019)::
 
 Every row of ``x`` gets noise of its own.  That leaves the expected log-likelihood unchanged as long as the
 likelihood factorises over rows and the weight enters it once; a model that mixes rows afterwards (a graph
-convolution, ``x @ (exp(v) @ w)``) should set ``lrt=False``.  For convolutions the noise is independent over
-output positions too, which matches each activation but not their joint law (the usual approximation).
+convolution, ``x @ (exp(v) @ w)``) should set ``lrt=False``.  Positions of an image in a convolution see the
+same filters, so there a row has filters of its own, Gaussian with the matched moments (flipout).
 
 Index operations, scaling and shifting give random tensors again.  Any other operation draws the weights
 once: with a pathwise gradient for a Gaussian; for a spike and slab only while no gradient is wanted, because
@@ -333,17 +333,46 @@ def _convolution(func, input, weight, bias=None, *args, **kwargs):
         )
     if not by_moments:
         return func(input, weight.numbers(name), _drawn(bias, name), *args, **kwargs)
+
+    def layer(images: Tensor, filters: Tensor, bias: Tensor | None = None) -> Tensor:
+        output = func(images.reshape(-1, *images.shape[-spatial:]), filters, bias, *args, **kwargs)
+        return output.reshape(*images.shape[:-spatial], *output.shape[1:])
+
     shared = isinstance(bias, RandomTensor) and bias.law.multiply()
     plain = bias is not None and not isinstance(bias, RandomTensor)
-    flat = input.reshape(-1, *input.shape[-spatial:])
-    mean = func(flat, weight.mean_, bias.mean_ if shared else bias if plain else None, *args, **kwargs)
-    variance = func(flat * flat, weight.variance_, bias.variance_ if shared else None, *args, **kwargs)
-    mean, variance = (t.reshape(*batch, *t.shape[1:]) for t in (mean, variance))
-    output = _sample_output(weight.law, mean, variance, batch)
+    rows = _row_shape(_outer(weight.law), batch)
+    output = layer(input, weight.mean_, bias if plain else None) + _filter_noise(layer, input, weight, rows)
+    if shared:
+        noise = torch.randn(rows + bias.own_shape, dtype=bias.dtype, device=bias.device)
+        drawn = GaussianOutput.apply(bias.mean_, bias.variance_, noise, TINY_VARIANCE)
+        output = output + drawn.reshape(*drawn.shape, *(1,) * (spatial - 1))
+    output = weight.law.output(output, batch)
     if bias is None or shared or plain:
         return output
     drawn = _drawn(bias, name)
     return output + drawn.reshape(*drawn.shape, *(1,) * (spatial - 1))
+
+
+def _filter_noise(layer: Callable, input: Tensor, weight: RandomTensor, rows: torch.Size) -> Tensor:
+    """What drawn filters add to a convolution by their mean, ``[*rows, out, *positions]``.
+
+    Positions of an image see the same filters, so their noise is no noise of each position's own.  Filters
+    ``sd eps`` are drawn once for a particle, and every row gives random signs to their inputs and outputs,
+    ``s conv(r x, sd eps)`` (flipout: Wen, Vicol, Ba, Tran and Grosse 2018).  As ``eps`` is symmetric, a row
+    sees filters of the right law, and no two rows are correlated.
+    """
+    leading, shape = weight.law.leading, weight.variance_.shape
+    like = {"dtype": weight.dtype, "device": weight.device}
+    filters = (weight.variance_ + TINY_VARIANCE).sqrt() * torch.randn(leading + shape, **like)
+    positions = (1,) * (len(shape) - 2)
+    channels = (input.shape[1 - len(shape)], shape[0])
+    into, out = (torch.randn((*rows, n, *positions), **like).sign() for n in channels)
+    if not leading:
+        return out * layer(into * input, filters)
+    own = input.shape[1 - len(shape) :]
+    images = (into * input).reshape(leading.numel(), -1, *own)
+    noise = torch.stack([layer(*pair) for pair in zip(images, filters.reshape(-1, *shape), strict=True)])
+    return out * noise.reshape(*rows, *noise.shape[2:])
 
 
 # ----------------------------------------------------------------------------------------------------------

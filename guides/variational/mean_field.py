@@ -37,10 +37,9 @@ class AutoMeanField(FlatGuide):
     :param init_scale: start of the standard deviations: this share of the prior's for Normal and SpikeSlab
         priors, this number in the unconstrained space for others
     :param lrt: local reparameterization in linear and convolutional layers: every row of a layer's input gets
-        noise of its own.  Off for a site that is used more than once or in another way, or whose layer has
-        rows that meet in one likelihood term, whatever this says (set-up finds out by experiment).  The
-        positions of one image in a convolution get independent noise too, an approximation: ``lrt=False``
-        is exact there.
+        noise of its own, which the positions of an image in a convolution share.  Off for a site that is
+        used more than once or in another way, or whose layer has rows that meet in one likelihood term,
+        whatever this says (set-up finds out by experiment).
     :param empirical_bayes: every Normal prior that the elements of a site share has its sd chosen by the
         data, as :mod:`guides.core.learned_priors` says; ``learned_priors.numbers`` has what was found
     :raises UnsupportedSiteError: at the first call, naming a site that it cannot handle

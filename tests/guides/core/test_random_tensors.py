@@ -150,25 +150,78 @@ def test_bias_site_joins_the_layer(kind):
     assert_moments(ours, (mean + bias.mean, variance + bias.variance))
 
 
+def covariance_of_a_row(kind: str, shape, layer, signs: torch.Tensor) -> torch.Tensor:
+    """Of all that filters add to the outputs of one image, exactly: the sum over their elements, one noise
+    of one at a time.  ``signs``: what a row gives to its inputs and outputs.
+    """
+    outputs = []
+    for noise in (torch.zeros(math.prod(shape)), *torch.eye(math.prod(shape))):
+        with Noise(torch.cat([noise, signs])[None]).of(0):
+            outputs.append(layer(weight(kind, shape)).detach().flatten())
+    added = torch.stack(outputs[1:]) - outputs[0]
+    return added.T @ added
+
+
+CONVOLUTIONS = [{}, {"stride": 2, "padding": 1}, {"groups": 2}]
+
+
 @each_kind
-@pytest.mark.parametrize("arguments", [{}, {"stride": 2, "padding": 1}, {"groups": 2}])
-def test_convolution_matches_every_activation(kind, arguments):
-    channels = 2 // arguments.get("groups", 1)
-    shape = (2, channels, 3, 3)
-    x = torch.randn(2, 2, 5, 5)
+@pytest.mark.parametrize("arguments", CONVOLUTIONS)
+def test_positions_of_an_image_have_the_joint_law_of_drawn_filters(kind, arguments):
+    """Mean, variances and covariances, whatever signs the image has."""
+    shape = (2, 2 // arguments.get("groups", 1), 3, 3)
+    x = torch.randn(2, 5, 5)
     layer = lambda w: F.conv2d(x, w, torch.tensor([1.0, -1.0]), **arguments)  # noqa: E731
-    assert_moments(moments_of_output(kind, shape, layer), exact_moments(make_law(kind, shape), layer))
+    law = make_law(kind, shape)
+    jacobian = torch.autograd.functional.jacobian(layer, law.mean).flatten(3).flatten(0, 2)
+    truth = jacobian * law.variance.flatten() @ jacobian.T
+    for signs in (torch.ones(4), torch.tensor([1.0, -1.0, -1.0, 1.0])):
+        torch.testing.assert_close(
+            covariance_of_a_row(kind, shape, layer, signs), truth, rtol=1e-4, atol=1e-5
+        )
+    with Noise(torch.zeros(1, 400)).of(0):
+        torch.testing.assert_close(layer(weight(kind, shape)), layer(law.mean), rtol=1e-4, atol=1e-5)
+
+
+@each_kind
+def test_images_have_filters_of_their_own(kind):
+    """Pairs of like images: what one adds to the mean says nothing of what the other adds."""
+    x = torch.randn(2, 4, 4).expand(4000, 2, 4, 4)
+    law = make_law(kind, (3, 2, 3, 3))
+    added = (F.conv2d(x, law.rsample()) - F.conv2d(x, law.mean)).detach().view(2000, 2, 12)
+    assert (added != 0).any()
+    assert_mean(added.prod(1), torch.zeros(12))
+    assert_mean(added[:, 0] * added[:, 1].roll(4, -1), torch.zeros(12))  # of another filter
+
+
+@each_kind
+def test_particles_have_filters_of_their_own(kind):
+    """The law of drawn networks once more, sums over positions included, and of two images at once."""
+    x, shape = torch.randn(2, 2, 4, 4), (3, 2, 3, 3)
+
+    def summed(w):
+        maps = F.conv2d(x, w)
+        return torch.cat([maps.flatten(-3), maps.sum((-1, -2))], -1)
+
+    ours = summed(weight(kind, shape, leading=(3000, 1))).detach()
+    assert ours.shape == (3000, 2, 15)
+    law = make_law(kind, shape)
+    assert_same_moments(ours.flatten(1), torch.vmap(summed)(law.sample([3000])).flatten(1))
+    added = (ours - summed(law.mean)).view(1500, 2, 30)
+    assert_mean(added.prod(1), torch.zeros(30))
 
 
 def test_convolution_with_a_bias_site_and_without_a_batch():
-    x = torch.randn(2, 6)
-    bias = make_law("gaussian", (3,), seed=5)
-    shape = (3, 2, 3)
-    ours = moments_of_output(
-        "gaussian", shape, lambda w: F.conv1d(x, w, make_law("gaussian", (3,), seed=5).rsample())
-    )
-    mean, variance = exact_moments(make_law("gaussian", shape), lambda w: F.conv1d(x, w))
-    assert_moments(ours, (mean + bias.mean[:, None], variance + bias.variance[:, None]))
+    """Every row draws a bias that all its positions share."""
+    x, runs = torch.randn(2, 6), 1500
+
+    def laws():
+        return make_law("gaussian", (3, 2, 3)), make_law("gaussian", (3,), seed=5)
+
+    ours = torch.stack([F.conv1d(x, *(law.rsample() for law in laws())).detach() for _ in range(runs)])
+    truth = torch.vmap(lambda w, b: F.conv1d(x, w, b))(*(law.sample([runs]) for law in laws()))
+    assert_same_moments(ours.flatten(1), truth.flatten(1))
+    assert_same_moments(ours.sum(-1), truth.sum(-1))
 
 
 def test_layers_have_the_law_of_sampled_networks():

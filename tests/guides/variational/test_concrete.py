@@ -268,7 +268,7 @@ def test_convolution_shares_its_weights_between_positions():
 
 @pytest.mark.slow
 def test_convolution_has_the_loss_of_drawn_networks():
-    """The loss of a sum over positions needs their correlation, which local reparameterization drops."""
+    """The loss of a sum over positions needs their correlation, which noise of each position's own drops."""
     x, y = data()
     guide = AutoConcrete(filters, temperature=0.02, init_inclusion=(-1.0, 1.0))
     guide.setup(x[:, :3], y)

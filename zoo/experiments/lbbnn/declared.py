@@ -224,7 +224,7 @@ EXPERIMENTS = (
     ),
     _of_this_kind(
         name="lbbnn/cnn",
-        revision=4,
+        revision=5,
         summary="LeNet-like convolutional networks under several priors; a setting names the prior inclusion "
         "probability and the sd of the slab.",
         source=replace(source_of(FOLDER, "slides-cnn-mnist")[0], table="tables of the convolutional network"),
