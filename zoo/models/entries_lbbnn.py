@@ -192,7 +192,7 @@ ENTRIES = (
             assumes="square images of one channel, pixels row by row; below 16 x 16 they get a frame of "
             "zeros",
             cost="258,582 weights and biases at 28 x 28 and ten classes",
-            fails="no ground truth: no NumPyro twin; guides give positions of one image independent noise",
+            fails="no ground truth: no NumPyro twin",
         ),
     ),
     ModelEntry(
