@@ -9,7 +9,7 @@ Kingma, Salimans and Welling 2015; for spike and slab Hubin and Storvik 2019)::
 Every row of ``x`` gets noise of its own.  That leaves the expected log-likelihood unchanged as long as the
 likelihood factorises over rows and the weight enters it once; a model that mixes rows afterwards (a graph
 convolution, ``x @ (exp(v) @ w)``) should set ``lrt=False``.  Positions of an image in a convolution see the
-same filters, so there a row has filters of its own, Gaussian with the matched moments (flipout).
+same filters, so there it is Gaussian filters with the matched moments that a row sees (flipout).
 
 Index operations, scaling and shifting give random tensors again.  Any other operation draws the weights
 once: with a pathwise gradient for a Gaussian; for a spike and slab only while no gradient is wanted, because
@@ -27,7 +27,7 @@ from torch import Tensor
 
 from guides.core.fused import GaussianOutput
 
-# Added to an output's variance: keeps the square root differentiable where there is none (a row of zeros).
+# Added to a variance before its root, which has no slope at zero (a row of zeros, a filter that is masked).
 TINY_VARIANCE = 1e-20
 
 
@@ -334,32 +334,33 @@ def _convolution(func, input, weight, bias=None, *args, **kwargs):
     if not by_moments:
         return func(input, weight.numbers(name), _drawn(bias, name), *args, **kwargs)
 
-    def layer(images: Tensor, filters: Tensor, bias: Tensor | None = None) -> Tensor:
-        output = func(images.reshape(-1, *images.shape[-spatial:]), filters, bias, *args, **kwargs)
+    def layer(images: Tensor, filters: Tensor, constant: Tensor | None = None) -> Tensor:
+        output = func(images.reshape(-1, *images.shape[-spatial:]), filters, constant, *args, **kwargs)
         return output.reshape(*images.shape[:-spatial], *output.shape[1:])
 
-    shared = isinstance(bias, RandomTensor) and bias.law.multiply()
-    plain = bias is not None and not isinstance(bias, RandomTensor)
     rows = _row_shape(_outer(weight.law), batch)
-    output = layer(input, weight.mean_, bias if plain else None) + _filter_noise(layer, input, weight, rows)
-    if shared:
-        noise = torch.randn(rows + bias.own_shape, dtype=bias.dtype, device=bias.device)
-        drawn = GaussianOutput.apply(bias.mean_, bias.variance_, noise, TINY_VARIANCE)
+    random = isinstance(bias, RandomTensor)
+    output = layer(input, weight.mean_, None if random else bias) + _filter_noise(layer, input, weight, rows)
+    if random:
+        drawn = _bias_of_each_row(bias, rows) if bias.law.multiply() else _drawn(bias, name)
         output = output + drawn.reshape(*drawn.shape, *(1,) * (spatial - 1))
-    output = weight.law.output(output, batch)
-    if bias is None or shared or plain:
-        return output
-    drawn = _drawn(bias, name)
-    return output + drawn.reshape(*drawn.shape, *(1,) * (spatial - 1))
+    return weight.law.output(output, batch)
+
+
+def _bias_of_each_row(bias: RandomTensor, rows: torch.Size) -> Tensor:
+    """``[*rows, out]``, which all positions of a row share."""
+    noise = torch.randn(rows + bias.own_shape, dtype=bias.dtype, device=bias.device)
+    return GaussianOutput.apply(bias.mean_, bias.variance_, noise, TINY_VARIANCE)
 
 
 def _filter_noise(layer: Callable, input: Tensor, weight: RandomTensor, rows: torch.Size) -> Tensor:
     """What drawn filters add to a convolution by their mean, ``[*rows, out, *positions]``.
 
-    Positions of an image see the same filters, so their noise is no noise of each position's own.  Filters
+    Positions of an image see the same filters, so noise of each position's own would be wrong.  Filters
     ``sd eps`` are drawn once for a particle, and every row gives random signs to their inputs and outputs,
     ``s conv(r x, sd eps)`` (flipout: Wen, Vicol, Ba, Tran and Grosse 2018).  As ``eps`` is symmetric, a row
-    sees filters of the right law, and no two rows are correlated.
+    sees filters of the right law.  Rows are uncorrelated, and not independent: the loss is unbiased, with
+    more variance than if every row drew filters, which would cost a convolution each.
     """
     leading, shape = weight.law.leading, weight.variance_.shape
     like = {"dtype": weight.dtype, "device": weight.device}
@@ -367,12 +368,16 @@ def _filter_noise(layer: Callable, input: Tensor, weight: RandomTensor, rows: to
     positions = (1,) * (len(shape) - 2)
     channels = (input.shape[1 - len(shape)], shape[0])
     into, out = (torch.randn((*rows, n, *positions), **like).sign() for n in channels)
-    if not leading:
-        return out * layer(into * input, filters)
-    own = input.shape[1 - len(shape) :]
-    images = (into * input).reshape(leading.numel(), -1, *own)
-    noise = torch.stack([layer(*pair) for pair in zip(images, filters.reshape(-1, *shape), strict=True)])
-    return out * noise.reshape(*rows, *noise.shape[2:])
+    images = into * input
+    if leading.numel() == 1:
+        return out * layer(images, filters.reshape(shape))
+    left = len(rows) - len(_outer(weight.law))  # batch dimensions left of the particles'
+    axes = tuple(left + i for i, size in enumerate(leading) if size > 1)
+    first = tuple(range(len(axes)))
+    images = images.movedim(axes, first)
+    pairs = zip(images.flatten(0, len(axes) - 1), filters.reshape(-1, *shape), strict=True)
+    noise = torch.stack([layer(*pair) for pair in pairs])
+    return out * noise.unflatten(0, images.shape[: len(axes)]).movedim(first, axes)
 
 
 # ----------------------------------------------------------------------------------------------------------

@@ -42,8 +42,8 @@ class AutoSpikeSlab(FlatGuide):
     linear or convolutional layer, whose output is drawn with the exact mean ``probs loc`` and variance
     ``probs (scale^2 + (1 - probs) loc^2)``.  That output is Gaussian only in the limit of many inputs.
     Every row of the input gets noise of its own, so each likelihood term must see one row (set-up finds out
-    by experiment).  Positions of an image in a convolution see the same filters: there a row has Gaussian
-    filters of its own with the matched moments, where the papers draw noise for every position.  Any other
+    by experiment).  Positions of an image in a convolution see the same filters: there a row sees
+    Gaussian filters with the matched moments, where the papers draw noise for every position.  Any other
     use of such a weight is refused by name.  Sites with other priors are treated as
     by :class:`~guides.AutoMeanField`.
 

@@ -175,7 +175,7 @@ def test_positions_of_an_image_have_the_joint_law_of_drawn_filters(kind, argumen
     law = make_law(kind, shape)
     jacobian = torch.autograd.functional.jacobian(layer, law.mean).flatten(3).flatten(0, 2)
     truth = jacobian * law.variance.flatten() @ jacobian.T
-    for signs in (torch.ones(4), torch.tensor([1.0, -1.0, -1.0, 1.0])):
+    for signs in (torch.ones(4), torch.tensor([0.3, -2.0, -0.7, 1.4])):
         torch.testing.assert_close(
             covariance_of_a_row(kind, shape, layer, signs), truth, rtol=1e-4, atol=1e-5
         )
@@ -184,31 +184,83 @@ def test_positions_of_an_image_have_the_joint_law_of_drawn_filters(kind, argumen
 
 
 @each_kind
-def test_images_have_filters_of_their_own(kind):
+def test_images_have_filters_and_biases_of_their_own(kind):
     """Pairs of like images: what one adds to the mean says nothing of what the other adds."""
     x = torch.randn(2, 4, 4).expand(4000, 2, 4, 4)
-    law = make_law(kind, (3, 2, 3, 3))
-    added = (F.conv2d(x, law.rsample()) - F.conv2d(x, law.mean)).detach().view(2000, 2, 12)
-    assert (added != 0).any()
+    law, bias = make_law(kind, (3, 2, 3, 3)), make_law("gaussian", (3,), seed=5)
+    added = F.conv2d(x, law.rsample(), bias.rsample()) - F.conv2d(x, law.mean, bias.mean)
+    added = added.detach().view(2000, 2, 12)
     assert_mean(added.prod(1), torch.zeros(12))
     assert_mean(added[:, 0] * added[:, 1].roll(4, -1), torch.zeros(12))  # of another filter
 
 
+def test_images_differ_by_the_signs_of_their_inputs_and_outputs():
+    """Either kind alone would leave rows uncorrelated, and their sizes would be more alike."""
+    x = torch.ones(200, 3, 1)
+    out, into = make_law("gaussian", (3, 1, 1)), make_law("gaussian", (1, 3, 1))
+    added = (F.conv1d(x[:, :1], out.rsample()) - F.conv1d(x[:, :1], out.mean)).detach().squeeze(-1)
+    assert len(added.sign().unique(dim=0)) == 8
+    torch.testing.assert_close(added.abs(), added[:1].abs().expand_as(added), rtol=1e-4, atol=1e-5)
+    added = (F.conv1d(x, into.rsample()) - F.conv1d(x, into.mean)).detach().squeeze()
+    assert len((1e4 * added.abs()).round().unique()) >= 4
+
+
+FILTERS = {
+    "as they are": lambda w: w,
+    "scaled": lambda w: 2 * w,
+    "part": lambda w: w[..., :1],
+    "double": lambda w: w.double(),
+}
+
+
+@pytest.mark.parametrize("name", FILTERS)
 @each_kind
-def test_particles_have_filters_of_their_own(kind):
-    """The law of drawn networks once more, sums over positions included, and of two images at once."""
-    x, shape = torch.randn(2, 2, 4, 4), (3, 2, 3, 3)
+def test_particles_have_filters_and_biases_of_their_own(name, kind):
+    """The law of drawn networks of two layers once more, sums over positions included."""
+    view, x, particles = FILTERS[name], torch.randn(2, 2, 3, 3), 1500
 
-    def summed(w):
-        maps = F.conv2d(x, w)
-        return torch.cat([maps.flatten(-3), maps.sum((-1, -2))], -1)
+    def maps(w, b, v):
+        filters = view(w)
+        first = F.conv2d(x.to(filters.dtype), filters, b.to(filters.dtype))
+        second = F.conv2d(first, v.to(filters.dtype))
+        return torch.cat([first.flatten(-3), second.flatten(-3), second.sum((-1, -2))], -1).flatten(-2)
 
-    ours = summed(weight(kind, shape, leading=(3000, 1))).detach()
-    assert ours.shape == (3000, 2, 15)
-    law = make_law(kind, shape)
-    assert_same_moments(ours.flatten(1), torch.vmap(summed)(law.sample([3000])).flatten(1))
-    added = (ours - summed(law.mean)).view(1500, 2, 30)
-    assert_mean(added.prod(1), torch.zeros(30))
+    def laws(**leading):
+        kinds = ((kind, (3, 2, 2, 2)), ("gaussian", (3,)), (kind, (1, 3, 2, 1)))
+        return [make_law(*site, seed=seed, **leading) for seed, site in enumerate(kinds)]
+
+    ours = maps(*(law.rsample() for law in laws(leading=(particles, 1)))).detach()
+    assert_same_moments(ours, torch.vmap(maps)(*(law.sample([particles]) for law in laws())))
+    added = ours - maps(*(law.mean for law in laws()))
+    assert_mean(added.view(particles // 2, 2, -1).prod(1), torch.zeros(added.shape[-1]))
+
+
+def test_particles_behind_other_batch_dimensions():
+    """As enumeration puts them: what is convolved is ``[enumerated, particles, rows, ...]``."""
+    w = weight("gaussian", (1, 1, 1), leading=(3, 1))
+    sizes = (F.conv1d(torch.ones(2, 3, 4, 1, 1), w) - w.law.mean).detach().abs()[..., 0, 0]
+    torch.testing.assert_close(sizes, sizes[:1, :, :1].expand(2, 3, 4))
+    assert len(sizes[0, :, 0].unique()) == 3
+
+
+def test_filters_in_a_plate_leave_its_place_to_the_rows():
+    w = weight("gaussian", (3, 2, 2), plates=1, leading=(5,))
+    assert F.conv1d(torch.randn(4, 2, 6), w).shape == (5, 4, 3, 5)
+
+
+def test_masked_filters_have_a_finite_gradient():
+    law, mask = make_law("gaussian", (3, 2, 2)), torch.tensor([1.0, 0.0])
+    law.loc.requires_grad_(), law.log_scale.requires_grad_()
+    F.conv1d(torch.randn(4, 2, 6), law.rsample() * mask).pow(2).sum().backward()
+    for gradient in (law.loc.grad, law.log_scale.grad):
+        assert gradient.isfinite().all()
+        assert ((gradient != 0) == (mask != 0)).all()
+
+
+def test_a_bias_that_is_drawn_whole_is_added_to_every_row():
+    bias = weight("gaussian", (3,), by_moments=False)
+    output = F.conv1d(torch.zeros(4, 2, 5), weight("gaussian", (3, 2, 2)), bias)
+    torch.testing.assert_close(output, bias.numbers("test")[:, None].expand(4, 3, 4))
 
 
 def test_convolution_with_a_bias_site_and_without_a_batch():

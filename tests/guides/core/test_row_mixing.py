@@ -45,6 +45,11 @@ def pooled(x, y, spike=False):  # x: [N, members, P]
     observe(dist.Normal(f, 1.0), y, len(x))
 
 
+def filtered(x, y, spike=False):  # x: [N, members, P]
+    f = F.relu(F.conv1d(x, weights(spike, 2, x.shape[1], 2))).sum((1, 2))
+    observe(dist.Normal(f - f.mean(), 1.0), y, len(x))
+
+
 def normalised(x, y, spike=False):
     f = x @ weights(spike, x.shape[-1])
     observe(dist.Normal((f - f.mean()) / f.std(), 1.0), y, len(x))
@@ -73,6 +78,7 @@ MIXED = {
     correlated: ((20, 4), torch.zeros(20)),
     pooled: ((20, 3, 4), torch.zeros(20)),
     normalised: ((20, 4), torch.zeros(20)),
+    filtered: ((20, 3, 4), torch.zeros(20)),
 }
 SEPARATE = {
     plain: ((300, 4), torch.zeros(300)),

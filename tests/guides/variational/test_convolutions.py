@@ -11,7 +11,17 @@ from torch.distributions import kl_divergence
 from torch.nn import functional as F
 
 from guides import AutoMeanField, AutoMNF, AutoSpikeSlab
-from guides.testing import NOISE, assert_mean, assert_same_mean, losses, normal, perturb, spike_slab
+from guides.core.flat_parameters import elementwise_law
+from guides.testing import (
+    NOISE,
+    assert_mean,
+    assert_same_mean,
+    loss_and_gradients,
+    losses,
+    normal,
+    perturb,
+    spike_slab,
+)
 
 SHAPE = [2, 1, 2, 2]
 GUIDES = {"mean-field": (AutoMeanField, normal), "spike-slab": (AutoSpikeSlab, spike_slab)}
@@ -22,7 +32,8 @@ def sum_of_positions(prior):
 
     def model(images, y):
         filters = pyro.sample("filters", prior(SHAPE))
-        f = F.conv2d(images, filters).sum((-3, -2, -1))
+        bias = pyro.sample("bias", normal(SHAPE[:1]))
+        f = F.conv2d(images, filters, bias).sum((-3, -2, -1))
         with pyro.plate("data", len(y)):
             pyro.sample("y", dist.Normal(f, NOISE), obs=y)
 
@@ -35,27 +46,39 @@ def images_and_y():
     return torch.rand(5, 1, 4, 4), torch.randn(5)
 
 
+def exact_loss(guide, prior, images, y):
+    """Of a Gaussian likelihood it is a matter of mean and variance."""
+    patches = F.unfold(images, SHAPE[-2:])
+    factors = {  # of every element, in the sum over positions and filters
+        "filters": patches.sum(-1).repeat(1, SHAPE[0]),
+        "bias": torch.full((len(images), SHAPE[0]), float(patches.shape[-1])),
+    }
+    views = guide._views(**dict(guide.named_parameters()))  # ``site_distribution`` detaches
+    laws = {name: elementwise_law(*views[name]) for name in factors}
+    mean = sum(factors[name] @ law.mean.flatten() for name, law in laws.items())
+    variance = sum(factors[name] ** 2 @ law.variance.flatten() for name, law in laws.items())
+    squares = ((y - mean) ** 2 + variance) / NOISE**2 + math.log(2 * math.pi * NOISE**2)
+    priors = {"filters": prior(SHAPE), "bias": normal(SHAPE[:1])}
+    kl = sum(kl_divergence(law, priors[name].base_dist).sum() for name, law in laws.items())
+    return kl + 0.5 * squares.sum()
+
+
 @pytest.mark.parametrize("vectorize", [False, True])
 @pytest.mark.parametrize("name", GUIDES)
-def test_the_loss_is_that_of_drawn_filters_exactly(name, vectorize, images_and_y):
+def test_loss_and_gradient_are_those_of_drawn_filters(name, vectorize, images_and_y):
     make, prior = GUIDES[name]
-    images, y = images_and_y
     model = sum_of_positions(prior)
     guide = make(model)
-    guide.setup(images, y)
+    guide.setup(*images_and_y)
     perturb(guide, 0.2)
-    law = guide.site_distribution("filters")
-    factors = F.unfold(images, SHAPE[-2:]).sum(-1).repeat(1, SHAPE[0])  # [images, elements of the filters]
-    with torch.no_grad():
-        squares = (y - factors @ law.mean.flatten()) ** 2 + factors**2 @ law.variance.flatten()
-        likelihood = -0.5 * (squares / NOISE**2 + math.log(2 * math.pi * NOISE**2)).sum()
-        truth = kl_divergence(law, prior(SHAPE).base_dist).sum() - likelihood
-    particles = {
-        "num_particles": 100 if vectorize else 10,
-        "vectorize_particles": vectorize,
-        "max_plate_nesting": 1,
-    }
-    assert_mean(losses(model, guide, guide.elbo(**particles), 20, images, y), truth)
+    loss = exact_loss(guide, prior, *images_and_y)
+    loss.backward()
+    truth = {"loss": loss.detach()} | {name: p.grad.clone() for name, p in guide.named_parameters()}
+    particles = {"num_particles": 100 if vectorize else 10, "vectorize_particles": vectorize}
+    elbo = guide.elbo(**particles, max_plate_nesting=1)
+    runs = [loss_and_gradients(model, guide, elbo, *images_and_y) for _ in range(20)]
+    for part, expected in truth.items():
+        assert_mean(torch.stack([run[part] for run in runs]).double(), expected.double())
 
 
 @pytest.mark.slow
