@@ -228,8 +228,8 @@ def local_reparameterization_probabilities(
     guide: FlatGuide, x: Tensor, members: int, *, seed: int = 0, rows: int = ROWS
 ) -> Tensor:
     """Averaged class probabilities ``[N, K]`` of passes in which every row has noise of its own, as in
-    training (in a convolution, filters with signs of its own).  The published programs call these passes networks.  **They are not**: no set of weights
-    belongs to one, and what rows have in common is lost.
+    training (in a convolution, filters with signs of its own).  The published programs call these passes
+    networks.  **They are not**: no set of weights belongs to one, and what rows have in common is lost.
     """
     devices = [x.device] if x.is_cuda else []
     parts = []

@@ -1,0 +1,29 @@
+"""Laws of a single site ``w``, Gaussian or spike and slab, for tests of random tensors."""
+
+import pytest
+import torch
+from pyro import distributions as dist
+
+from guides import RandomTensor, SpikeSlab
+from guides.core.laws import GaussianLaw, SpikeSlabLaw, Uses
+
+KINDS = ["gaussian", "spike-slab"]
+each_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def make_law(kind: str, shape, by_moments: bool = True, leading=(), plates: int = 0, seed: int = 0, **uses):
+    """The law of one site ``w`` with nondescript parameters."""
+    generator = torch.Generator().manual_seed(seed)
+    loc, log_scale, logits = torch.randn(3, *shape, generator=generator)
+    prior = SpikeSlab(0.3) if kind == "spike-slab" else dist.Normal(0.0, 1.0)
+    batch, event = torch.Size(shape[:plates]), torch.Size(shape[plates:])
+    arguments = {"prior": prior.expand(shape).to_event(len(shape) - plates), "by_moments": by_moments}
+    arguments["uses"] = Uses(**{"wants_grad": torch.is_grad_enabled(), **uses})
+    own = (logits,) if kind == "spike-slab" else ()
+    family = SpikeSlabLaw if kind == "spike-slab" else GaussianLaw
+    law = family("w", batch, event, loc, 0.3 * log_scale - 1, *own, **arguments)
+    return law.expand(torch.Size(leading) + law.batch_shape) if leading else law
+
+
+def weight(kind: str, shape, **kwargs) -> RandomTensor:
+    return make_law(kind, shape, **kwargs).rsample()

@@ -1,0 +1,136 @@
+"""Convolutions with random filters: against drawn filters, positions of an image taken together."""
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from guides.testing import Noise, assert_mean, assert_same_moments
+from tests.guides.core.one_site import each_kind, make_law, weight
+
+
+def covariance_of_a_row(kind: str, shape, layer, signs: torch.Tensor) -> torch.Tensor:
+    """Of all that filters add to the outputs of one image, exactly: the sum over their elements, one noise
+    of one at a time.  ``signs``: what a row gives to its inputs and outputs.
+    """
+    outputs = []
+    for noise in (torch.zeros(math.prod(shape)), *torch.eye(math.prod(shape))):
+        with Noise(torch.cat([noise, signs])[None]).of(0):
+            outputs.append(layer(weight(kind, shape)).detach().flatten())
+    added = torch.stack(outputs[1:]) - outputs[0]
+    return added.T @ added
+
+
+CONVOLUTIONS = [{}, {"stride": 2, "padding": 1}, {"groups": 2}]
+
+
+@each_kind
+@pytest.mark.parametrize("arguments", CONVOLUTIONS)
+def test_positions_of_an_image_have_the_joint_law_of_drawn_filters(kind, arguments):
+    """Mean, variances and covariances, whatever signs the image has."""
+    shape = (2, 2 // arguments.get("groups", 1), 3, 3)
+    x = torch.randn(2, 5, 5)
+    layer = lambda w: F.conv2d(x, w, torch.tensor([1.0, -1.0]), **arguments)  # noqa: E731
+    law = make_law(kind, shape)
+    jacobian = torch.autograd.functional.jacobian(layer, law.mean).flatten(3).flatten(0, 2)
+    truth = jacobian * law.variance.flatten() @ jacobian.T
+    for signs in (torch.ones(4), torch.tensor([0.3, -2.0, -0.7, 1.4])):
+        torch.testing.assert_close(
+            covariance_of_a_row(kind, shape, layer, signs), truth, rtol=1e-4, atol=1e-5
+        )
+    with Noise(torch.zeros(1, 400)).of(0):
+        torch.testing.assert_close(layer(weight(kind, shape)), layer(law.mean), rtol=1e-4, atol=1e-5)
+
+
+@each_kind
+def test_images_have_filters_and_biases_of_their_own(kind):
+    """Pairs of like images: what one adds to the mean says nothing of what the other adds."""
+    x = torch.randn(2, 4, 4).expand(4000, 2, 4, 4)
+    law, bias = make_law(kind, (3, 2, 3, 3)), make_law("gaussian", (3,), seed=5)
+    added = F.conv2d(x, law.rsample(), bias.rsample()) - F.conv2d(x, law.mean, bias.mean)
+    added = added.detach().view(2000, 2, 12)
+    assert_mean(added.prod(1), torch.zeros(12))
+    assert_mean(added[:, 0] * added[:, 1].roll(4, -1), torch.zeros(12))  # of another filter
+
+
+def test_images_differ_by_the_signs_of_their_inputs_and_outputs():
+    """Either kind alone would leave rows uncorrelated, and their sizes would be more alike."""
+    x = torch.ones(200, 3, 1)
+    out, into = make_law("gaussian", (3, 1, 1)), make_law("gaussian", (1, 3, 1))
+    added = (F.conv1d(x[:, :1], out.rsample()) - F.conv1d(x[:, :1], out.mean)).detach().squeeze(-1)
+    assert len(added.sign().unique(dim=0)) == 8
+    torch.testing.assert_close(added.abs(), added[:1].abs().expand_as(added), rtol=1e-4, atol=1e-5)
+    added = (F.conv1d(x, into.rsample()) - F.conv1d(x, into.mean)).detach().squeeze()
+    assert len((1e4 * added.abs()).round().unique()) >= 4
+
+
+FILTERS = {
+    "as they are": lambda w: w,
+    "scaled": lambda w: 2 * w,
+    "part": lambda w: w[..., :1],
+    "double": lambda w: w.double(),
+}
+
+
+@pytest.mark.parametrize("name", FILTERS)
+@each_kind
+def test_particles_have_filters_and_biases_of_their_own(name, kind):
+    """The law of drawn networks of two layers once more, sums over positions included."""
+    view, x, particles = FILTERS[name], torch.randn(2, 2, 3, 3), 1500
+
+    def maps(w, b, v):
+        filters = view(w)
+        first = F.conv2d(x.to(filters.dtype), filters, b.to(filters.dtype))
+        second = F.conv2d(first, v.to(filters.dtype))
+        return torch.cat([first.flatten(-3), second.flatten(-3), second.sum((-1, -2))], -1).flatten(-2)
+
+    def laws(**leading):
+        kinds = ((kind, (3, 2, 2, 2)), ("gaussian", (3,)), (kind, (1, 3, 2, 1)))
+        return [make_law(*site, seed=seed, **leading) for seed, site in enumerate(kinds)]
+
+    ours = maps(*(law.rsample() for law in laws(leading=(particles, 1)))).detach()
+    assert_same_moments(ours, torch.vmap(maps)(*(law.sample([particles]) for law in laws())))
+    added = ours - maps(*(law.mean for law in laws()))
+    assert_mean(added.view(particles // 2, 2, -1).prod(1), torch.zeros(added.shape[-1]))
+
+
+def test_particles_behind_other_batch_dimensions():
+    """As enumeration puts them: what is convolved is ``[enumerated, particles, rows, ...]``."""
+    w = weight("gaussian", (1, 1, 1), leading=(3, 1))
+    sizes = (F.conv1d(torch.ones(2, 3, 4, 1, 1), w) - w.law.mean).detach().abs()[..., 0, 0]
+    torch.testing.assert_close(sizes, sizes[:1, :, :1].expand(2, 3, 4))
+    assert len(sizes[0, :, 0].unique()) == 3
+
+
+def test_filters_in_a_plate_leave_its_place_to_the_rows():
+    w = weight("gaussian", (3, 2, 2), plates=1, leading=(5,))
+    assert F.conv1d(torch.randn(4, 2, 6), w).shape == (5, 4, 3, 5)
+
+
+def test_masked_filters_have_a_finite_gradient():
+    law, mask = make_law("gaussian", (3, 2, 2)), torch.tensor([1.0, 0.0])
+    law.loc.requires_grad_(), law.log_scale.requires_grad_()
+    F.conv1d(torch.randn(4, 2, 6), law.rsample() * mask).pow(2).sum().backward()
+    for gradient in (law.loc.grad, law.log_scale.grad):
+        assert gradient.isfinite().all()
+        assert ((gradient != 0) == (mask != 0)).all()
+
+
+def test_a_bias_that_is_drawn_whole_is_added_to_every_row():
+    bias = weight("gaussian", (3,), by_moments=False)
+    output = F.conv1d(torch.zeros(4, 2, 5), weight("gaussian", (3, 2, 2)), bias)
+    torch.testing.assert_close(output, bias.numbers("test")[:, None].expand(4, 3, 4))
+
+
+def test_convolution_with_a_bias_site_and_without_a_batch():
+    """Every row draws a bias that all its positions share."""
+    x, runs = torch.randn(2, 6), 1500
+
+    def laws():
+        return make_law("gaussian", (3, 2, 3)), make_law("gaussian", (3,), seed=5)
+
+    ours = torch.stack([F.conv1d(x, *(law.rsample() for law in laws())).detach() for _ in range(runs)])
+    truth = torch.vmap(lambda w, b: F.conv1d(x, w, b))(*(law.sample([runs]) for law in laws()))
+    assert_same_moments(ours.flatten(1), truth.flatten(1))
+    assert_same_moments(ours.sum(-1), truth.sum(-1))
