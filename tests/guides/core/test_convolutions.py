@@ -103,6 +103,12 @@ def test_particles_behind_other_batch_dimensions():
     assert len(sizes[0, :, 0].unique()) == 3
 
 
+def test_particles_see_their_own_images():
+    x = torch.tensor([0.0, 1.0, 2.0]).view(3, 1, 1, 1).expand(3, 4, 1, 1)  # those of the first are black
+    w = weight("gaussian", (1, 1, 1), leading=(3, 1))
+    assert (F.conv1d(x, w)[:, :, 0, 0] != 0).all(1).tolist() == [False, True, True]
+
+
 def test_filters_in_a_plate_leave_its_place_to_the_rows():
     w = weight("gaussian", (3, 2, 2), plates=1, leading=(5,))
     assert F.conv1d(torch.randn(4, 2, 6), w).shape == (5, 4, 3, 5)
