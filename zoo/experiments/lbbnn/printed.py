@@ -56,11 +56,13 @@ def thesis_recipe() -> dict[Place, Published]:
 
 
 def convolutional() -> dict[Place, Published]:
-    """The slides do not say whether their mean field is relaxed or trained by local reparametrisation."""
+    """The slides say neither what the prior is nor whether their mean field is relaxed or trained by local
+    reparametrisation.
+    """
 
     def place(row: Row) -> Place | None:
         printed = replace(row, method="lrt" if row.method == "concrete" else row.method)
-        return _network_figure(printed, setting="pi0.1-sd1", methods=("lrt", "mnf"))
+        return _network_figure(printed, setting="default", methods=("lrt", "mnf"))
 
     rows = [row for name in ("mnist", "fmnist") for row in read_table(FOLDER, f"slides-cnn-{name}")]
     return published_numbers(rows, place, SHARES)
