@@ -31,7 +31,10 @@ def test_positions_of_an_image_have_the_joint_law_of_drawn_filters(kind, argumen
     """Mean, variances and covariances, whatever signs the image has."""
     shape = (2, 2 // arguments.get("groups", 1), 3, 3)
     x = torch.randn(2, 5, 5)
-    layer = lambda w: F.conv2d(x, w, torch.tensor([1.0, -1.0]), **arguments)  # noqa: E731
+
+    def layer(w):
+        return F.conv2d(x, w, torch.tensor([1.0, -1.0]), **arguments)
+
     law = make_law(kind, shape)
     jacobian = torch.autograd.functional.jacobian(layer, law.mean).flatten(3).flatten(0, 2)
     truth = jacobian * law.variance.flatten() @ jacobian.T

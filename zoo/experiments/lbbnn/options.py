@@ -12,9 +12,8 @@ MEMBERS = 10
 #: Of the dense networks: for a look one epoch on the first 20,000 rows; then 20 on all (rows 0).
 QUICK = {"epochs": 1, "members": MEMBERS, "widths": "400-600", "rows": 20_000, "device": "cpu"}
 FULL = {**QUICK, "epochs": 20, "rows": 0}
-#: Of the convolutional ones, whose widths are those of the publications.  After 5 epochs of MNIST the bound
-#: of ``lrt`` stands at -0.269 nats an image, after 10 at -0.230 (``zoo reproduce lbbnn/cnn --datasets mnist
-#: --methods lrt --settings default --set epochs=10``): 5 show the start of a fit.
+#: Of the convolutional ones, whose widths are those of the publications; 5 epochs show the start of a fit (the
+#: note of ``lbbnn/cnn`` on its bound).
 QUICK_CONVOLUTIONAL = {"epochs": 1, "members": MEMBERS, "rows": 0, "device": "cpu"}
 FULL_CONVOLUTIONAL = {**QUICK_CONVOLUTIONAL, "epochs": 20}
 COST = {"widths": "400-600", "rows": 0, "device": "cpu"}
