@@ -367,6 +367,7 @@ def _filter_noise(layer: Callable, input: Tensor, weight: RandomTensor, rows: to
     filters = (weight.variance_ + TINY_VARIANCE).sqrt() * torch.randn(leading + shape, **like)
     positions = (1,) * (len(shape) - 2)
     channels = (input.shape[1 - len(shape)], shape[0])
+    # Signs come from normal numbers too: the only noise that guides.testing.Noise has to replace.
     into, out = (torch.randn((*rows, n, *positions), **like).sign() for n in channels)
     images = into * input
     if leading.numel() == 1:

@@ -12,8 +12,8 @@ MEMBERS = 10
 #: Of the dense networks: for a look one epoch on the first 20,000 rows; then 20 on all (rows 0).
 QUICK = {"epochs": 1, "members": MEMBERS, "widths": "400-600", "rows": 20_000, "device": "cpu"}
 FULL = {**QUICK, "epochs": 20, "rows": 0}
-#: Of the convolutional ones, whose widths are those of the publications; 5 epochs show the start of a fit (the
-#: note of ``lbbnn/cnn`` on its bound).
+#: Of the convolutional ones, whose widths are those of the publications; 5 epochs show the start of a fit
+#: (the note of ``lbbnn/cnn`` on its bound).
 QUICK_CONVOLUTIONAL = {"epochs": 1, "members": MEMBERS, "rows": 0, "device": "cpu"}
 FULL_CONVOLUTIONAL = {**QUICK_CONVOLUTIONAL, "epochs": 20}
 COST = {"widths": "400-600", "rows": 0, "device": "cpu"}
