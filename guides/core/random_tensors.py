@@ -25,10 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from guides.core.fused import GaussianOutput
-
-# Added to a variance before its root, which has no slope at zero (a row of zeros, a filter that is masked).
-TINY_VARIANCE = 1e-20
+from guides.core.layer_noise import bias_of_each_row, filter_noise, particle_shape, row_shape, sample_output
 
 
 class PathwiseGradientError(RuntimeError):
@@ -225,30 +222,6 @@ def _drawn(value: Any, operation: str) -> Any:
 # Linear layers
 
 
-def _sample_output(law: Law, mean: Tensor, variance: Tensor, batch: torch.Size) -> Tensor:
-    """A draw of a layer's output ``[*rows, *units]``; ``batch``: its rows, broadcast against particles."""
-    shape = mean.shape if law.by_particle else _row_shape(_outer(law), batch) + mean.shape[len(batch) :]
-    noise = torch.randn(shape, dtype=mean.dtype, device=mean.device)
-    return law.output(GaussianOutput.apply(mean, variance, noise, TINY_VARIANCE), batch)
-
-
-def _outer(law: Law) -> torch.Size:
-    """Particles, as batch dimensions of a layer's output: the plates of the weight itself are summed over."""
-    return law.leading + (1,) * law.plate_dims if law.leading else law.leading
-
-
-def _row_shape(leading: torch.Size, rows: torch.Size) -> torch.Size:
-    """Batch shape of a layer's output when each row of its input is a batch element."""
-    if not leading:
-        return rows
-    if rows and leading[-1] != 1:
-        raise ValueError(
-            f"vectorized particles {tuple(leading)} collide with the rows {tuple(rows)} of a layer's input: "
-            "put the data in a pyro.plate, or pass vectorize_particles=False (to Predictive: parallel=False)"
-        )
-    return torch.broadcast_shapes(leading, rows)
-
-
 def _is_global(value: Any) -> bool:
     """A random tensor whose rows are no data: rows of noise of their own would be wrong."""
     return isinstance(value, RandomTensor) and value.law.plate_dims == 0
@@ -274,7 +247,7 @@ def _linear(func, input, weight, bias=None):
     else:
         mean = F.linear(input, weight.mean_, bias_mean)
         variance = F.linear(input * input, weight.variance_, bias_variance)
-    output = _sample_output(weight.law, mean, variance, input.shape[:-1])
+    output = sample_output(weight.law, mean, variance, input.shape[:-1])
     return output if bias is None or shared or plain else output + _drawn(bias, "linear")
 
 
@@ -285,11 +258,11 @@ def _joins_its_layer(bias) -> bool:
 
 def _by_particle(input: Tensor, weight: RandomTensor, numbers: Tensor) -> Tensor:
     """``F.linear`` with ``numbers [*leading, out, in]``, rows of the input against particles."""
-    outer = _outer(weight.law)
+    outer = particle_shape(weight.law)
     vector = len(weight.own_shape) == 1
     if not outer:
         return F.linear(input, numbers)
-    _row_shape(outer, input.shape[:-1])
+    row_shape(outer, input.shape[:-1])
     matrix = numbers.unsqueeze(-2) if vector else numbers
     matrix = matrix.reshape(outer + matrix.shape[-2:])  # [*outer, out, in]
     if input.dim() > 1:
@@ -338,47 +311,13 @@ def _convolution(func, input, weight, bias=None, *args, **kwargs):
         output = func(images.reshape(-1, *images.shape[-spatial:]), filters, constant, *args, **kwargs)
         return output.reshape(*images.shape[:-spatial], *output.shape[1:])
 
-    rows = _row_shape(_outer(weight.law), batch)
+    rows = row_shape(particle_shape(weight.law), batch)
     random = isinstance(bias, RandomTensor)
-    output = layer(input, weight.mean_, None if random else bias) + _filter_noise(layer, input, weight, rows)
+    output = layer(input, weight.mean_, None if random else bias) + filter_noise(layer, input, weight, rows)
     if random:
-        drawn = _bias_of_each_row(bias, rows) if bias.law.multiply() else _drawn(bias, name)
+        drawn = bias_of_each_row(bias, rows) if bias.law.multiply() else _drawn(bias, name)
         output = output + drawn.reshape(*drawn.shape, *(1,) * (spatial - 1))
     return weight.law.output(output, batch)
-
-
-def _bias_of_each_row(bias: RandomTensor, rows: torch.Size) -> Tensor:
-    """``[*rows, out]``, which all positions of a row share."""
-    noise = torch.randn(rows + bias.own_shape, dtype=bias.dtype, device=bias.device)
-    return GaussianOutput.apply(bias.mean_, bias.variance_, noise, TINY_VARIANCE)
-
-
-def _filter_noise(layer: Callable, input: Tensor, weight: RandomTensor, rows: torch.Size) -> Tensor:
-    """What drawn filters add to a convolution by their mean, ``[*rows, out, *positions]``.
-
-    Positions of an image see the same filters, so noise of each position's own would be wrong.  Filters
-    ``sd eps`` are drawn once for a particle, and every row gives random signs to their inputs and outputs,
-    ``s conv(r x, sd eps)`` (flipout: Wen, Vicol, Ba, Tran and Grosse 2018).  As ``eps`` is symmetric, a row
-    sees filters of the right law.  Rows are uncorrelated, and not independent: the loss is unbiased, with
-    more variance than if every row drew filters, which would cost a convolution each.
-    """
-    leading, shape = weight.law.leading, weight.variance_.shape
-    like = {"dtype": weight.dtype, "device": weight.device}
-    filters = (weight.variance_ + TINY_VARIANCE).sqrt() * torch.randn(leading + shape, **like)
-    positions = (1,) * (len(shape) - 2)
-    channels = (input.shape[1 - len(shape)], shape[0])
-    # Signs come from normal numbers too: the only noise that guides.testing.Noise has to replace.
-    into, out = (torch.randn((*rows, n, *positions), **like).sign() for n in channels)
-    images = into * input
-    if leading.numel() == 1:
-        return out * layer(images, filters.reshape(shape))
-    left = len(rows) - len(_outer(weight.law))  # batch dimensions left of the particles'
-    axes = tuple(left + i for i, size in enumerate(leading) if size > 1)
-    first = tuple(range(len(axes)))
-    images = images.movedim(axes, first)
-    pairs = zip(images.flatten(0, len(axes) - 1), filters.reshape(-1, *shape), strict=True)
-    noise = torch.stack([layer(*pair) for pair in pairs])
-    return out * noise.unflatten(0, images.shape[: len(axes)]).movedim(first, axes)
 
 
 # ----------------------------------------------------------------------------------------------------------

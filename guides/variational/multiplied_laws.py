@@ -11,7 +11,7 @@ from torch import Tensor
 
 from guides.core.fused import MultipliedSpikeSlabSite
 from guides.core.laws import GaussianLaw, RandomTensorLaw, SiteLaw, SpikeSlabLaw
-from guides.core.random_tensors import TINY_VARIANCE
+from guides.core.layer_noise import TINY_VARIANCE
 from guides.variational.multipliers import Multipliers
 
 

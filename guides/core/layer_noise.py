@@ -1,0 +1,83 @@
+"""The noise that rows of a layer's output have when its weights are random.
+
+A linear layer gives every row noise of its own (local reparameterization); a convolution's positions share
+theirs (flipout).  Rows are the batch dimensions of the layer's input; particles, which plates outside the
+guide put on the left of a weight, broadcast against them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from guides.core.fused import GaussianOutput
+
+if TYPE_CHECKING:
+    from guides.core.random_tensors import Law, RandomTensor
+
+# Added to a variance before its root, which has no slope at zero (a row of zeros, a filter that is masked).
+TINY_VARIANCE = 1e-20
+
+
+def sample_output(law: Law, mean: Tensor, variance: Tensor, batch: torch.Size) -> Tensor:
+    """A draw of a layer's output ``[*rows, *units]``; ``batch``: its rows, broadcast against particles."""
+    rows = row_shape(particle_shape(law), batch)
+    shape = mean.shape if law.by_particle else rows + mean.shape[len(batch) :]
+    noise = torch.randn(shape, dtype=mean.dtype, device=mean.device)
+    return law.output(GaussianOutput.apply(mean, variance, noise, TINY_VARIANCE), batch)
+
+
+def particle_shape(law: Law) -> torch.Size:
+    """Particles, as batch dimensions of a layer's output: the plates of the weight itself are summed over."""
+    return law.leading + (1,) * law.plate_dims if law.leading else law.leading
+
+
+def row_shape(leading: torch.Size, rows: torch.Size) -> torch.Size:
+    """Batch shape of a layer's output when each row of its input is a batch element."""
+    if not leading:
+        return rows
+    if rows and leading[-1] != 1:
+        raise ValueError(
+            f"vectorized particles {tuple(leading)} collide with the rows {tuple(rows)} of a layer's input: "
+            "put the data in a pyro.plate, or pass vectorize_particles=False (to Predictive: parallel=False)"
+        )
+    return torch.broadcast_shapes(leading, rows)
+
+
+def bias_of_each_row(bias: RandomTensor, rows: torch.Size) -> Tensor:
+    """``[*rows, out]``, which all positions of a row share."""
+    noise = torch.randn(rows + bias.own_shape, dtype=bias.dtype, device=bias.device)
+    return GaussianOutput.apply(bias.mean_, bias.variance_, noise, TINY_VARIANCE)
+
+
+def filter_noise(
+    layer: Callable[[Tensor, Tensor], Tensor], input: Tensor, weight: RandomTensor, rows: torch.Size
+) -> Tensor:
+    """What drawn filters add to a convolution by their mean, ``[*rows, out, *positions]``.
+
+    Positions of an image see the same filters, so noise of each position's own would be wrong.  Filters
+    ``sd eps`` are drawn once for a particle, and every row gives random signs to their inputs and outputs,
+    ``s conv(r x, sd eps)`` (flipout: Wen, Vicol, Ba, Tran and Grosse 2018).  As ``eps`` is symmetric, a row
+    sees filters of the right law.  Rows are uncorrelated, and not independent: the loss is unbiased, with
+    more variance than if every row drew filters, which would cost a convolution each.
+    """
+    leading, shape = weight.law.leading, weight.variance_.shape
+    like = {"dtype": weight.dtype, "device": weight.device}
+    filters = (weight.variance_ + TINY_VARIANCE).sqrt() * torch.randn(leading + shape, **like)
+    positions = (1,) * (len(shape) - 2)
+    channels = (input.shape[1 - len(shape)], shape[0])
+    # Signs come from normal numbers too: the only noise that guides.testing.Noise has to replace.
+    into, out = (torch.randn((*rows, n, *positions), **like).sign() for n in channels)
+    images = into * input
+    if leading.numel() == 1:
+        return out * layer(images, filters.reshape(shape))
+    left = len(rows) - len(particle_shape(weight.law))  # batch dimensions left of the particles'
+    axes = tuple(left + i for i, size in enumerate(leading) if size > 1)
+    first = tuple(range(len(axes)))
+    images = images.movedim(axes, first)
+    pairs = zip(images.flatten(0, len(axes) - 1), filters.reshape(-1, *shape), strict=True)
+    noise = torch.stack([layer(*pair) for pair in pairs])
+    return out * noise.unflatten(0, images.shape[: len(axes)]).movedim(first, axes)
