@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 # Added to a variance before its root, which has no slope at zero (a row of zeros, a filter that is masked).
 TINY_VARIANCE = 1e-20
 
+#: Images ``[*rows, in, *positions]`` by filters ``[out, in, *kernel]``.
+Convolution = Callable[[Tensor, Tensor], Tensor]
+
 
 def sample_output(law: Law, mean: Tensor, variance: Tensor, batch: torch.Size) -> Tensor:
     """A draw of a layer's output ``[*rows, *units]``; ``batch``: its rows, broadcast against particles."""
@@ -53,9 +56,7 @@ def bias_of_each_row(bias: RandomTensor, rows: torch.Size) -> Tensor:
     return GaussianOutput.apply(bias.mean_, bias.variance_, noise, TINY_VARIANCE)
 
 
-def filter_noise(
-    layer: Callable[[Tensor, Tensor], Tensor], input: Tensor, weight: RandomTensor, rows: torch.Size
-) -> Tensor:
+def filter_noise(layer: Convolution, input: Tensor, weight: RandomTensor, rows: torch.Size) -> Tensor:
     """What drawn filters add to a convolution by their mean, ``[*rows, out, *positions]``.
 
     Positions of an image see the same filters, so noise of each position's own would be wrong.  Filters
@@ -64,20 +65,28 @@ def filter_noise(
     sees filters of the right law.  Rows are uncorrelated, and not independent: the loss is unbiased, with
     more variance than if every row drew filters, which would cost a convolution each.
     """
-    leading, shape = weight.law.leading, weight.variance_.shape
+    law, shape = weight.law, weight.own_shape
     like = {"dtype": weight.dtype, "device": weight.device}
-    filters = (weight.variance_ + TINY_VARIANCE).sqrt() * torch.randn(leading + shape, **like)
+    filters = (weight.variance_ + TINY_VARIANCE).sqrt() * torch.randn(law.leading + shape, **like)
     positions = (1,) * (len(shape) - 2)
     channels = (input.shape[1 - len(shape)], shape[0])
     # Signs come from normal numbers too: the only noise that guides.testing.Noise has to replace.
     into, out = (torch.randn((*rows, n, *positions), **like).sign() for n in channels)
-    images = into * input
+    return out * filters_of_particles(layer, into * input, filters, law, rows)
+
+
+def filters_of_particles(
+    layer: Convolution, images: Tensor, filters: Tensor, law: Law, rows: torch.Size
+) -> Tensor:
+    """Images by the filters ``[*leading, *site]`` of their particles, ``[*rows, out, *positions]``."""
+    leading, shape = law.leading, filters.shape[len(law.leading) :]
+    images = images.expand(*rows, *images.shape[1 - len(shape) :])
     if leading.numel() == 1:
-        return out * layer(images, filters.reshape(shape))
-    left = len(rows) - len(particle_shape(weight.law))  # batch dimensions left of the particles'
+        return layer(images, filters.reshape(shape))
+    left = len(rows) - len(particle_shape(law))  # dimensions left of the particles'
     axes = tuple(left + i for i, size in enumerate(leading) if size > 1)
     first = tuple(range(len(axes)))
     images = images.movedim(axes, first)
     pairs = zip(images.flatten(0, len(axes) - 1), filters.reshape(-1, *shape), strict=True)
-    noise = torch.stack([layer(*pair) for pair in pairs])
-    return out * noise.unflatten(0, images.shape[: len(axes)]).movedim(first, axes)
+    output = torch.stack([layer(*pair) for pair in pairs])
+    return output.unflatten(0, images.shape[: len(axes)]).movedim(first, axes)

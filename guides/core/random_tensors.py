@@ -25,7 +25,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from guides.core.layer_noise import bias_of_each_row, filter_noise, particle_shape, row_shape, sample_output
+from guides.core.layer_noise import (
+    bias_of_each_row,
+    filter_noise,
+    filters_of_particles,
+    particle_shape,
+    row_shape,
+    sample_output,
+)
 
 
 class PathwiseGradientError(RuntimeError):
@@ -295,29 +302,34 @@ def _convolution(func, input, weight, bias=None, *args, **kwargs):
     name = _name(func)
     if not isinstance(weight, RandomTensor) or _is_global(input):
         return NotImplemented
-    input = _drawn(input, name)
-    spatial = len(weight.own_shape) - 1  # channels and positions
-    leading, batch = weight.law.leading, input.shape[:-spatial]
-    by_moments = weight.law.multiply(weight, axis=0)
-    if leading and (weight.law.by_particle or not by_moments):
-        raise ValueError(
-            f"{weight.law}: vectorized particles with filters of their own are not supported in {name}; "
-            "pass vectorize_particles=False (to Predictive: parallel=False)"
-        )
-    if not by_moments:
-        return func(input, weight.numbers(name), _drawn(bias, name), *args, **kwargs)
+    input, law = _drawn(input, name), weight.law
+    each = len(weight.own_shape) - 1  # dimensions of an image: channels and positions
+    rows = row_shape(particle_shape(law), input.shape[:-each])
 
-    def layer(images: Tensor, filters: Tensor, constant: Tensor | None = None) -> Tensor:
-        output = func(images.reshape(-1, *images.shape[-spatial:]), filters, constant, *args, **kwargs)
-        return output.reshape(*images.shape[:-spatial], *output.shape[1:])
+    def layer(images: Tensor, filters: Tensor) -> Tensor:
+        output = func(images.reshape(-1, *images.shape[-each:]), filters, None, *args, **kwargs)
+        return output.reshape(*images.shape[:-each], *output.shape[1:])
 
-    rows = row_shape(particle_shape(weight.law), batch)
-    random = isinstance(bias, RandomTensor)
-    output = layer(input, weight.mean_, None if random else bias) + filter_noise(layer, input, weight, rows)
-    if random:
-        drawn = bias_of_each_row(bias, rows) if bias.law.multiply() else _drawn(bias, name)
-        output = output + drawn.reshape(*drawn.shape, *(1,) * (spatial - 1))
-    return weight.law.output(output, batch)
+    by_moments = law.multiply(weight, axis=0)
+    filters = weight.mean_ if by_moments else weight.numbers(name)
+    if by_moments and not law.by_particle:
+        output = layer(input, filters)  # one for all particles
+    else:
+        output = filters_of_particles(layer, input, filters, law, rows)
+    if by_moments:
+        output = output + filter_noise(layer, input, weight, rows)
+    if bias is not None:
+        shared = by_moments and _joins_its_layer(bias) and bias.law.multiply()
+        constant = bias_of_each_row(bias, rows) if shared else _bias_of_particles(bias, name)
+        output = output + constant.reshape(*constant.shape, *(1,) * (each - 1))
+    return law.output(output, input.shape[:-each]) if by_moments else output
+
+
+def _bias_of_particles(bias: Tensor, operation: str) -> Tensor:
+    """Numbers ``[*particles, out]``, the particles where :func:`row_shape` has them."""
+    if not isinstance(bias, RandomTensor):
+        return bias
+    return bias.numbers(operation).reshape(particle_shape(bias.law) + bias.own_shape)
 
 
 # ----------------------------------------------------------------------------------------------------------

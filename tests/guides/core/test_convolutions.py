@@ -98,6 +98,33 @@ def test_particles_have_filters_and_biases_of_their_own(name, kind):
     assert_mean(added.view(particles // 2, 2, -1).prod(1), torch.zeros(added.shape[-1]))
 
 
+@each_kind
+def test_drawn_filters_and_biases_are_those_of_their_particles(kind):
+    """In every particle the convolution by its draws, which all images share."""
+    x = torch.randn(4, 2, 6)
+    with torch.no_grad():
+        w, b = (weight(kind, shape, by_moments=False, leading=(5, 1)) for shape in ((3, 2, 2), (3,)))
+        output = F.conv1d(x, w, b, stride=2)
+        draws = w.numbers("test").squeeze(1), b.numbers("test").squeeze(1)
+    assert len(draws[0].unique(dim=0)) == 5
+    torch.testing.assert_close(output, torch.vmap(lambda w, b: F.conv1d(x, w, b, stride=2))(*draws))
+
+
+def test_filters_and_biases_in_a_plate_that_are_drawn():
+    with torch.no_grad():
+        sites = ((shape, {"plates": 1, "leading": (5,)}) for shape in ((3, 2, 2), (3,)))
+        w, b = (weight("gaussian", shape, by_moments=False, **where) for shape, where in sites)
+        output = F.conv1d(torch.zeros(4, 2, 6), w, b)
+        torch.testing.assert_close(output, b.numbers("test")[:, None, :, None].expand(5, 4, 3, 5))
+
+
+def test_a_bias_of_drawn_filters_is_drawn_with_them():
+    """No probe sees the rows of a layer whose weights are drawn."""
+    filters = weight("gaussian", (3, 2, 2), by_moments=False)
+    output = F.conv1d(torch.zeros(4, 2, 5), filters, weight("gaussian", (3,)))
+    torch.testing.assert_close(output, output[:1].expand_as(output))
+
+
 def test_particles_behind_other_batch_dimensions():
     """As enumeration puts them: what is convolved is ``[enumerated, particles, rows, ...]``."""
     w = weight("gaussian", (1, 1, 1), leading=(3, 1))

@@ -6,7 +6,7 @@ import pyro
 import pytest
 import torch
 from pyro import distributions as dist
-from pyro.infer import SVI
+from pyro.infer import SVI, Trace_ELBO
 from torch.distributions import kl_divergence
 from torch.nn import functional as F
 
@@ -15,6 +15,7 @@ from guides.core.flat_parameters import elementwise_law
 from guides.testing import (
     NOISE,
     assert_mean,
+    assert_particles_are_runs,
     assert_same_mean,
     loss_and_gradients,
     losses,
@@ -79,6 +80,29 @@ def test_loss_and_gradient_are_those_of_drawn_filters(name, vectorize, images_an
     runs = [loss_and_gradients(model, guide, elbo, *images_and_y) for _ in range(20)]
     for part, expected in truth.items():
         assert_mean(torch.stack([run[part] for run in runs]).double(), expected.double())
+
+
+@pytest.mark.parametrize(("make", "prior"), [*GUIDES.values(), (AutoMNF, normal), (AutoMNF, spike_slab)])
+def test_vectorized_particles_are_sequential_ones(make, prior, images_and_y):
+    """Loss and gradients, with the same noise; those of ``AutoMNF`` have moments of their own."""
+    model = sum_of_positions(prior)
+    guide = make(model)
+    guide.setup(*images_and_y)
+    assert_particles_are_runs(model, guide, Trace_ELBO, *images_and_y)
+
+
+def test_vectorized_particles_of_filters_that_are_drawn(images_and_y):
+    """Two products with one weight, which therefore is drawn."""
+
+    def model(images, y):
+        filters = pyro.sample("filters", normal(SHAPE))
+        f = F.conv2d(images, filters) + F.conv2d(images.flip(-1), filters)
+        with pyro.plate("data", len(y)):
+            pyro.sample("y", dist.Normal(f.sum((-3, -2, -1)), NOISE), obs=y)
+
+    guide = AutoMeanField(model)
+    guide.setup(*images_and_y)
+    assert_particles_are_runs(model, guide, Trace_ELBO, *images_and_y)
 
 
 @pytest.mark.slow
