@@ -1,11 +1,12 @@
-"""What learning rate and ramp of the divergence make of a sparse network in a given number of epochs.
+r"""What learning rate and ramp of the divergence make of a sparse network in a given number of epochs.
 
 The choice of ``RATE_OF_LAWS`` in :mod:`zoo.experiments.lbbnn.networks` and of ``RAMP`` in
 :mod:`zoo.fitting.epochs`: 15 % of the training images are held out, test images are not looked at.
 
     python benchmarks/sparse_network_schedule.py --rates 0.001 0.005 0.01
     python benchmarks/sparse_network_schedule.py --ramps 0.05 0.15 0.2 0.3
-    python benchmarks/sparse_network_schedule.py --network lenet --epochs 10 --ramps 0.15 0.3 0.5
+    python benchmarks/sparse_network_schedule.py --network lenet --setting default --epochs 10 \
+        --ramps 0.15 0.3 0.5
 
 A dense network takes three to six minutes in 20 epochs, LeNet seven.  Needs ``ZOO_DATA``, or the download
 of MNIST.
