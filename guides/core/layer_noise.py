@@ -8,15 +8,12 @@ guide put on the left of a weight, broadcast against them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from guides.core.fused import GaussianOutput
-
-if TYPE_CHECKING:
-    from guides.core.random_tensors import Law, RandomTensor
 
 # Added to a variance before its root, which has no slope at zero (a row of zeros, a filter that is masked).
 TINY_VARIANCE = 1e-20
@@ -25,7 +22,27 @@ TINY_VARIANCE = 1e-20
 Convolution = Callable[[Tensor, Tensor], Tensor]
 
 
-def sample_output(law: Law, mean: Tensor, variance: Tensor, batch: torch.Size) -> Tensor:
+class LayerLaw(Protocol):
+    """What a layer asks of the law of its weight.
+
+    ``leading`` are the batch dimensions that plates outside the guide put on the weight's left (vectorized
+    particles), ``plate_dims`` counts the plates among its own dimensions.  With ``by_particle`` every
+    particle has moments of its own, ``[*leading, *site]`` in place of ``[*site]``.
+    """
+
+    leading: torch.Size
+
+    @property
+    def by_particle(self) -> bool: ...
+
+    @property
+    def plate_dims(self) -> int: ...
+
+    def output(self, value: Tensor, batch: torch.Size) -> Tensor:
+        """Sees every output that was drawn from the moments, ``[*batch, ...]``, and may change it."""
+
+
+def sample_output(law: LayerLaw, mean: Tensor, variance: Tensor, batch: torch.Size) -> Tensor:
     """A draw of a layer's output ``[*rows, *units]``; ``batch``: its rows, broadcast against particles."""
     rows = row_shape(particle_shape(law), batch)
     shape = mean.shape if law.by_particle else rows + mean.shape[len(batch) :]
@@ -33,7 +50,7 @@ def sample_output(law: Law, mean: Tensor, variance: Tensor, batch: torch.Size) -
     return law.output(GaussianOutput.apply(mean, variance, noise, TINY_VARIANCE), batch)
 
 
-def particle_shape(law: Law) -> torch.Size:
+def particle_shape(law: LayerLaw) -> torch.Size:
     """Particles, as batch dimensions of a layer's output: the plates of the weight itself are summed over."""
     return law.leading + (1,) * law.plate_dims if law.leading else law.leading
 
@@ -50,13 +67,15 @@ def row_shape(leading: torch.Size, rows: torch.Size) -> torch.Size:
     return torch.broadcast_shapes(leading, rows)
 
 
-def bias_of_each_row(bias: RandomTensor, rows: torch.Size) -> Tensor:
-    """``[*rows, out]``, which all positions of a row share."""
-    noise = torch.randn(rows + bias.own_shape, dtype=bias.dtype, device=bias.device)
-    return GaussianOutput.apply(bias.mean_, bias.variance_, noise, TINY_VARIANCE)
+def bias_of_each_row(mean: Tensor, variance: Tensor, rows: torch.Size) -> Tensor:
+    """``[*rows, out]``, which all positions of a row share; moments ``[out]``."""
+    noise = torch.randn(rows + mean.shape, dtype=mean.dtype, device=mean.device)
+    return GaussianOutput.apply(mean, variance, noise, TINY_VARIANCE)
 
 
-def filter_noise(layer: Convolution, input: Tensor, weight: RandomTensor, rows: torch.Size) -> Tensor:
+def filter_noise(
+    layer: Convolution, input: Tensor, variance: Tensor, law: LayerLaw, rows: torch.Size
+) -> Tensor:
     """What drawn filters add to a convolution by their mean, ``[*rows, out, *positions]``.
 
     Positions of an image see the same filters, so noise of each position's own would be wrong.  Filters
@@ -65,9 +84,9 @@ def filter_noise(layer: Convolution, input: Tensor, weight: RandomTensor, rows: 
     sees filters of the right law.  Rows are uncorrelated, and not independent: the loss is unbiased, with
     more variance than if every row drew filters, which would cost a convolution each.
     """
-    law, shape = weight.law, weight.own_shape
-    like = {"dtype": weight.dtype, "device": weight.device}
-    filters = (weight.variance_ + TINY_VARIANCE).sqrt() * torch.randn(law.leading + shape, **like)
+    shape = variance.shape[len(law.leading) :] if law.by_particle else variance.shape
+    like = {"dtype": variance.dtype, "device": variance.device}
+    filters = (variance + TINY_VARIANCE).sqrt() * torch.randn(law.leading + shape, **like)
     positions = (1,) * (len(shape) - 2)
     channels = (input.shape[1 - len(shape)], shape[0])
     # Signs come from normal numbers too: the only noise that guides.testing.Noise has to replace.
@@ -76,7 +95,7 @@ def filter_noise(layer: Convolution, input: Tensor, weight: RandomTensor, rows: 
 
 
 def filters_of_particles(
-    layer: Convolution, images: Tensor, filters: Tensor, law: Law, rows: torch.Size
+    layer: Convolution, images: Tensor, filters: Tensor, law: LayerLaw, rows: torch.Size
 ) -> Tensor:
     """Images by the filters ``[*leading, *site]`` of their particles, ``[*rows, out, *positions]``."""
     leading, shape = law.leading, filters.shape[len(law.leading) :]

@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from guides.core.layer_noise import (
+    LayerLaw,
     bias_of_each_row,
     filter_noise,
     filters_of_particles,
@@ -39,22 +40,13 @@ class PathwiseGradientError(RuntimeError):
     """An operation would need the gradient of a drawn indicator, which does not exist."""
 
 
-class Law(Protocol):
+class Law(LayerLaw, Protocol):
     """The distribution of one site in one execution of the model.
 
     ``mean`` and ``variance`` have the site's own shape ``[*site]``, of which the first ``plate_dims``
-    dimensions are plates; ``leading`` are the batch dimensions that plates outside the guide put on its left
-    (vectorized particles); ``draw`` gives numbers ``[*leading, *site]``, the same ones each time.  With
-    ``by_particle`` every particle has moments of its own, ``[*leading, *site]``.
+    dimensions are plates, or ``[*leading, *site]``; ``draw`` gives numbers ``[*leading, *site]``, the same
+    ones each time.
     """
-
-    leading: torch.Size
-
-    @property
-    def by_particle(self) -> bool: ...
-
-    @property
-    def plate_dims(self) -> int: ...
 
     @property
     def mean(self) -> Tensor: ...
@@ -66,9 +58,6 @@ class Law(Protocol):
         :param weight: the view that is multiplied; None for a bias
         :param axis: axis of the view that runs over the layer's inputs (a convolution: over its filters)
         """
-
-    def output(self, value: Tensor, batch: torch.Size) -> Tensor:
-        """Sees every output that was drawn from the moments, ``[*batch, ...]``, and may change it."""
 
     def draw(self, operation: str) -> Tensor: ...
     @property
@@ -317,10 +306,12 @@ def _convolution(func, input, weight, bias=None, *args, **kwargs):
     else:
         output = filters_of_particles(layer, input, filters, law, rows)
     if by_moments:
-        output = output + filter_noise(layer, input, weight, rows)
+        output = output + filter_noise(layer, input, weight.variance_, law, rows)
     if bias is not None:
         shared = by_moments and _joins_its_layer(bias) and bias.law.multiply()
-        constant = bias_of_each_row(bias, rows) if shared else _bias_of_particles(bias, name)
+        constant = (
+            bias_of_each_row(bias.mean_, bias.variance_, rows) if shared else _bias_of_particles(bias, name)
+        )
         output = output + constant.reshape(*constant.shape, *(1,) * (each - 1))
     return law.output(output, input.shape[:-each]) if by_moments else output
 
