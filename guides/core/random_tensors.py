@@ -308,6 +308,12 @@ def _convolution(func, input, weight, bias=None, *args, **kwargs):
     if by_moments:
         output = output + filter_noise(layer, input, weight.variance_, law, rows)
     if bias is not None:
+        own = bias.own_shape if isinstance(bias, RandomTensor) else bias.shape
+        if own != weight.own_shape[:1] or bias.dtype != weight.dtype:
+            raise ValueError(
+                f"{law}: the bias of {name} is {bias.dtype} {tuple(own)}, and must be {weight.dtype} "
+                f"{tuple(weight.own_shape[:1])}: one entry for each filter"
+            )
         shared = by_moments and _joins_its_layer(bias) and bias.law.multiply()
         constant = (
             bias_of_each_row(bias.mean_, bias.variance_, rows) if shared else _bias_of_particles(bias, name)

@@ -159,6 +159,15 @@ def test_a_bias_that_is_drawn_whole_is_added_to_every_row():
     torch.testing.assert_close(output, bias.numbers("test")[:, None].expand(4, 3, 4))
 
 
+@pytest.mark.parametrize("bias", [torch.ones(1), torch.tensor(1.0), torch.ones(4, 3), torch.ones(3).double()])
+@pytest.mark.parametrize("by_moments", [True, False])
+def test_a_bias_has_one_entry_for_each_filter(bias, by_moments):
+    for wrong in (bias, weight("gaussian", (2,))):
+        filters = weight("gaussian", (3, 2, 2), by_moments=by_moments)
+        with pytest.raises(ValueError, match="'w': the bias of conv1d is .* one entry for each filter"):
+            F.conv1d(torch.zeros(4, 2, 5), filters, wrong)
+
+
 def test_convolution_with_a_bias_site_and_without_a_batch():
     """Every row draws a bias that all its positions share."""
     x, runs = torch.randn(2, 6), 1500
