@@ -23,6 +23,7 @@ from torch.nn.functional import logsigmoid
 from guides.core import moments
 from guides.core.distributions import SpikeSlab, base_prior
 from guides.core.fused import GaussianSite, InclusionCost, SpikeSlabSite
+from guides.core.layer_noise import count_of_rows
 from guides.core.purpose import Purpose
 from guides.core.random_tensors import PathwiseGradientError, RandomTensor
 from guides.core.row_mixing import RowProbe
@@ -123,7 +124,7 @@ class RandomTensorLaw(SiteLaw):
         return self.by_moments
 
     def output(self, value: Tensor, batch: torch.Size) -> Tensor:
-        self.uses.rows = max(self.uses.rows, batch.numel())
+        self.uses.rows = max(self.uses.rows, count_of_rows(self, batch))
         return value if self.uses.probe is None else self.uses.probe(self.name, value, batch)
 
     def draw(self, operation: str) -> Tensor:

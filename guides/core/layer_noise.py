@@ -1,12 +1,13 @@
 """The noise that rows of a layer's output have when its weights are random.
 
 A linear layer gives every row noise of its own (local reparameterization); a convolution's positions share
-theirs (flipout).  Rows are the batch dimensions of the layer's input; particles, which plates outside the
-guide put on the left of a weight, broadcast against them.
+theirs (flipout).  The batch is that of the layer's input; its rows are the batch, broadcast against the
+particles that plates outside the guide put on the left of a weight.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -39,11 +40,14 @@ class LayerLaw(Protocol):
     def plate_dims(self) -> int: ...
 
     def output(self, value: Tensor, batch: torch.Size) -> Tensor:
-        """Sees every output that was drawn from the moments, ``[*batch, ...]``, and may change it."""
+        """Sees every output that was drawn from the moments, ``[*rows, ...]``, and may change it.
+
+        :param batch: that of the layer's input, which has the particles where a layer before had them
+        """
 
 
 def sample_output(law: LayerLaw, mean: Tensor, variance: Tensor, batch: torch.Size) -> Tensor:
-    """A draw of a layer's output ``[*rows, *units]``; ``batch``: its rows, broadcast against particles."""
+    """A draw of a layer's output ``[*rows, *units]``; ``batch``: that of its input."""
     rows = row_shape(particle_shape(law), batch)
     shape = mean.shape if law.by_particle else rows + mean.shape[len(batch) :]
     noise = torch.randn(shape, dtype=mean.dtype, device=mean.device)
@@ -55,16 +59,24 @@ def particle_shape(law: LayerLaw) -> torch.Size:
     return law.leading + (1,) * law.plate_dims if law.leading else law.leading
 
 
-def row_shape(leading: torch.Size, rows: torch.Size) -> torch.Size:
-    """Batch shape of a layer's output when each row of its input is a batch element."""
-    if not leading:
-        return rows
-    if rows and leading[-1] != 1:
+def row_shape(particles: torch.Size, batch: torch.Size) -> torch.Size:
+    """Batch shape of a layer's output; ``particles``: as :func:`particle_shape` has them."""
+    if not particles:
+        return batch
+    if batch and particles[-1] != 1:
         raise ValueError(
-            f"vectorized particles {tuple(leading)} collide with the rows {tuple(rows)} of a layer's input: "
-            "put the data in a pyro.plate, or pass vectorize_particles=False (to Predictive: parallel=False)"
+            f"vectorized particles {tuple(particles)} collide with the rows {tuple(batch)} of a layer's "
+            "input: put the data in a pyro.plate, or pass vectorize_particles=False (to Predictive: "
+            "parallel=False)"
         )
-    return torch.broadcast_shapes(leading, rows)
+    return torch.broadcast_shapes(particles, batch)
+
+
+def count_of_rows(law: LayerLaw, batch: torch.Size) -> int:
+    """How many rows a layer's input has in every particle, whether or not a layer before it had particles."""
+    particles = particle_shape(law)
+    aligned = (1,) * (len(batch) - len(particles)) + tuple(particles)[max(0, len(particles) - len(batch)) :]
+    return math.prod(size for size, particle in zip(batch, aligned, strict=True) if particle == 1)
 
 
 def bias_of_each_row(mean: Tensor, variance: Tensor, rows: torch.Size) -> Tensor:
@@ -102,7 +114,8 @@ def filters_of_particles(
     images = images.expand(*rows, *images.shape[1 - len(shape) :])
     if leading.numel() == 1:
         return layer(images, filters.reshape(shape))
-    left = len(rows) - len(particle_shape(law))  # dimensions left of the particles'
+    # Particles to the front, a convolution for each, and back to where they were.
+    left = len(rows) - len(particle_shape(law))  # dimensions left of theirs
     axes = tuple(left + i for i, size in enumerate(leading) if size > 1)
     first = tuple(range(len(axes)))
     images = images.movedim(axes, first)

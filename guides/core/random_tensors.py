@@ -289,37 +289,58 @@ def _rmatmul(func, input, other):
 
 def _convolution(func, input, weight, bias=None, *args, **kwargs):
     name = _name(func)
-    if not isinstance(weight, RandomTensor) or _is_global(input):
+    if not isinstance(weight, RandomTensor):
+        if not isinstance(bias, RandomTensor):
+            return NotImplemented
+        output = func(_drawn(input, name), weight, None, *args, **kwargs)
+        return output + _to_positions(_bias_of_particles(bias, name), weight.dim() - 2)
+    if _is_global(input):
         return NotImplemented
     input, law = _drawn(input, name), weight.law
-    each = len(weight.own_shape) - 1  # dimensions of an image: channels and positions
-    rows = row_shape(particle_shape(law), input.shape[:-each])
+    image_dims = len(weight.own_shape) - 1  # channels and positions
+    _check_convolution(name, input, weight, bias)
+    batch = input.shape[:-image_dims]
+    rows = row_shape(particle_shape(law), batch)
 
     def layer(images: Tensor, filters: Tensor) -> Tensor:
-        output = func(images.reshape(-1, *images.shape[-each:]), filters, None, *args, **kwargs)
-        return output.reshape(*images.shape[:-each], *output.shape[1:])
+        output = func(images.reshape(-1, *images.shape[-image_dims:]), filters, None, *args, **kwargs)
+        return output.reshape(*images.shape[:-image_dims], *output.shape[1:])
 
-    by_moments = law.multiply(weight, axis=0)
-    filters = weight.mean_ if by_moments else weight.numbers(name)
-    if by_moments and not law.by_particle:
-        output = layer(input, filters)  # one for all particles
+    if not law.multiply(weight, axis=0):
+        output = filters_of_particles(layer, input, weight.numbers(name), law, rows)
+        if bias is None:
+            return output
+        return output + _to_positions(_bias_of_particles(bias, name), image_dims - 1)
+    if law.by_particle:
+        output = filters_of_particles(layer, input, weight.mean_, law, rows)
     else:
-        output = filters_of_particles(layer, input, filters, law, rows)
-    if by_moments:
-        output = output + filter_noise(layer, input, weight.variance_, law, rows)
+        output = layer(input, weight.mean_)  # one for all particles
+    output = output + filter_noise(layer, input, weight.variance_, law, rows)
     if bias is not None:
-        own = bias.own_shape if isinstance(bias, RandomTensor) else bias.shape
-        if own != weight.own_shape[:1] or bias.dtype != weight.dtype:
-            raise ValueError(
-                f"{law}: the bias of {name} is {bias.dtype} {tuple(own)}, and must be {weight.dtype} "
-                f"{tuple(weight.own_shape[:1])}: one entry for each filter"
-            )
-        shared = by_moments and _joins_its_layer(bias) and bias.law.multiply()
-        constant = (
-            bias_of_each_row(bias.mean_, bias.variance_, rows) if shared else _bias_of_particles(bias, name)
+        shared = _joins_its_layer(bias) and bias.law.multiply()
+        if shared:
+            constant = bias_of_each_row(bias.mean_, bias.variance_, rows)
+        else:
+            constant = _bias_of_particles(bias, name)
+        output = output + _to_positions(constant, image_dims - 1)
+    return law.output(output, batch)
+
+
+def _check_convolution(name: str, input: Tensor, weight: RandomTensor, bias: Tensor | None) -> None:
+    """What torch cannot check any more, which sees images and filters of one particle, and no bias."""
+    if input.dim() < len(weight.own_shape) - 1:
+        raise ValueError(
+            f"{weight.law}: {name} takes images of channels and positions by filters "
+            f"{tuple(weight.own_shape)}, not {tuple(input.shape)}"
         )
-        output = output + constant.reshape(*constant.shape, *(1,) * (each - 1))
-    return law.output(output, input.shape[:-each]) if by_moments else output
+    if bias is None:
+        return
+    own = bias.own_shape if isinstance(bias, RandomTensor) else bias.shape
+    if own != weight.own_shape[:1] or bias.dtype != weight.dtype:
+        raise ValueError(
+            f"{weight.law}: the bias of {name} is {bias.dtype} {tuple(own)}, and must be {weight.dtype} "
+            f"{tuple(weight.own_shape[:1])}: one entry for each filter"
+        )
 
 
 def _bias_of_particles(bias: Tensor, operation: str) -> Tensor:
@@ -327,6 +348,11 @@ def _bias_of_particles(bias: Tensor, operation: str) -> Tensor:
     if not isinstance(bias, RandomTensor):
         return bias
     return bias.numbers(operation).reshape(particle_shape(bias.law) + bias.own_shape)
+
+
+def _to_positions(constant: Tensor, count: int) -> Tensor:
+    """``[..., out]`` against ``[..., out, *positions]``."""
+    return constant.reshape(*constant.shape, *(1,) * count)
 
 
 # ----------------------------------------------------------------------------------------------------------

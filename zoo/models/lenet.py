@@ -91,10 +91,15 @@ class LeNet:
             biases = dist.Normal(x.new_zeros(()), sd_of_layer(self.bias_scale, i - 1, shape))
             bias = pyro.sample(f"b{i}", biases.expand(shape[:1]).to_event(1))
             if len(shape) > 2:
-                hidden = F.avg_pool2d(F.relu(F.conv2d(hidden, weight, bias, padding=self.padding)), 2)
+                hidden = _mean_pooling(F.relu(F.conv2d(hidden, weight, bias, padding=self.padding)))
                 continue
-            hidden = F.linear(hidden.flatten(1) if hidden.dim() > 2 else hidden, weight, bias)
+            hidden = F.linear(hidden.flatten(-3) if i == len(FILTERS) + 1 else hidden, weight, bias)
             if i < len(self.layers):
                 hidden = F.relu(hidden)
         observe("categorical", hidden, y, len(x), size, None)
         return hidden
+
+
+def _mean_pooling(maps: Tensor) -> Tensor:
+    """Means of 2 x 2 positions, ``[..., channels, side, side]``; torch's takes no particles."""
+    return F.avg_pool2d(maps.flatten(0, -4), 2).unflatten(0, maps.shape[:-3])

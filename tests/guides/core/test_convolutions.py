@@ -29,8 +29,8 @@ CONVOLUTIONS = [{}, {"stride": 2, "padding": 1}, {"groups": 2}]
 @pytest.mark.parametrize("arguments", CONVOLUTIONS)
 def test_positions_of_an_image_have_the_joint_law_of_drawn_filters(kind, arguments):
     """Mean, variances and covariances, whatever signs the image has."""
-    shape = (2, 2 // arguments.get("groups", 1), 3, 3)
-    x = torch.randn(2, 5, 5)
+    shape, channels = (2, 2, 3, 3), 2 * arguments.get("groups", 1)
+    x = torch.randn(channels, 5, 5)
 
     def layer(w):
         return F.conv2d(x, w, torch.tensor([1.0, -1.0]), **arguments)
@@ -38,7 +38,7 @@ def test_positions_of_an_image_have_the_joint_law_of_drawn_filters(kind, argumen
     law = make_law(kind, shape)
     jacobian = torch.autograd.functional.jacobian(layer, law.mean).flatten(3).flatten(0, 2)
     truth = jacobian * law.variance.flatten() @ jacobian.T
-    for signs in (torch.ones(4), torch.tensor([0.3, -2.0, -0.7, 1.4])):
+    for signs in (torch.ones(channels + 2), torch.randn(channels + 2)):
         torch.testing.assert_close(
             covariance_of_a_row(kind, shape, layer, signs), truth, rtol=1e-4, atol=1e-5
         )
@@ -99,15 +99,50 @@ def test_particles_have_filters_and_biases_of_their_own(name, kind):
 
 
 @each_kind
-def test_drawn_filters_and_biases_are_those_of_their_particles(kind):
-    """In every particle the convolution by its draws, which all images share."""
+@pytest.mark.parametrize("leading", [(5, 1), (4, 3, 1)])
+def test_drawn_filters_and_biases_are_those_of_their_particles(kind, leading):
+    """In every particle the convolution by its draws, which all images share, and views of a draw."""
     x = torch.randn(4, 2, 6)
     with torch.no_grad():
-        w, b = (weight(kind, shape, by_moments=False, leading=(5, 1)) for shape in ((3, 2, 2), (3,)))
-        output = F.conv1d(x, w, b, stride=2)
-        draws = w.numbers("test").squeeze(1), b.numbers("test").squeeze(1)
-    assert len(draws[0].unique(dim=0)) == 5
-    torch.testing.assert_close(output, torch.vmap(lambda w, b: F.conv1d(x, w, b, stride=2))(*draws))
+        w, b = (weight(kind, shape, by_moments=False, leading=leading) for shape in ((3, 2, 2), (3,)))
+        output = F.conv1d(x, 2 * w, b, stride=2)
+        draws = w.numbers("test").flatten(0, -4), b.numbers("test").flatten(0, -2)
+    assert len(draws[0].unique(dim=0)) == math.prod(leading)
+    truth = torch.vmap(lambda w, b: F.conv1d(x, 2 * w, b, stride=2))(*draws)
+    torch.testing.assert_close(output, truth.unflatten(0, leading[:-1]))
+
+
+@pytest.mark.parametrize("left", [(2,), (2, 3)])
+def test_drawn_filters_behind_other_batch_dimensions(left):
+    x = torch.randn(*left, 5, 4, 2, 6)
+    with torch.no_grad():
+        w = weight("gaussian", (3, 2, 2), by_moments=False, leading=(5, 1))
+        draws = w.numbers("test").squeeze(1)
+        truth = [F.conv1d(x[..., i, :, :, :].reshape(-1, 2, 6), draw) for i, draw in enumerate(draws)]
+        truth = torch.stack([part.reshape(*left, 4, 3, 5) for part in truth], len(left))
+        torch.testing.assert_close(F.conv1d(x, w), truth)
+
+
+def test_volumes_are_convolved_as_images_are():
+    """By moments, each with signs of its own: like volumes have unlike outputs."""
+    shape, x = (3, 2, 1, 2, 2), torch.randn(2, 2, 3, 3).expand(16, 2, 2, 3, 3)
+    assert len(F.conv3d(x, weight("gaussian", shape)).unique(dim=0)) > 1
+    with Noise(torch.zeros(1, 400)).of(0):
+        output = F.conv3d(x, weight("gaussian", shape))
+    torch.testing.assert_close(output, F.conv3d(x, make_law("gaussian", shape).mean))
+
+
+def test_a_random_bias_of_plain_filters_is_that_of_its_particle():
+    bias, filters = weight("gaussian", (3,), leading=(5, 1)), torch.randn(3, 2, 2)
+    output = F.conv1d(torch.zeros(4, 2, 6), filters, bias)
+    torch.testing.assert_close(output, bias.numbers("test").unsqueeze(-1).expand(5, 4, 3, 5))
+
+
+@pytest.mark.parametrize("by_moments", [True, False])
+def test_an_image_has_channels(by_moments):
+    filters = weight("gaussian", (1, 1, 2, 2), by_moments=by_moments)
+    with pytest.raises(ValueError, match=r"'w': conv2d takes images of channels and positions"):
+        F.conv2d(torch.ones(5, 5), filters)
 
 
 def test_filters_and_biases_in_a_plate_that_are_drawn():

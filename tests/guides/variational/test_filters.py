@@ -105,6 +105,23 @@ def test_vectorized_particles_of_filters_that_are_drawn(images_and_y):
     assert_particles_are_runs(model, guide, Trace_ELBO, *images_and_y)
 
 
+@pytest.mark.parametrize("make", [AutoMeanField, AutoMNF])
+@pytest.mark.parametrize("layer", [F.conv1d, lambda x, w: F.linear(x, w[..., 0])])
+def test_particles_of_a_single_row_are_no_rows(make, layer):
+    """The second layer has their dimension in its input; the guide must not set itself up anew for them."""
+
+    def model(x, y):
+        w, v = pyro.sample("w", normal([3, 2, 1])), pyro.sample("v", normal([1, 3, 1]))
+        f = layer(torch.relu(layer(x, w)), v).squeeze((-1, -2) if x.dim() > 2 else -1)
+        with pyro.plate("data", 1):
+            pyro.sample("y", dist.Normal(f, NOISE), obs=y)
+
+    x = torch.rand(1, 2, 1) if layer is F.conv1d else torch.rand(1, 2)
+    guide = make(model)
+    guide.setup(x, torch.randn(1))
+    assert_particles_are_runs(model, guide, Trace_ELBO, x, torch.randn(1))
+
+
 @pytest.mark.slow
 def test_multiplied_filters_have_the_loss_of_drawn_networks(images_and_y):
     model = sum_of_positions(spike_slab)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import jax
@@ -11,7 +12,9 @@ import pytest
 import torch
 from numpyro.infer.util import log_density
 from pyro import poutine
+from pyro.infer import Predictive
 
+from guides import AutoSpikeSlab
 from zoo.models.bnn import BNN, PBPNetwork
 from zoo.models.latent_binary import SpikeSlabLinear, SpikeSlabLogistic
 from zoo.models.lenet import LeNet
@@ -201,6 +204,21 @@ def test_lenet_computes_what_torch_layers_compute(pixels):
     expected = torch.nn.Sequential(*layers[:-1])(x.view(2, 1, side, side))
     torch.testing.assert_close(trace.nodes["_RETURN"]["value"], expected)
     torch.testing.assert_close(trace.nodes["y"]["fn"].logits, expected.log_softmax(-1))
+
+
+def test_lenet_takes_all_draws_of_its_weights_at_once():
+    x, y = torch.rand(2, 64), torch.tensor([3, 8])
+    model = LeNet(64, weights=SpikeSlabWeights(0.3))
+    guide = AutoSpikeSlab(model)
+    guide.setup(x, y)
+    sites = [*guide.sites, "_RETURN"]
+    draws = Predictive(model, guide=guide, num_samples=3, parallel=True, return_sites=sites)(x)
+    logits = draws.pop("_RETURN")
+    for i in range(3):
+        weights = {name: value[i].reshape(guide.sites[name].shape) for name, value in draws.items()}
+        torch.testing.assert_close(logits[i].reshape(2, 10), poutine.condition(model, weights)(x))
+    loss = guide.elbo(num_particles=3, vectorize_particles=True).loss_and_grads(model, guide, x, y)
+    assert math.isfinite(loss)
 
 
 @pytest.mark.parametrize("weights", [GaussianWeights(), SpikeSlabWeights(0.3)])
