@@ -17,6 +17,7 @@ import pytest
 from tests.zoo.cli_helpers import run_zoo
 from tests.zoo.experiments.runner_helpers import (
     results,
+    rows,
     start_zoo,
     wait_for,
     without_seconds,
@@ -128,7 +129,12 @@ def head(tmp_path_factory):
             *pairs,
             "--disable-usage-stats",
         ],
-        env={**os.environ, "RAY_worker_niceness": "0", "GRPC_ENABLE_FORK_SUPPORT": "0"},
+        env={
+            **os.environ,
+            "RAY_worker_niceness": "0",
+            "GRPC_ENABLE_FORK_SUPPORT": "0",
+            "TOY_SECONDS": "2.0",  # of a cell of `slow`: workers have the head's environment, not the caller's
+        },
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
@@ -247,7 +253,7 @@ def test_a_head_that_goes_away_leaves_what_is_finished(head, pool, monkeypatch, 
     address, process = head
     out = tmp_path / "out"
     monkeypatch.setenv("RAY_CLIENT_RECONNECT_GRACE_PERIOD", "2")
-    call = start_zoo("toy/slow", "--cluster", address, "--out", out, seconds=4.0)  # some are left
+    call = start_zoo("toy/slow", "--cluster", address, "--out", out)  # 24 s of work for two workers
     wait_for(lambda: len(results(out)) >= 3, seconds=120)
     stop(process)
     stdout, stderr = call.communicate(timeout=120)
@@ -259,6 +265,7 @@ def test_a_head_that_goes_away_leaves_what_is_finished(head, pool, monkeypatch, 
     assert (out / "table.md").exists()
     finished = len(results(out))
     assert 3 <= finished < CELLS
+    assert all(float(row["seconds"]) >= 2 for row in rows(out))  # so that none had time for all
     outcome = reproduce(plan(declare("toy/slow", slow)), out)
     assert finished <= outcome.reused <= finished + 2  # those which the workers were at
     reproduce(plan(declare("toy/slow", slow)), tmp_path / "whole")
