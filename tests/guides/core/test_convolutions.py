@@ -214,3 +214,28 @@ def test_convolution_with_a_bias_site_and_without_a_batch():
     truth = torch.vmap(lambda w, b: F.conv1d(x, w, b))(*(law.sample([runs]) for law in laws()))
     assert_same_moments(ours.flatten(1), truth.flatten(1))
     assert_same_moments(ours.sum(-1), truth.sum(-1))
+
+
+def test_particles_of_an_image_without_a_batch():
+    """There are no rows that they could be taken for."""
+    filters = weight("gaussian", (3, 2, 2), leading=(5,))
+    output = F.conv1d(torch.ones(2, 6), filters).detach()
+    assert output.shape == (5, 3, 5)
+    assert len(output.unique(dim=0)) == 5
+
+
+def test_random_images_of_the_data_have_noise_of_their_own():
+    """A latent image a row, known well and the same in all: filters are those of its row."""
+    law = make_law("gaussian", (40, 2, 6), plates=1)
+    law.loc[:], law.log_scale[:] = law.loc[:1].clone(), -20.0
+    output = F.conv1d(law.rsample(), weight("gaussian", (3, 2, 2))).detach()
+    spread = (output - F.conv1d(law.loc, make_law("gaussian", (3, 2, 2)).mean)).std(0)
+    assert output.shape == (40, 3, 5)
+    assert (spread > 0.1).all()
+
+
+def test_random_images_that_are_no_data_see_the_filters_that_are_drawn():
+    """Their rows may meet later: with noise of their own they would not be of one network."""
+    images, filters = weight("gaussian", (4, 2, 6), seed=3), weight("gaussian", (3, 2, 2))
+    output = F.conv1d(images, filters)
+    torch.testing.assert_close(output, F.conv1d(images.numbers("test"), filters.numbers("test")))
