@@ -40,7 +40,7 @@ from guides.core.laws import (
     Uses,
 )
 from guides.core.learned_priors import LearnedPriors
-from guides.core.optim import FusedAdam
+from guides.core.optim import Common, FusedAdam
 from guides.core.purpose import Purpose, draws_in_parallel, purpose_of_run
 from guides.core.random_tensors import PathwiseGradientError
 from guides.core.row_mixing import NOTHING, RowProbe, Watched, mixed_site
@@ -506,21 +506,47 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         return TraceMeanField_ELBO(num_particles=num_particles, **kwargs)
 
     def optimizer(
-        self, lr: float = 0.01, *, factors: Mapping[str, float] | None = None, **kwargs
+        self,
+        lr: float = 0.01,
+        *,
+        factors: Mapping[str, float] | None = None,
+        common: Mapping[str, float] | None = None,
+        **kwargs,
     ) -> FusedAdam:
         """Adam in one fused step over the flat parameters (and those of the model, if it has any).
 
         :param factors: parameters whose rate is so many times ``lr``, by name: ``{"logits": 8.0,
             "log_scale": 4.0}``; names that this guide has not are for others.  Inclusion logits and the
             logarithms of sds have several units to go, means a small part of one.
+        :param common: of these flat parameters all elements of a site also move as one, by the sum of their
+            gradients and at so many times ``lr``.  With ``empirical_bayes`` a prior follows the weights and
+            the weights the prior, by small steps each: weights of which the data say little then go
+            together, ``{"logits": 5.0, "log_scale": 5.0}``.  Not before priors are learned: while the
+            divergence counts less than it will, all weights would go
         """
-        factors = dict(factors or {})
+        factors, common = dict(factors or {}), dict(common or {})
 
-        def factor_of(parameter: Tensor) -> float:
+        def name_of(parameter: Tensor) -> str:
             names = [name for name, own in self.named_parameters() if own is parameter]
-            return factors.get(names[0].rpartition(".")[2], 1.0) if names else 1.0
+            return names[0].rpartition(".")[2] if names else ""
 
-        return FusedAdam(lr=lr, factor_of=factor_of, **kwargs)
+        def common_of(parameter: Tensor) -> Common | None:
+            name = name_of(parameter)
+            if name not in common or parameter is not self._parameters.get(name):
+                return None
+            sites = [site for site in self.sites.values() if name != "logits" or self._has_logits(site)]
+            return Common([site.numel for site in sites], common[name], self._follows_its_priors)
+
+        return FusedAdam(
+            lr=lr,
+            factor_of=lambda parameter: factors.get(name_of(parameter), 1.0),
+            common_of=common_of,
+            **kwargs,
+        )
+
+    def _follows_its_priors(self) -> bool:
+        """Whether the priors are fixed, or those that are learned have begun to be."""
+        return self.learned_priors is None or self.learned_priors.runs > 0
 
     def get_extra_state(self) -> dict:
         learned = None if self.learned_priors is None else self.learned_priors.state()

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import pyro.optim
 import torch
 from torch import Tensor
+
+
+class Common(NamedTuple):
+    """How the pieces of a flat parameter move as one.
+
+    :ivar sizes: elements of the pieces, one after another from the parameter's first
+    :ivar factor: how many times the optimiser's ``lr`` the rate of these moves is
+    :ivar when: asked before a step whether they move in it
+    """
+
+    sizes: Sequence[int]
+    factor: float
+    when: Callable[[], bool]
 
 
 class FusedAdam(pyro.optim.PyroOptim):
@@ -22,6 +36,9 @@ class FusedAdam(pyro.optim.PyroOptim):
     :param clip_norm: largest norm of the whole gradient, or None
     :param factor_of: how many times ``lr`` a parameter's own rate is, asked once; 1 by default.  Adam moves a
         number by at most the sum of its rates, and some kinds have farther to go than others
+    :param common_of: pieces of a parameter that also move as one, or None, asked once: as if ``x[i]`` were
+        ``u[i] + a``, with one ``a`` for all ``i`` of a piece, and Adam moved both.  Where every element's
+        gradient is mostly noise and their sum is not, the elements go one way a hundred times sooner
 
     Other keyword arguments go to :class:`torch.optim.Adam`.
     """
@@ -32,12 +49,15 @@ class FusedAdam(pyro.optim.PyroOptim):
         *,
         clip_norm: float | None = None,
         factor_of: Callable[[Tensor], float] | None = None,
+        common_of: Callable[[Tensor], Common | None] | None = None,
         **kwargs,
     ):
         super().__init__(torch.optim.Adam, {"lr": lr, **kwargs})
         self.clip_norm = clip_norm
         self.factor_of = factor_of or _one
+        self.common_of = common_of or _none
         self.adam: torch.optim.Adam | None = None
+        self._moves: list[_Moves] = []
 
     def __call__(self, params: Iterable[Tensor], *args, **kwargs) -> None:
         params = [p for p in params if p.grad is not None]
@@ -46,7 +66,11 @@ class FusedAdam(pyro.optim.PyroOptim):
         self.adopt(params)
         if self.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(params, self.clip_norm)
+        for moves in self._moves:
+            moves.take_gradient()
         self.adam.step()
+        for moves in self._moves:
+            moves.hand_on()
         for parameter in params:
             if getattr(parameter, "lends_gradient", False):
                 parameter.spent_gradient = parameter.grad  # see guides.core.fused.GradientBuffer
@@ -63,8 +87,14 @@ class FusedAdam(pyro.optim.PyroOptim):
             known = {id(p) for group in self.adam.param_groups for p in group["params"]}
         groups: dict[float, list[Tensor]] = {}
         for parameter in params:
-            if id(parameter) not in known:
-                groups.setdefault(self.factor_of(parameter), []).append(parameter)
+            if id(parameter) in known:
+                continue
+            groups.setdefault(self.factor_of(parameter), []).append(parameter)
+            common = self.common_of(parameter)
+            if common is not None:
+                moves = _Moves(parameter, common)
+                self._moves.append(moves)
+                groups.setdefault(common.factor, []).append(moves.values)
         for factor, members in groups.items():
             group = {"params": members, "lr": factor * self.pt_optim_args["lr"], "factor": factor}
             if self.adam is None:
@@ -95,3 +125,29 @@ class FusedAdam(pyro.optim.PyroOptim):
 
 def _one(parameter: Tensor) -> float:
     return 1.0
+
+
+def _none(parameter: Tensor) -> None:
+    return None
+
+
+class _Moves:
+    """One number for each piece of a flat parameter, a parameter of Adam itself: zero between two steps."""
+
+    def __init__(self, owner: Tensor, common: Common):
+        self.owner, self.sizes, self.when = owner, list(common.sizes), common.when
+        self.values = owner.new_zeros(len(self.sizes)).requires_grad_()
+
+    @torch.no_grad()
+    def take_gradient(self) -> None:
+        """``dL/da`` of ``x[i] = u[i] + a`` is the sum of ``dL/dx[i]``."""
+        gradient = self.owner.grad
+        if gradient is not None and self.when():
+            self.values.grad = torch.stack([piece.sum() for piece in gradient.split(self.sizes)])
+
+    @torch.no_grad()
+    def hand_on(self) -> None:
+        """Adds the step to all elements of every piece."""
+        for piece, value in zip(self.owner.split(self.sizes), self.values, strict=True):
+            piece += value
+        self.values.zero_()

@@ -53,6 +53,8 @@ class Training:
     :ivar seed: of the start, the orders and the noise
     :ivar factors: kinds of parameters whose rate is so many times ``lr``, by name
         (:func:`zoo.fitting.reach.own_rates`)
+    :ivar common: kinds of parameters of which those of a site also move as one, at so many times ``lr``
+        (``FlatGuide.optimizer``)
     :ivar kl_weights: what the KL divergence counts at the first step, and after ``ramp`` of the training;
         between them it grows by equal factors.  **A second weight below 1 makes a cold posterior**
     :ivar ramp: share of the training in which the weight of the divergence grows
@@ -65,6 +67,7 @@ class Training:
     batch_size: int = 100
     seed: int = 0
     factors: Mapping[str, float] = field(default_factory=dict)
+    common: Mapping[str, float] = field(default_factory=dict)
     kl_weights: tuple[float, float] = (1.0, 1.0)
     ramp: float = RAMP
     stop_after: int | None = None
@@ -142,7 +145,8 @@ def train(
     with torch.random.fork_rng(devices=devices), fitting():
         torch.manual_seed(stable_seed("steps", training.seed))
         set_up(guide, data, training)
-        svi = SVI(model, guide, guide.optimizer(training.lr, factors=training.factors), guide.elbo())
+        optimizer = guide.optimizer(training.lr, factors=training.factors, common=training.common)
+        svi = SVI(model, guide, optimizer, guide.elbo())
         batches = shuffled_epochs(data, training.batch_size, stable_seed("orders", training.seed))
         schedule, every = training.schedule(rows), []
         steps = svi_steps(svi, batches, schedule)

@@ -5,7 +5,7 @@ import torch
 from pyro.infer import SVI
 
 from guides import AutoMeanField, AutoSpikeSlab
-from guides.core.optim import FusedAdam
+from guides.core.optim import Common, FusedAdam
 from guides.testing import (
     data,
     linear_model,
@@ -114,3 +114,74 @@ def test_kinds_of_parameters_may_have_rates_of_their_own():
     assert moved == pytest.approx(expected, rel=1e-3)
     _, _, again = fitted(1, adam.get_state(), guide)
     assert again["logits"] > 4 * again["loc"]
+
+
+def test_pieces_that_move_as_one_are_elements_and_a_common_number():
+    """``x = u + a``, where Adam moves both, and ``a`` in some steps only."""
+    target, sizes, moves = torch.tensor([1.0, 3.0, -2.0, 5.0, 4.0]), (2, 3), [True, False, True, True]
+    x = torch.zeros(5, requires_grad=True)
+    u, a = torch.zeros(5, requires_grad=True), torch.zeros(2, requires_grad=True)
+    common = Common(sizes, 4.0, lambda: moves[step])
+    mine = FusedAdam(lr=0.1, common_of=lambda parameter: common if parameter is x else None)
+    theirs = torch.optim.Adam([{"params": [u], "lr": 0.1}, {"params": [a], "lr": 0.4}])
+    for step in range(4):
+        (x - target).square().sum().backward()
+        mine([x])
+        theirs.zero_grad()
+        (u + a.repeat_interleave(torch.tensor(sizes)) - target).square().sum().backward()
+        if not moves[step]:
+            a.grad = None
+        theirs.step()
+    torch.testing.assert_close(x, u + a.repeat_interleave(torch.tensor(sizes)))
+    assert (a.detach().abs() > 0.1).all()
+
+
+def test_common_moves_of_a_saved_fit_go_on():
+    x, y = data()
+    model = linear_model(spike_slab)
+
+    def start():
+        guide = AutoSpikeSlab(model, empirical_bayes=True)
+        guide.setup(x, y)
+        adam = guide.optimizer(0.1, common={"logits": 5.0, "log_scale": 5.0, "of another guide": 2.0})
+        adam.adopt(guide.parameters())
+        return guide, adam, SVI(model, guide, adam, guide.elbo())
+
+    torch.manual_seed(0)
+    guide, adam, svi = start()
+    for _ in range(4):
+        svi.step(x, y)
+    other, later, svi_later = start()
+    other.load_state_dict(guide.state_dict())
+    later.set_state(adam.get_state())
+    for one in (svi, svi_later):
+        torch.manual_seed(3)
+        one.step(x, y)
+        one.step(x, y)
+    assert all(torch.equal(p, q) for p, q in zip(guide.parameters(), other.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("learned", [True, False])
+def test_weights_move_as_one_once_their_priors_are_learned(learned):
+    """All of a site by the same, beside what each moves: not while the divergence is on its way."""
+    x, y = data()
+    model = linear_model(spike_slab)
+
+    def logits(common, weights):
+        torch.manual_seed(0)
+        guide = AutoSpikeSlab(model, empirical_bayes=learned)
+        adam = guide.optimizer(0.01, common=common)
+        svi = SVI(model, guide, adam, guide.elbo())
+        for weight in weights:
+            guide.kl_weight = weight
+            svi.step(x, y)
+        return guide.logits.detach()
+
+    ramp = [0.1, 0.2, 0.4]
+    apart, together = (logits(common, [*ramp, 1.0]) for common in ({}, {"logits": 5.0}))
+    assert torch.equal(apart, together) == learned
+    if learned:  # the second run at a weight learns the priors, and the weights move with its gradient
+        apart, together = (logits(common, [*ramp, 1.0, 1.0]) for common in ({}, {"logits": 5.0}))
+        moved = together - apart
+        torch.testing.assert_close(moved.abs(), torch.full_like(moved, 0.05))
+        assert len(moved.sign().unique()) == 1

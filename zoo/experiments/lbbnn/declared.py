@@ -284,6 +284,22 @@ EXPERIMENTS = (
         },
     ),
     _of_this_kind(
+        name="lbbnn/common",
+        summary="Whether learned priors arrive: a prior follows the weights and the weights the prior, by "
+        "small steps each. With -common the inclusion logits and sds of a layer also move as one, by the sum "
+        "of their gradients, in as many steps; rates: inclusion by output and input.",
+        source=UNPUBLISHED,
+        run=Deferred("lbbnn.images", "table"),
+        metrics=TABLE,
+        datasets=("mnist", "fmnist", "kmnist"),
+        methods=("lrt", "mnf"),
+        settings=("default", "default-common", "rates", "rates-common"),
+        quick=Effort(trials=1, cost="10 minutes", options=QUICK),
+        full=Effort(trials=3, cost="3 hours on 2 cores", options=FULL),
+        notes={("kmnist", "*", "*", "*"): KMNIST},
+        questions=QUESTIONS,
+    ),
+    _of_this_kind(
         name="lbbnn/variance",
         summary="What the variance printed in the thesis does: passes as in training beside networks really "
         "drawn; prior inclusion 0.05, slab N(0, 1), inclusion logits from U(0, 1), 4 epochs.",

@@ -69,6 +69,7 @@ class Prior:
     :ivar learned: whether inclusion and sds of every layer are chosen by the data (empirical Bayes);
         ``"rates"``: the inclusion by output and input
     :ivar published: whether start and learning rate are those of the thesis's program
+    :ivar common: whether logits and sds of a layer also move as one, once its prior is learned
     """
 
     inclusion: float
@@ -76,6 +77,7 @@ class Prior:
     gaussian_scale: Scale = None
     learned: bool | Literal["rates"] = False
     published: bool = False
+    common: bool = False
 
 
 def he_slab(inclusion: float) -> FanIn:
@@ -93,6 +95,7 @@ PRIORS = {
     "thesis": Prior(0.05, 1.0, 1.0, published=True),  # THESIS_SCALE is a share of its sd, which is 1
 }
 PRIORS["default"] = PRIORS["learned"]
+PRIORS |= {f"{name}-common": replace(PRIORS[name], common=True) for name in ("default", "rates")}
 SPARSE = ("lrt", "lrt-thesis", "mnf", "mnf-early", "concrete")
 #: Those with a law for every weight: their parameters have different distances to go.
 LAWS = (*SPARSE, "gaussian", "group-normal-jeffreys")
@@ -115,6 +118,8 @@ RATE, RATE_OF_LAWS = 1e-3, 5e-3
 #: The thesis's start of the logits is far from where they go: the rate is such that they can move by so much,
 #: within bounds.
 THESIS_REACH, THESIS_RATES = 6.0, (2e-4, 5e-3)
+#: How many times the learning rate is at which logits and log-sds of a layer move as one, where they do.
+COMMON = {"logits": 5.0, "log_scale": 5.0}
 #: Rows of a minibatch of theirs; points, dropout and the thesis's recipe take those of ``Training``.
 BATCH = 200
 #: What the divergence counts at the first step, so that weights are not put out before they are of use.
@@ -268,6 +273,8 @@ def training_of(cell: Cell, rows: int, seed: int) -> Training:
         training = replace(training, lr=RATE_OF_LAWS, batch_size=BATCH)
         factors = own_rates(RATE_OF_LAWS, epochs * max(1, rows // BATCH))
         training = replace(training, factors=factors, kl_weights=(min(FIRST_WEIGHT, weight), weight))
+        if prior_of(cell.setting).common:
+            training = replace(training, common=COMMON)
     if cell.method == "mnf-early":
         training = replace(training, stop_after=max(1, round(EARLY * epochs)))
     return training

@@ -108,6 +108,7 @@ def test_early_network_is_the_same_one_stopped_early():
         ("mlp", "default", 20, 8_000, 1e-3),
         ("mnf-early", "default", 20, 60_000, 5e-3),
         ("cold-lrt", "learned-kl0.1", 20, 60_000, 5e-3),
+        ("lrt", "rates-common", 20, 60_000, 5e-3),
     ],
 )
 def test_learning_rates(method, setting, epochs, rows, rate):
@@ -121,6 +122,7 @@ def test_learning_rates(method, setting, epochs, rows, rate):
     else:
         assert training.factors == own_rates(rate, steps)
         assert training.kl_weights == (0.01, 0.1 if "cold" in method else 1.0)
+    assert training.common == (networks.COMMON if setting == "rates-common" else {})
     assert (training.epochs, training.seed) == (epochs, 7)
     assert training.taken == (8 if method == "mnf-early" else epochs)
     assert training.taken > training.ramp * epochs  # or it would end as a cold posterior
