@@ -133,7 +133,7 @@ def head(tmp_path_factory):
             **os.environ,
             "RAY_worker_niceness": "0",
             "GRPC_ENABLE_FORK_SUPPORT": "0",
-            "TOY_SECONDS": "2.0",  # of a cell of `slow`: workers have the head's environment, not the caller's
+            "TOY_SECONDS": "2.0",  # of a cell of `slow`: workers have the environment of the head
         },
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
