@@ -27,6 +27,7 @@ from pyro.poutine.util import prune_subsample_sites, site_is_subsample
 from torch import Tensor, nn
 from torch.distributions import biject_to
 
+from guides.core.checks import check_numbers
 from guides.core.distributions import base_prior
 from guides.core.flat_parameters import FlatParameters
 from guides.core.laws import (
@@ -523,8 +524,13 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
             the weights the prior, by small steps each: weights of which the data say little then go
             together, ``{"logits": 5.0, "log_scale": 5.0}``.  Not before priors are learned: while the
             divergence counts less than it will, all weights would go
+        :raises ValueError: for a factor that is no positive number, and for other names in ``common``
         """
         factors, common = dict(factors or {}), dict(common or {})
+        check_numbers(**factors, **{f"common {name}": factor for name, factor in common.items()})
+        unknown = common.keys() - {"loc", "log_scale", "logits"}
+        if unknown:
+            raise ValueError(f"common is of loc, log_scale and logits, not of {', '.join(sorted(unknown))}")
 
         def name_of(parameter: Tensor) -> str:
             names = [name for name, own in self.named_parameters() if own is parameter]

@@ -4,11 +4,12 @@ import pytest
 import torch
 from pyro.infer import SVI
 
-from guides import AutoMeanField, AutoSpikeSlab
+from guides import AutoConcrete, AutoMeanField, AutoMNF, AutoSpikeSlab, AutoSpikeSlabMVN
 from guides.core.optim import Common, FusedAdam
 from guides.testing import (
     data,
     linear_model,
+    network,
     normal,
     spike_slab,
 )
@@ -143,7 +144,7 @@ def test_common_moves_of_a_saved_fit_go_on():
     def start():
         guide = AutoSpikeSlab(model, empirical_bayes=True)
         guide.setup(x, y)
-        adam = guide.optimizer(0.1, common={"logits": 5.0, "log_scale": 5.0, "of another guide": 2.0})
+        adam = guide.optimizer(0.1, common={"logits": 5.0, "log_scale": 5.0})
         adam.adopt(guide.parameters())
         return guide, adam, SVI(model, guide, adam, guide.elbo())
 
@@ -185,3 +186,36 @@ def test_weights_move_as_one_once_their_priors_are_learned(learned):
         moved = together - apart
         torch.testing.assert_close(moved.abs(), torch.full_like(moved, 0.05))
         assert len(moved.sign().unique()) == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"factors": {"logits": 0.0}}, "logits must be"),
+        ({"common": {"logits": float("nan")}}, "common logits must be"),
+        ({"common": {"rate_logits": 5.0, "pull": 1.0}}, "logits, not of pull, rate_logits"),
+    ],
+)
+def test_rates_that_are_none_are_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        AutoSpikeSlab(linear_model(spike_slab)).optimizer(**wrong)
+
+
+@pytest.mark.parametrize("make", [AutoMeanField, AutoSpikeSlab, AutoMNF, AutoConcrete, AutoSpikeSlabMVN])
+def test_sites_are_the_pieces_of_every_guide(make):
+    """Biases, which have no logits, among them: with rates of (almost) zero for the elements, the elements
+    of a site move by the same.
+    """
+    x, y = data()
+    model = network(normal if make is AutoMeanField else spike_slab)
+    guide = make(model)
+    guide.setup(x, y)
+    adam = guide.optimizer(1e-9, common={"loc": 1e7, "log_scale": 1e7, "logits": 1e7})
+    before = guide._detached()
+    before = {name: [part.clone() for part in parts[:3]] for name, parts in before.items()}
+    SVI(model, guide, adam, guide.elbo()).step(x, y)
+    for name, parts in guide._detached().items():
+        for then, now in zip(before[name], parts[:3], strict=True):
+            moved = (now - then).abs()
+            torch.testing.assert_close(moved, torch.full_like(moved, 0.01), rtol=1e-2, atol=1e-6)
+            assert len((now - then).sign().unique()) == 1
