@@ -16,7 +16,9 @@ inputs, and a bound without a charge flatters them: :meth:`LearnedPriors.charge`
 
 The prior follows the guide and the guide the prior, so that there are several optima.  From a start where all
 weights are in, a prior that says so is the nearest, and on images it is a dense one: let the weight of the
-divergence rise first (``Schedule.kl_weight``).  Nothing is learned as long as it does.
+divergence rise first (``Schedule.kl_weight``).  Nothing is learned as long as it does.  Weights of which
+the data say little then sit at the prior, wherever it is; to let those of a site move as one too
+(``FlatGuide.optimizer(common=...)``) leads to better bounds.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class FusedAdam(pyro.optim.PyroOptim):
         number by at most the sum of its rates, and some kinds have farther to go than others
     :param common_of: pieces of a parameter that also move as one, or None, asked once: as if ``x[i]`` were
         ``u[i] + a``, with one ``a`` for all ``i`` of a piece, and Adam moved both.  Where every element's
-        gradient is mostly noise and their sum is not, the elements go one way a hundred times sooner
+        gradient is mostly noise and their sum is not, the elements go that way sooner
 
     Other keyword arguments go to :class:`torch.optim.Adam`.
     """

@@ -285,9 +285,9 @@ EXPERIMENTS = (
     ),
     _of_this_kind(
         name="lbbnn/common",
-        summary="Whether learned priors arrive: a prior follows the weights and the weights the prior, by "
-        "small steps each. With -common the inclusion logits and sds of a layer also move as one, by the sum "
-        "of their gradients, in as many steps; rates: inclusion by output and input.",
+        summary="A learned prior follows the weights and they the prior, by small steps each. With -common "
+        "the inclusion logits and log-sds of a layer also move as one, by the sum of their gradients, in as "
+        "many steps of the same fit; rates: inclusion by output and input.",
         source=UNPUBLISHED,
         run=Deferred("lbbnn.images", "table"),
         metrics=TABLE,
