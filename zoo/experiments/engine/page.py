@@ -36,6 +36,11 @@ ONE_RUN = "†"
 #: Of the table for a terminal.
 HEADINGS = ("data set", "method", "setting", "metric", "ours", "n", "published", "z")
 
+#: What the source of an experiment of our own has for a table.
+UNPUBLISHED = "not published"
+#: Of an experiment whose source shows it in a picture or in words, or does it on other data.
+NO_PRINT = "no print beside ours: the source has no table of this"
+
 
 def page(request: Request, folder: Path, records: Sequence[Record], lines: Sequence[Line]) -> str:
     """The whole page."""
@@ -78,6 +83,8 @@ def _facts(request: Request, folder: Path, records: Sequence[Record], lines: Seq
     yield f"- ours: {_errors(lines)}"
     if experiment.published:
         yield f"- published standard errors: {experiment.published_error}"
+    elif experiment.source.table != UNPUBLISHED:
+        yield f"- {NO_PRINT}"
     if not is_published_effort(request):
         full = ", ".join(f"{name} {value}" for name, value in experiment.full.options.items())
         missing = "; no z and no verdict beside what is published" if experiment.published else ""
