@@ -18,7 +18,7 @@ The prior follows the guide and the guide the prior, so that there are several o
 weights are in, a prior that says so is the nearest, and on images it is a dense one: let the weight of the
 divergence rise first (``Schedule.kl_weight``).  Nothing is learned as long as it does.  Weights of which
 the data say little then sit at the prior, wherever it is; to let those of a site move as one too
-(``FlatGuide.optimizer(common=...)``) leads to better bounds.
+(``FlatGuide.optimizer(common=...)``) leads to better bounds in as many steps.
 """
 
 from __future__ import annotations
