@@ -54,7 +54,9 @@ def check_numbers(**values: float) -> None:
     for name, value in values.items():
         if np.ndim(value):
             raise ValueError(f"{name} must be a number, got shape {np.shape(value)}")
-    check_positive(**values)
+        if value is None or isinstance(value, (str, bytes)):
+            raise ValueError(f"{name} must be a number, got {value!r}")
+    check_positive(**{name: float(value) for name, value in values.items()})
 
 
 def check_counts(**values: int) -> None:

@@ -522,33 +522,30 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         :param common: of these flat parameters all elements of a site also move as one, by the sum of their
             gradients and at so many times ``lr``.  With ``empirical_bayes`` a prior follows the weights and
             the weights the prior, by small steps each: weights of which the data say little then go
-            together, ``{"logits": 5.0, "log_scale": 5.0}``.  Not before priors are learned: while the
-            divergence counts less than it will, all weights would go
+            together, ``{"logits": 5.0, "log_scale": 5.0}``, and sooner.  Where priors are learned, none moves
+            so before the first is: while the divergence counts less than it will, all weights would go
         :raises ValueError: for a factor that is no positive number, and for other names in ``common``
         """
         factors, common = dict(factors or {}), dict(common or {})
-        check_numbers(**factors, **{f"common {name}": factor for name, factor in common.items()})
+        check_numbers(**{f"factor of {name}": factor for name, factor in factors.items()})
+        check_numbers(**{f"common factor of {name}": factor for name, factor in common.items()})
         unknown = common.keys() - {"loc", "log_scale", "logits"}
         if unknown:
-            raise ValueError(f"common is of loc, log_scale and logits, not of {', '.join(sorted(unknown))}")
+            names = ", ".join(sorted(map(str, unknown)))
+            raise ValueError(f"common is of loc, log_scale and logits, not of {names}")
 
-        def name_of(parameter: Tensor) -> str:
+        def factor_of(parameter: Tensor) -> float:
             names = [name for name, own in self.named_parameters() if own is parameter]
-            return names[0].rpartition(".")[2] if names else ""
+            return factors.get(names[0].rpartition(".")[2], 1.0) if names else 1.0
 
         def common_of(parameter: Tensor) -> Common | None:
-            name = name_of(parameter)
-            if name not in common or parameter is not self._parameters.get(name):
+            name = next((name for name in common if self._parameters.get(name) is parameter), None)
+            if name is None:
                 return None
             sites = [site for site in self.sites.values() if name != "logits" or self._has_logits(site)]
             return Common([site.numel for site in sites], common[name], self._follows_its_priors)
 
-        return FusedAdam(
-            lr=lr,
-            factor_of=lambda parameter: factors.get(name_of(parameter), 1.0),
-            common_of=common_of,
-            **kwargs,
-        )
+        return FusedAdam(lr=lr, factor_of=factor_of, common_of=common_of, **kwargs)
 
     def _follows_its_priors(self) -> bool:
         """Whether the priors are fixed, or those that are learned have begun to be."""

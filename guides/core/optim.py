@@ -38,7 +38,8 @@ class FusedAdam(pyro.optim.PyroOptim):
         number by at most the sum of its rates, and some kinds have farther to go than others
     :param common_of: pieces of a parameter that also move as one, or None, asked once: as if ``x[i]`` were
         ``u[i] + a``, with one ``a`` for all ``i`` of a piece, and Adam moved both.  Where every element's
-        gradient is mostly noise and their sum is not, the elements go that way sooner
+        gradient is mostly noise and their sum is not, the elements go that way sooner.  What is clipped is
+        the gradient of ``x``, before the sums; ``weight_decay`` is on ``u``
 
     Other keyword arguments go to :class:`torch.optim.Adam`.
     """
@@ -114,7 +115,7 @@ class FusedAdam(pyro.optim.PyroOptim):
         return {} if self.adam is None else self.adam.state_dict()
 
     def set_state(self, state: dict) -> None:
-        """Takes up a saved state, once its parameters are adopted.
+        """Takes up a saved state of the same parameters, factors and common moves, once they are adopted.
 
         :raises RuntimeError: when no parameter is
         """

@@ -170,6 +170,25 @@ def test_training_learns_and_its_seed_decides(digits):
     assert other.losses != history.losses
 
 
+def test_training_has_rates_and_common_moves(digits):
+    """The first step of Adam is its rate: means move by it, logits by four times that, or by nine where those
+    of a layer also move as one.
+    """
+
+    def moved(**changes) -> dict[str, float]:
+        guide = AutoSpikeSlab(NETWORK)
+        training = Training(1, lr=0.01, batch_size=200, factors={"logits": 4.0}, **changes)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            guide.setup(digits.x, digits.y, 200)
+        before = {name: parameter.detach().clone() for name, parameter in guide.named_parameters()}
+        train(NETWORK, guide, (digits.x, digits.y), training)
+        return {name: (p - before[name]).abs().max().item() for name, p in guide.named_parameters()}
+
+    assert moved() == pytest.approx({"loc": 0.01, "log_scale": 0.01, "logits": 0.04}, rel=1e-3)
+    assert moved(common={"logits": 5.0})["logits"] == pytest.approx(0.09, rel=1e-3)
+
+
 def test_learning_rate_falls_along_a_cosine():
     schedule = Training(3, lr=0.4, batch_size=20).schedule(50)  # two steps an epoch
     assert schedule.steps == 6
