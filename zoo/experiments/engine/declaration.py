@@ -41,6 +41,10 @@ class Source:
         return f"{self.paper}, {self.table}{page}"
 
 
+#: Of an experiment of our own.
+UNPUBLISHED = Source("this package", "not published")
+
+
 @dataclass(frozen=True)
 class Effort:
     """How much work a budget is.

@@ -19,7 +19,15 @@ from rich.table import Table
 
 from zoo.evaluation.estimates import Estimate
 from zoo.evaluation.scoreboard import format_figure
-from zoo.experiments.engine.declaration import AXES, Combination, Experiment, Place, Record, matches
+from zoo.experiments.engine.declaration import (
+    AXES,
+    UNPUBLISHED,
+    Combination,
+    Experiment,
+    Place,
+    Record,
+    matches,
+)
 from zoo.experiments.engine.records import RESULT
 from zoo.experiments.engine.request import WORDS, Request
 from zoo.experiments.engine.tables import FAR, Line, Summary, is_published_effort
@@ -35,11 +43,6 @@ _NUMBER = re.compile(r"\d+")
 ONE_RUN = "†"
 #: Of the table for a terminal.
 HEADINGS = ("data set", "method", "setting", "metric", "ours", "n", "published", "z")
-
-#: What the source of an experiment of our own has for a table.
-UNPUBLISHED = "not published"
-#: Of an experiment whose source shows it in a picture or in words, or does it on other data.
-NO_PRINT = "no print beside ours: the source has no table of this"
 
 
 def page(request: Request, folder: Path, records: Sequence[Record], lines: Sequence[Line]) -> str:
@@ -81,13 +84,16 @@ def _facts(request: Request, folder: Path, records: Sequence[Record], lines: Seq
     yield f"- seed {request.seed}" + (f"; {options}" if options else "")
     yield "- " + ", ".join(f"{name} {version}" for name, version in found.items())
     yield f"- ours: {_errors(lines)}"
-    if experiment.published:
+    in_print = any(line.published for line in lines)
+    if in_print:
         yield f"- published standard errors: {experiment.published_error}"
-    elif experiment.source.table != UNPUBLISHED:
-        yield f"- {NO_PRINT}"
+    elif experiment.published:
+        yield "- no print beside ours: the source has numbers only of what is missing below"
+    elif experiment.source != UNPUBLISHED:  # a picture, words, or other data
+        yield "- no print beside ours: the source has no table of this"
     if not is_published_effort(request):
         full = ", ".join(f"{name} {value}" for name, value in experiment.full.options.items())
-        missing = "; no z and no verdict beside what is published" if experiment.published else ""
+        missing = "; no z and no verdict beside what is published" if in_print else ""
         yield f"- **not the work of the full budget, which is {full}{missing}**"
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from zoo.experiments.engine.declaration import Deferred, Effort, Experiment, Source
+from zoo.experiments.engine.declaration import UNPUBLISHED, Deferred, Effort, Experiment, Source
 from zoo.experiments.engine.published import explanations, source_of
 from zoo.experiments.lbbnn import printed
 from zoo.experiments.lbbnn.metrics import (
@@ -59,7 +59,6 @@ STILL_RISING = (
     "with 1.9, 1.6, 1.5 and 0.7 % of the weights more likely in than out (--set epochs=5, 10, 80), so the "
     "densities are those of the budget"
 )
-UNPUBLISHED = Source("this package", "not published")
 
 
 def _of_this_kind(**declared: Any) -> Experiment:
@@ -71,9 +70,7 @@ def _dense(
     name: str, what: str, quick: Effort, full: Effort, notes: Mapping, thesis: str = "", slides: str = ""
 ) -> Experiment:
     """A dense network by every method; ``thesis`` and ``slides`` are the tables that are in print."""
-    source, errors = (
-        source_of(FOLDER, thesis) if thesis else (Source("this package", "not published"), "none")
-    )
+    source, errors = source_of(FOLDER, thesis) if thesis else (UNPUBLISHED, "none")
     return _of_this_kind(
         name=f"lbbnn/{name}",
         revision=4,

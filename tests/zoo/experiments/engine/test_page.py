@@ -10,7 +10,7 @@ import pytest
 from tests.zoo.experiments.engine.test_tables import PLACE, numbers
 from tests.zoo.experiments.toy_experiments import declare
 from zoo.experiments import Published
-from zoo.experiments.engine.declaration import Explanation, Source
+from zoo.experiments.engine.declaration import UNPUBLISHED, Explanation, Source
 from zoo.experiments.engine.page import ours
 from zoo.experiments.engine.request import plan
 from zoo.experiments.engine.runner import reproduce
@@ -57,11 +57,15 @@ def test_page_says_what_it_is_and_how_it_was_made(tmp_path):
 
 def test_a_page_without_print_says_why(tmp_path):
     """Of what is our own the source says so itself."""
-    own = Source("this package", "not published")
     assert "no print beside ours" not in run(tmp_path / "printed")
-    assert "no print beside ours" not in run(tmp_path / "own", published={}, source=own)
+    assert "no print beside ours" not in run(tmp_path / "own", published={}, source=UNPUBLISHED)
     text = run(tmp_path / "drawn", published={}, source=Source("Nobody 1999", "Figure 1"))
     assert "- no print beside ours: the source has no table of this\n" in text
+    of_b = {("b", "n", "5x5", "score"): Published(0.3)}
+    text = run(tmp_path / "elsewhere", published=of_b, axes={"datasets": ["a"], "budget": "quick"})
+    assert "- no print beside ours: the source has numbers only of what is missing below" in text
+    assert "published standard errors" not in text
+    assert "no z and no verdict" not in text
 
 
 def test_one_run_promises_no_standard_error(tmp_path):
