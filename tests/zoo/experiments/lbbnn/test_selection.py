@@ -16,7 +16,7 @@ from guides.truth.polya_gamma import spike_slab_logistic_gibbs
 from guides.truth.spike_slab_logistic import enumerate_spike_slab_logistic
 from tests.zoo.experiments.lbbnn.tiny_cells import BY_NAME, assert_declared
 from zoo.errors import FailedError
-from zoo.experiments.lbbnn import declared, selection
+from zoo.experiments.lbbnn import declared_selection, selection
 
 pytestmark = pytest.mark.usefixtures("small_and_real")
 SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
@@ -101,7 +101,7 @@ def test_exact_inclusions_are_those_of_the_sampler():
 
 @NEEDS_MIRROR
 @pytest.mark.parametrize("rows", [300, SLOW(2000)])
-@pytest.mark.parametrize("method", declared.SELECTORS)
+@pytest.mark.parametrize("method", declared_selection.SELECTORS)
 def test_selection_cells(cell, first_rows, method, rows):
     first_rows(rows)
     place = cell(method, dataset="mjmcmc_sim_logistic", steps=30)
