@@ -127,6 +127,7 @@ class Published:
 
     :param value: mean or single number; the median where the print has a range
     :param se: standard error; None where none is printed, or one that is rounded to zero
+    :param runs: how many it is the mean of, where ``se`` tells how far single runs spread
     :param lowest: over the runs, where the print has a range; so is ``highest``
     :param printed: as printed, all digits kept; made of the numbers if left out
     :param remark: what the print, or its copy, says about this number alone
@@ -138,6 +139,7 @@ class Published:
     highest: float | None = None
     printed: str = ""
     remark: str = ""
+    runs: int | None = None
 
     def __str__(self) -> str:
         if self.printed:
@@ -205,6 +207,8 @@ class Experiment:
         output folder and the records; reads results only, and may meet a partial grid
     :param questions: title -> metrics that answer it, a table each in ``table.md``; a table a metric if left
         out
+    :param settled: metric that says how far an objective still moved at the end of a fit -> how far one that
+        has ended moves at most, either way
     :param check: raises ``UserError`` for options that no cell could be computed with
     :param revision: to be raised when the same cell gives other numbers than before
     :param together: how many trials of a combination, 0 to ``together - 1`` and so on, one process computes
@@ -230,6 +234,7 @@ class Experiment:
     exists: Callable[[str, str, str], bool] | None = None
     finish: Callable[[Path, Sequence[Record]], None] | None = None
     questions: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    settled: Mapping[str, float] = field(default_factory=dict)
     check: Callable[[Mapping[str, Any]], None] | None = None
     revision: int = 1
     together: int = 1
@@ -253,6 +258,9 @@ class Experiment:
         asked = [metric for metrics in self.questions.values() for metric in metrics]
         if self.questions and sorted(asked) != sorted(self.metrics):
             raise ValueError(f"{self.name}: the questions ask for every metric once")
+        unknown = self.settled.keys() - self.metrics.keys()
+        if unknown:
+            raise ValueError(f"{self.name}: {sorted(unknown)[0]} is no metric that could have settled")
 
     def _check_place(self, place: Place, *also: str) -> None:
         axes = (*(self.axis(axis) for axis in AXES), tuple(self.metrics))

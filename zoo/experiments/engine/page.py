@@ -38,7 +38,11 @@ from zoo.files.tables import markdown_table
 DIGITS = 4
 #: A table with more metrics than this has a row a metric.
 MOST_COLUMNS = 6
+#: Numbers that a verdict names, the farthest of all.
+MOST_NAMED = 12
 _NUMBER = re.compile(r"\d+")
+#: On a page of other options than those of the full budget.
+PARTIAL_EFFORT = "not the work of the full budget"
 #: Behind a number of one run, where others have several.
 ONE_RUN = "†"
 #: Of the table for a terminal.
@@ -67,6 +71,7 @@ def numbers(experiment: Experiment, lines: Sequence[Line]) -> list[str]:
         if about:
             parts += [f"## {title}", _definitions(experiment, title, about)]
             parts += [*_tables(experiment, metrics, about, mark), _verdict(about)]
+            parts += _settled(experiment, about)
     parts += [_explanations(experiment, lines), _notes(experiment, lines)]
     parts.append("All numbers, with their notes, are in the CSV file beside this page.")
     return [part for part in parts if part]
@@ -94,7 +99,7 @@ def _facts(request: Request, folder: Path, records: Sequence[Record], lines: Seq
     if not is_published_effort(request):
         full = ", ".join(f"{name} {value}" for name, value in experiment.full.options.items())
         missing = "; no z and no verdict beside what is published" if in_print else ""
-        yield f"- **not the work of the full budget, which is {full}{missing}**"
+        yield f"- **{PARTIAL_EFFORT}, which is {full}{missing}**"
 
 
 def _errors(lines: Sequence[Line]) -> str:
@@ -289,6 +294,8 @@ def _verdict(lines: Sequence[Line]) -> str:
     words = []
     if measured:
         words.append(_count(f"|z| > {FAR:g}", measured, [line for line in measured if line.far]))
+    if any(line.borrowed for line in measured):
+        words.append("The z of one run takes the spread of the printed runs for its standard deviation.")
     if ranged:
         outside = [line for line in ranged if line.outside]
         words.append(_count("Our median is outside the printed range (min / median / max)", ranged, outside))
@@ -297,6 +304,19 @@ def _verdict(lines: Sequence[Line]) -> str:
             f"No z for {bare}: a standard error, of ours or of the print, is missing or rounded to zero."
         )
     return " ".join(words)
+
+
+def _settled(experiment: Experiment, lines: Sequence[Line]) -> Iterator[str]:
+    """Which fits still moved at their end, by the metrics of a table that tell."""
+    for metric, limit in experiment.settled.items():
+        measured = [line for line in lines if line.metric == metric and line.ours]
+        moving = [line for line in measured if abs(line.ours.mean) > limit]
+        what = f"`{metric}` is beyond {limit:g}"
+        if moving:
+            names = ", ".join(f"{_words(line)} ({line.ours.mean:.2g})" for line in moving)
+            yield f"**Not settled**, {what}, in {len(moving)} of {len(measured)}: {names}."
+        elif measured:
+            yield f"{what} in none of {len(measured)}: these runs have ended; longer ones may end elsewhere."
 
 
 def _count(what: str, compared: Sequence[Line], far: Sequence[Line]) -> str:
@@ -309,13 +329,22 @@ def _count(what: str, compared: Sequence[Line], far: Sequence[Line]) -> str:
         parts.append(f"{kinds.total()} explained below ({listed})")
     unexplained = [line for line in far if not line.explanation]
     if unexplained:
-        parts.append(f"unexplained: {', '.join(map(_name, unexplained))}")
+        unexplained.sort(key=lambda line: -abs(line.z or 0))
+        named, more = unexplained[:MOST_NAMED], len(unexplained) - MOST_NAMED
+        several = len({line.metric for line in compared}) > 1
+        names = ", ".join(_name(line, several) for line in named)
+        rest = f", and {more} nearer ones" if more > 0 else ""
+        parts.append(f"{len(unexplained)} unexplained: {names}{rest}")
     return f"{words}: {'; '.join(parts)}." if parts else f"{words}."
 
 
-def _name(line: Line) -> str:
-    z = "" if line.z is None else f" (z {line.z:.1f})"
-    return " ".join(name for name in line.combination if name != "default") + z
+def _name(line: Line, metric: bool) -> str:
+    what = f"{_words(line)} {line.metric}" if metric else _words(line)
+    return what + ("" if line.z is None else f" (z {line.z:.1f})")
+
+
+def _words(line: Line) -> str:
+    return " ".join(name for name in line.combination if name != "default")
 
 
 def _explanations(experiment: Experiment, lines: Sequence[Line]) -> str:
@@ -332,10 +361,13 @@ def _explanations(experiment: Experiment, lines: Sequence[Line]) -> str:
 
 
 def _notes(experiment: Experiment, lines: Sequence[Line]) -> str:
+    scopes: dict[str, list[str]] = {}
+    for place, text in experiment.notes.items():
+        if any(matches(place, line.place) for line in lines):
+            scopes.setdefault(text, []).append(_scope(place))
     used = [
-        f"- {scope}: {text}" if (scope := _scope(place)) != "all" else f"- {text}"
-        for place, text in experiment.notes.items()
-        if any(matches(place, line.place) for line in lines)
+        f"- {text}" if places == ["all"] else f"- {'; '.join(places)}: {text}"
+        for text, places in scopes.items()
     ]
     return "\n".join(["## Notes\n", *used]) if used else ""
 

@@ -28,7 +28,7 @@ RANGE = ("min", "median", "max")
 class Row:
     """A line of a table, as printed.
 
-    :ivar se: empty where none is printed, as ``statistic`` and ``note`` are
+    :ivar se: empty where none is printed, as ``statistic``, ``n`` (runs behind the value) and ``note`` are
     """
 
     dataset: str
@@ -38,6 +38,7 @@ class Row:
     value: str
     se: str = ""
     statistic: str = ""
+    n: str = ""
     note: str = ""
 
 

@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pandas as pd
 
-from zoo.experiments.engine.declaration import Combination, Explanation, Place, Published, Record
+from zoo.experiments.engine.declaration import (
+    Combination,
+    Experiment,
+    Explanation,
+    Place,
+    Published,
+    Record,
+)
 from zoo.experiments.engine.request import Request
 from zoo.files.tables import write_csv
 
@@ -75,11 +82,23 @@ class Line:
     def z(self) -> float | None:
         """Ours minus the published value, over the root of the summed squares of both standard errors; None
         unless both exist.
+
+        One run of ours has the spread of the published ones for its own, the root of their number times
+        their standard error, where that number is known.
         """
-        if not self.compared or self.ours.se is None or self.published.se is None:
+        if not self.compared or not self.published.se:
             return None
-        error = math.hypot(self.ours.se, self.published.se)
-        return (self.ours.mean - self.published.value) / error if error else None
+        error = self.ours.se
+        if self.ours.n == 1 and self.published.runs:
+            error = math.sqrt(self.published.runs) * self.published.se
+        if error is None:
+            return None
+        return (self.ours.mean - self.published.value) / math.hypot(error, self.published.se)
+
+    @property
+    def borrowed(self) -> bool:
+        """Whether z rests on the spread of the published runs."""
+        return self.z is not None and self.ours.n == 1
 
     @property
     def compared(self) -> bool:
@@ -155,19 +174,23 @@ def table_lines(request: Request, records: Sequence[Record]) -> list[Line]:
 
 
 def _line(request: Request, place: Place, group: Sequence[Record]) -> Line:
-    experiment = request.experiment
     ours = summary([record.metrics[place[3]] for record in group if place[3] in record.metrics])
+    failed = sum(not record.ok for record in group)
+    lost = f"{failed} of {len(group)} trials failed" if failed else ""
+    return line_at(request.experiment, place, ours, is_published_effort(request), lost)
+
+
+def line_at(
+    experiment: Experiment, place: Place, ours: Summary | None, comparable: bool, lost: str = ""
+) -> Line:
+    """A number of ours beside what the declaration has for its place; ``lost`` says which trials failed."""
     published = experiment.published.get(place)
     explanation = experiment.explanation(*place) if published else None
-    notes = [experiment.note(*place)]
-    failed = sum(not record.ok for record in group)
-    if failed:
-        notes.append(f"{failed} of {len(group)} trials failed")
+    notes = [experiment.note(*place), lost]
     if published and published.remark:
         notes.append(f"print: {published.remark}")
     if explanation:
         notes.append(f"{explanation.kind}: {explanation.why}")
-    comparable = is_published_effort(request)
     return Line(*place, ours, published, comparable, explanation, "; ".join(filter(None, notes)))
 
 

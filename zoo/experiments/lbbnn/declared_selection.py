@@ -39,6 +39,7 @@ EXPERIMENTS = (
         methods=("exact", *SELECTORS),
         quick=Effort(trials=1, cost="1 minute", options={"steps": 2500}),
         full=Effort(trials=100, cost="40 minutes, 25 with --jobs 2", options={"steps": 10_000}),
+        settled={"bound_change": 0.5},
         together=20,  # they are fitted side by side (zoo.experiments.lbbnn.selection)
         notes={
             ("*", "*", "*", "tpr"): "the exact posterior itself selects 7 of 9, not columns 1 and 3",

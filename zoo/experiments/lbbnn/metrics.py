@@ -24,7 +24,7 @@ SETTLING = {
     "bound_charge": "what the learned numbers of the prior would take from the bound at half the logarithm "
     "of the number of weights behind each, nats a training image; not taken from it",
     "bound_change": "how much the bound that was climbed (or minus the loss) rose in the last tenth of the "
-    "training, counted in learning rates, nats a training image; near 0 it has settled",
+    "training, counted in learning rates, nats a training image; near 0 the run has ended",
 }
 TABLE = {
     **SCORES,

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from data_loaders import Standardizer, load
+from data_loaders.splits import split_80_20
 from guides import ProbabilisticBackpropagation
 from zoo.experiments.engine.declaration import Cell
 from zoo.experiments.sspbp.networks import MESSAGES, Task, figures, published_figures
@@ -97,18 +98,50 @@ def replayed(cell: Cell) -> dict[str, float]:
     """RMSE and log likelihood of a printed repetition by the published evaluation; the setting is
     ``bias-10x10`` or ``free-10x10``, the trial the repetition.
     """
-    kind, _, units = cell.setting.partition("-")
-    widths, bias = tuple(map(int, units.split("x"))), kind == "bias"
+    widths, bias = _network(cell)
     found = repetition(cell.dataset, widths, bias, cell.trial)
-    whole = load(cell.dataset, protocol="whole")
-    x, y = whole.x_train, whole.y_train
-    task = as_numpy_standardises(x[found.train], y[found.train], x[found.test], y[found.test])
+    task = _task(cell.dataset, found.train, found.test)
     means, order = found.starts[cell.method]
-    guide = ProbabilisticBackpropagation(
-        PBPNetwork(x.shape[1], widths=widths, bias=bias), MESSAGES[cell.method]
-    )
+    guide = _guide(task, cell.method, widths, bias)
     epochs = cell.options["epochs"]
     guide.fit(task.x, task.y, epochs=epochs, order=order[:epochs], init_means=means)
     if bias or cell.method == "pbp":
         return figures(guide, task)
     return {name.removesuffix("_published"): value for name, value in published_figures(guide, task).items()}
+
+
+def taken_apart(cell: Cell) -> dict[str, float]:
+    """The same of PBP where only the split is the printed one (method ``splits``), only starting means and
+    orders are (``starts``), or nothing is (``neither``); the trials go round the printed repetitions.
+    """
+    widths, bias = _network(cell)
+    found = repetition(cell.dataset, widths, bias, cell.trial % REPETITIONS)
+    train, test = found.train, found.test
+    if cell.method != "splits":
+        train, test = split_80_20(len(train) + len(test), cell.trial)
+    task, epochs = _task(cell.dataset, train, test), cell.options["epochs"]
+    guide = _guide(task, "pbp", widths, bias)
+    if cell.method == "starts":
+        means, order = found.starts["pbp"]
+        guide.fit(task.x, task.y, epochs=epochs, order=order[:epochs], init_means=means)
+    else:
+        guide.fit(task.x, task.y, epochs=epochs, seed=cell.seed)
+    return figures(guide, task)
+
+
+def _network(cell: Cell) -> tuple[tuple[int, ...], bool]:
+    """Hidden units, and whether there are biases."""
+    kind, _, units = cell.setting.partition("-")
+    return tuple(map(int, units.split("x"))), kind == "bias"
+
+
+def _task(data: str, train: np.ndarray, test: np.ndarray) -> Task:
+    whole = load(data, protocol="whole")
+    x, y = whole.x_train, whole.y_train
+    return as_numpy_standardises(x[train], y[train], x[test], y[test])
+
+
+def _guide(task: Task, method: str, widths: tuple[int, ...], bias: bool) -> ProbabilisticBackpropagation:
+    return ProbabilisticBackpropagation(
+        PBPNetwork(task.x.shape[1], widths=widths, bias=bias), MESSAGES[method]
+    )
