@@ -1,4 +1,4 @@
-"""Pages of results that are not finished yet: they are what the cells kept beside them give."""
+"""Pages of results: in the words of today, and unfinished ones what the cells kept beside them give."""
 
 from __future__ import annotations
 
@@ -11,10 +11,22 @@ import pytest
 from zoo.experiments.engine.page import numbers
 from zoo.experiments.engine.records import RESULT, read_all
 from zoo.experiments.engine.request import plan
+from zoo.experiments.engine.rewrite import pages, rewritten
 from zoo.experiments.engine.tables import table_lines, write_tables
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 KEPT = sorted(RESULTS.rglob("*.tar.gz"))
+PAGES = {page.relative_to(RESULTS).as_posix(): (page, experiment) for page, experiment in pages(RESULTS)}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_has_the_words_and_the_print_of_today(name):
+    """Else: ``python -m zoo.experiments.engine.rewrite docs/results``."""
+    page, experiment = PAGES[name]
+    text, table = rewritten(page, experiment)
+    assert text == page.read_text(encoding="utf-8")
+    written = page.with_suffix(".csv").read_text(encoding="utf-8")
+    assert table.to_csv(index=False, lineterminator="\n") == written
 
 
 def test_there_are_kept_cells():

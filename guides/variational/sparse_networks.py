@@ -62,12 +62,28 @@ def median_probability_model(guide: AutoSpikeSlab) -> AutoSpikeSlab:
         raise ValueError(f"{kind} has no inclusion probabilities here: there is no median probability model")
     if guide.draws_inclusion:
         raise NotImplementedError(
-            f"{type(guide).__name__} draws its inclusion probabilities and cannot hold them at 0 or 1; take "
-            "guide.site_distribution(site).loc where guide.inclusion_probabilities()[site] > 0.5"
+            f"{type(guide).__name__} draws its inclusion probabilities and cannot hold them at 0 or 1; "
+            "median_weights(guide) has the median probability network's weights"
         )
     result = copy.deepcopy(guide)
     result.logits.copy_(torch.where(logits > 0, math.inf, -math.inf))
     return result
+
+
+@torch.no_grad()
+def median_weights(guide: AutoSpikeSlab) -> dict[str, Tensor]:
+    """The weights of the median probability network, ``{name: [*site]}``: the slabs' means where the
+    inclusion probability is above one half, else 0; other sites have their mean.
+
+    :raises ValueError: when the guide has no inclusion probabilities
+    """
+    if not (isinstance(guide, AutoSpikeSlab) and guide.draws_inclusion):
+        return mean_weights(median_probability_model(guide))
+    weights = mean_weights(guide)
+    for name, probs in guide.inclusion_probabilities().items():
+        loc = guide.site_distribution(name).loc
+        weights[name] = torch.where(probs > 0.5, loc, torch.zeros_like(loc))
+    return weights
 
 
 def layers_of(weights: Mapping[str, Tensor]) -> list[Layer]:

@@ -27,6 +27,7 @@ from guides.variational.sparse_networks import (
     layers_of,
     mean_weights,
     median_probability_model,
+    median_weights,
 )
 
 SIZES = (7, 9, 8, 3)
@@ -146,10 +147,28 @@ def test_a_copy_of_a_copy_is_one_more_guide(kind):
     assert again.elbo().loss(SPIKES, again, x, y) == expected
 
 
+@pytest.mark.parametrize("kind", [AutoSpikeSlab, AutoMNF, AutoSpikeSlabMVN])
+def test_median_weights_are_the_slabs_means_above_one_half(kind):
+    """Also where inclusions are drawn themselves: then the probability is that over their law."""
+    guide = ready(kind(SPIKES, init_inclusion="mild"))
+    weights = median_weights(guide)
+    inclusion, mean = guide.inclusion_probabilities(), mean_weights(guide)
+    assert weights.keys() == guide.sites.keys() > inclusion.keys()
+    for name, value in weights.items():
+        if name not in inclusion:
+            torch.testing.assert_close(value, mean[name])
+            continue
+        kept = inclusion[name] > 0.5
+        assert 0 < kept.sum() < kept.numel()
+        assert (value[~kept] == 0).all()
+        # the mean of a spike and slab is its inclusion probability times the slab's mean
+        torch.testing.assert_close(value[kept] * inclusion[name][kept], mean[name][kept])
+
+
 def test_median_probability_model_needs_inclusions():
     with pytest.raises(ValueError, match="AutoMeanField has no inclusion"):
         median_probability_model(ready(AutoMeanField(NORMAL)))
-    with pytest.raises(NotImplementedError, match="AutoSpikeSlabMVN draws.*take guide"):
+    with pytest.raises(NotImplementedError, match="AutoSpikeSlabMVN draws.*median_weights"):
         median_probability_model(ready(AutoSpikeSlabMVN(SPIKES)))
 
 

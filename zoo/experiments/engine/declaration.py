@@ -127,6 +127,7 @@ class Published:
 
     :param value: mean or single number; the median where the print has a range
     :param se: standard error; None where none is printed, or one that is rounded to zero
+    :param lines: of the files that it was copied from, ``table-3.3:7``
     :param runs: how many it is the mean of, where ``se`` tells how far single runs spread
     :param lowest: over the runs, where the print has a range; so is ``highest``
     :param printed: as printed, all digits kept; made of the numbers if left out
@@ -140,6 +141,7 @@ class Published:
     printed: str = ""
     remark: str = ""
     runs: int | None = None
+    lines: tuple[str, ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
         if self.printed:

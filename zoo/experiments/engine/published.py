@@ -2,9 +2,9 @@
 
 A table has the columns ``dataset, method, setting, metric, value`` and, where the print has such things,
 ``se``, ``statistic`` (min, median, max over the runs), ``n`` and ``note``.  Names and digits are those of the
-print; a function of the experiment says which number of ours each of them stands beside.  Two more files lie
-beside the tables: ``sources.csv`` (what each was copied from) and ``explained.csv`` (why some numbers cannot
-be met, ``*`` for any name).
+print; a function of the experiment says which number of ours each of them stands beside.  Three more files
+lie beside the tables: ``sources.csv`` (what each was copied from), ``explained.csv`` (why some numbers cannot
+be met, ``*`` for any name) and ``left_out.csv`` (why some stand beside no number of ours).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
-from zoo.experiments.engine.declaration import Explanation, Place, Published, Source
+from zoo.experiments.engine.declaration import Explanation, Place, Published, Source, matches
 
 #: Of the experiments: the papers' folders lie there.
 ROOT = Path(__file__).parents[1]
@@ -28,6 +28,7 @@ RANGE = ("min", "median", "max")
 class Row:
     """A line of a table, as printed.
 
+    :ivar line: file and number of the line, the head being 1: ``table-3.3:7``
     :ivar se: empty where none is printed, as ``statistic``, ``n`` (runs behind the value) and ``note`` are
     """
 
@@ -40,6 +41,7 @@ class Row:
     statistic: str = ""
     n: str = ""
     note: str = ""
+    line: str = ""
 
 
 #: Where a number stands in our table, None for one that has no place there.
@@ -50,7 +52,8 @@ def read_table(paper: str, table: str) -> list[Row]:
     """All lines of ``published/<table>.csv`` in the folder of a paper."""
     names = Row.__dataclass_fields__
     return [
-        Row(**{name: text for name, text in line.items() if name in names}) for line in _lines(paper, table)
+        Row(**{name: text for name, text in line.items() if name in names}, line=f"{table}:{number}")
+        for number, line in enumerate(_lines(paper, table), start=2)
     ]
 
 
@@ -90,20 +93,35 @@ def explanations(paper: str, table: str) -> tuple[Explanation, ...]:
     )
 
 
+def left_out(paper: str) -> list[tuple[Row, str]]:
+    """Printed numbers that stand beside none of ours in a table of an experiment, each with the reason."""
+    patterns = list(_lines(paper, "left_out"))
+    found = []
+    for table in sorted({name for line in patterns for name in line["tables"].split()}):
+        for row in read_table(paper, table):
+            place = row.dataset, row.method, row.setting, row.metric
+            for line in patterns:
+                about = line["dataset"], line["method"], line["setting"], line["metric"]
+                if table in line["tables"].split() and matches(about, place):
+                    found.append((row, line["why"]))
+    return found
+
+
 def _number(rows: Sequence[Row], factor: Decimal) -> Published:
     """Of one place: a number, or the three of a range."""
     by_statistic = {row.statistic: _scaled(row.value, factor) for row in rows}
     if len(by_statistic) < len(rows):
         raise ValueError(f"two published numbers at one place: {rows}")
     remark = "; ".join(dict.fromkeys(row.note for row in rows if row.note))
+    lines = tuple(row.line for row in rows)
     if tuple(by_statistic) == RANGE:
         low, median, high = by_statistic.values()
         words = f"{low:f} / {median:f} / {high:f}"
-        return Published(float(median), None, float(low), float(high), words, remark)
+        return Published(float(median), None, float(low), float(high), words, remark, lines=lines)
     (row,) = rows
     value, se = _scaled(row.value, factor), _scaled(row.se, factor) if row.se else None
     words = f"{value:f}" if se is None else f"{value:f} ± {se:f}"
-    return Published(float(value), float(se) if se else None, printed=words, remark=remark)
+    return Published(float(value), float(se) if se else None, printed=words, remark=remark, lines=lines)
 
 
 def _scaled(text: str, factor: Decimal) -> Decimal:

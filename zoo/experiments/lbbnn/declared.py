@@ -18,6 +18,8 @@ from zoo.experiments.engine.published import explanations, source_of
 from zoo.experiments.lbbnn import declared_selection, printed
 from zoo.experiments.lbbnn.metrics import (
     CONVOLUTIONAL_QUESTIONS,
+    CORRELATED,
+    CORRELATED_SETTING,
     DENSITIES,
     EXPORT,
     EXPORT_QUESTIONS,
@@ -98,8 +100,8 @@ def _dense(
         run=Deferred("lbbnn.images", "table"),
         metrics=TABLE,
         datasets=(name,),
-        methods=(*METHODS, "cold-mnf"),
-        settings=("default", "rates", "pi0.1-sd1", "pi0.25-sd1", COLD_SETTING),
+        methods=(*METHODS, CORRELATED, "cold-mnf"),
+        settings=("default", "rates", CORRELATED_SETTING, "pi0.25-sd1", COLD_SETTING),
         quick=quick,
         full=full,
         published=printed.dense(thesis, slides),
@@ -112,9 +114,11 @@ def _dense(
 
 
 def _has_row(dataset: str, method: str, setting: str) -> bool:
-    """What is cold is called so; without indicators there is one prior."""
+    """What is cold is called so; without indicators there is one prior, and correlated ones learn none."""
     if method == "cold-mnf" or setting == COLD_SETTING:
         return (method, setting) == ("cold-mnf", COLD_SETTING)
+    if method == CORRELATED:
+        return setting == CORRELATED_SETTING
     return setting == "default" or method in INCLUDING
 
 

@@ -18,7 +18,7 @@ from guides.variational.sparse_networks import (
     SparseNetwork,
     active_paths,
     mean_weights,
-    median_probability_model,
+    median_weights,
 )
 from guides.variational.spike_slab import AutoSpikeSlab
 from zoo.evaluation.metrics import accuracy, ece, log_likelihood
@@ -133,7 +133,7 @@ def densities(fitted: Fitted, dense: bool) -> dict[str, float]:
     mean, half = guide.density()
     figures = {"density_mean": mean, "density_half": half}
     if dense:
-        figures["density_paths"] = active_paths(mean_weights(median_probability_model(guide)))
+        figures["density_paths"] = active_paths(median_weights(guide))
     return figures
 
 
@@ -247,7 +247,7 @@ def export(cell: Cell) -> Mapping[str, float]:
     """The median probability network as a program that makes use of its zeros: size and speed."""
     fitted = fit(cell)
     guide, x = fitted.guides[0], fitted.data.x_test
-    weights = mean_weights(median_probability_model(guide))
+    weights = median_weights(guide)
     with pyro.validation_enabled(False):
         dense = fitted.model
         expected = _logits(dense, weights, x)

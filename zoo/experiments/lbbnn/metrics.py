@@ -8,6 +8,8 @@ METHODS = (
 )  # fmt: skip
 #: Those whose weights have indicators.
 INCLUDING = ("lrt", "mnf", "concrete")
+#: With correlated indicators, and the prior that it is fitted under: none can be learned.
+CORRELATED, CORRELATED_SETTING = "mvn", "pi0.1-sd1"
 
 SCORES = {
     "accuracy": "share of test images that the ensemble of drawn networks gets right; higher is better",

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from zoo.experiments.engine.declaration import Place, Published
 from zoo.experiments.engine.published import Row, published_numbers, read_table
-from zoo.experiments.lbbnn.metrics import INCLUDING, METHODS
+from zoo.experiments.lbbnn.metrics import CORRELATED, CORRELATED_SETTING, INCLUDING, METHODS
 
 FOLDER = "lbbnn"
 #: Printed prediction mode and figure -> ours.
@@ -27,7 +27,8 @@ def _network_figure(row: Row, setting: str, methods: Collection[str]) -> Place |
     """Of a table of networks: accuracies by prediction mode, and the density of those with inclusions."""
     method = PRINTED_METHODS.get(row.method, row.method)
     figure = PRINTED.get((row.setting.partition(" ")[2], row.metric))
-    if figure is None or method not in methods or (figure == "density_mean" and method not in INCLUDING):
+    no_indicators = method not in (*INCLUDING, CORRELATED)
+    if figure is None or method not in methods or (figure == "density_mean" and no_indicators):
         return None
     return row.dataset, method, setting, figure
 
@@ -35,10 +36,14 @@ def _network_figure(row: Row, setting: str, methods: Collection[str]) -> Place |
 def dense(thesis: str, slides: str) -> dict[Place, Published]:
     """The thesis's numbers, and for the methods that it does not have those of the slides."""
     found = {}
-    for table, methods in ((thesis, INCLUDING), (slides, set(METHODS) - set(INCLUDING))):
+    for table, setting, methods in (
+        (thesis, "default", INCLUDING),
+        (slides, "default", set(METHODS) - set(INCLUDING)),
+        (slides, CORRELATED_SETTING, (CORRELATED,)),
+    ):
         if table:
             rows = read_table(FOLDER, table)
-            place = functools.partial(_network_figure, setting="default", methods=methods)
+            place = functools.partial(_network_figure, setting=setting, methods=methods)
             found |= published_numbers(rows, place, SHARES)
     return found
 

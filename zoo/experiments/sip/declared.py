@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zoo.experiments.engine.declaration import Deferred, Effort, Experiment, Place
+from zoo.experiments.engine.declaration import Deferred, Effort, Experiment, Place, Published
 from zoo.experiments.engine.published import Row, explanations, published_numbers, read_table, source_of
 
 if TYPE_CHECKING:
@@ -69,11 +69,15 @@ def _printed() -> dict[Place, Published]:
     }
 
 
-def _printed_ranks() -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, str]] = {metric: {} for metric in FIGURES}
-    for row in read_table(PAPER, "table-1"):
-        metric = row.metric.removeprefix("avg_rank_")
-        found[metric][METHODS[row.method]] = f"{row.value} ± {row.se}"
+def _printed_ranks() -> dict[str, dict[str, Published]]:
+    """Metric -> method -> its average rank."""
+
+    def place(row: Row) -> Place:
+        return row.dataset, METHODS[row.method], DEFAULT, row.metric.removeprefix("avg_rank_")
+
+    found: dict[str, dict[str, Published]] = {metric: {} for metric in FIGURES}
+    for (_, method, _, metric), number in published_numbers(read_table(PAPER, "table-1"), place).items():
+        found[metric][method] = number
     return found
 
 

@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import rankdata
 
-from zoo.experiments.engine.declaration import Record
+from zoo.experiments.engine.declaration import Published, Record
+from zoo.experiments.engine.page import z_text
+from zoo.experiments.engine.tables import Line, Summary, summary
 from zoo.files.tables import write_text
 
 #: Metric -> whether more of it is better.
@@ -18,8 +20,8 @@ MORE_IS_BETTER = {"rmse": False, "log_likelihood": True, "crps": False}
 
 def average_ranks(
     records: Sequence[Record], methods: Sequence[str]
-) -> tuple[dict[str, dict[str, float]], int]:
-    """Metric -> method -> mean rank, 1 for the best of all methods, and over how many races.
+) -> tuple[dict[str, dict[str, Summary]], int]:
+    """Metric -> method -> its ranks over the races, 1 for the best of all methods, and how many races.
 
     A race is a data set and a trial in which every method has finished; one that failed comes last.
     """
@@ -29,14 +31,14 @@ def average_ranks(
             record.metrics if record.ok else {}
         )
     whole = [race for race in races.values() if set(race) == set(methods)]
-    ranks: dict[str, dict[str, float]] = {}
+    ranks: dict[str, dict[str, Summary]] = {}
     if not whole:
         return ranks, 0
     for metric, more in MORE_IS_BETTER.items():
         sign = -1 if more else 1
         places = [[sign * race[name].get(metric, sign * np.inf) for name in methods] for race in whole]
-        mean = np.mean([rankdata(row) for row in places], axis=0)
-        ranks[metric] = dict(zip(methods, mean.tolist(), strict=True))
+        found = np.stack([rankdata(row) for row in places])
+        ranks[metric] = {name: summary(found[:, i].tolist()) for i, name in enumerate(methods)}
     return ranks, len(whole)
 
 
@@ -44,11 +46,11 @@ def write_ranks(
     out: Path,
     records: Sequence[Record],
     methods: Sequence[str],
-    printed: Mapping[str, Mapping[str, str]],
+    printed: Mapping[str, Mapping[str, Published]],
 ) -> None:
     """``ranks.md`` and ``ranks.png``; nothing before a race is over.
 
-    :param printed: metric -> method -> as published
+    :param printed: metric -> method -> what is published
     """
     from zoo.experiments.sip.plots import plot_ranks
 
@@ -58,11 +60,22 @@ def write_ranks(
     lines = [
         f"# Average ranks over {races} races of {len(methods)} methods",
         "",
-        "A race is a data set and a split; 1 is best.  Published: 8 data sets, 20 splits.",
+        "Of the fits of `zoo reproduce sip/uci`, whose page has command, seed and versions. A race is a data "
+        "set and a split; 1 is best. Ours: mean ± standard error over the races. Published: 8 data sets, 20 "
+        "splits; what is printed after ± is defined nowhere, so z takes it for a standard error.",
     ]
     for metric, found in ranks.items():
-        lines += ["", f"## {metric}", "", "| method | ours | published |", "|:--|--:|--:|"]
-        for name in sorted(found, key=found.get):
-            lines.append(f"| {name} | {found[name]:.2f} | {printed.get(metric, {}).get(name, '')} |")
+        lines += ["", f"## {metric}", "", "| method | ours | published | z |", "|:--|--:|--:|--:|"]
+        beside = printed.get(metric, {})
+        for name in sorted(found, key=lambda name: found[name].mean):
+            lines.append(_row(Line("", name, "", metric, found[name], beside.get(name))))
     write_text(out / "ranks.md", "\n".join(lines) + "\n")
-    plot_ranks(out, ranks)
+    plot_ranks(
+        out, {metric: {name: rank.mean for name, rank in found.items()} for metric, found in ranks.items()}
+    )
+
+
+def _row(line: Line) -> str:
+    rank = line.ours
+    words = f"{rank.mean:.2f}" + (f" ± {rank.se:.2f}" if rank.se is not None else "")
+    return f"| {line.method} | {words} | {line.published or ''} | {z_text(line)} |"

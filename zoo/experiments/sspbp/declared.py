@@ -77,7 +77,7 @@ def describe_product(cell: Cell) -> Mapping[str, float]:
         t = np.linspace(min(0.0, mixture.mean - 3 * mixture.variance**0.5), end, cell.options["points"])
         density = relu_product.density_of_mixture(mixture, t)
     np.save(cell.folder / "density.npy", np.stack([t, density]))
-    return mixture._asdict()
+    return {"zeros": 1 - mixture.slab, **mixture._asdict()}
 
 
 def draw_product(out: Path, records: Sequence[Record]) -> None:
@@ -189,8 +189,13 @@ def _of_slabs(row: Row) -> Place:
 
 
 def _of_products(row: Row) -> Place | None:
-    """Table 3.1; the share of zeros is the law's, not a method's."""
+    """Table 3.1 without the shares of zeros."""
     return (row.dataset, row.method, "default", "mmd2") if row.metric == "mmd" else None
+
+
+def _of_zeros(row: Row) -> Place | None:
+    """The shares of zeros in Table 3.1, counted in draws from the law itself."""
+    return (row.dataset, "exact", "default", "zeros") if row.metric == "percent_zero" else None
 
 
 def _as_named(row: Row) -> Place:
@@ -205,6 +210,7 @@ EXPERIMENTS = (
         source=replace(source_of(PAPER, "table-3.1")[0], table="Figure 3.1", page=UNKNOWN),
         run=describe_product,
         metrics={
+            "zeros": "probability of being exactly 0; printed in Table 3.1, of draws",
             "slab": "probability of not being exactly 0",
             "mean": "mean of the slab; for pbp, of the whole",
             "variance": "variance of the slab; for pbp, of the whole",
@@ -213,6 +219,8 @@ EXPERIMENTS = (
         methods=("exact", "pbp", "sspbp"),
         quick=Effort(trials=1, cost="10 seconds", options={"points": 200}),
         full=Effort(trials=1, cost="10 seconds", options={"points": 1000}),
+        published=published_numbers(read_table(PAPER, "table-3.1"), _of_zeros, {"percent_zero": "0.01"}),
+        published_error=source_of(PAPER, "table-3.1")[1],
         finish=draw_product,
     ),
     Experiment(

@@ -115,6 +115,7 @@ def test_name_that_cannot_be_typed_or_be_a_folder(axis, name):
         ({"notes": {("*", "k", "*", "*"): "x"}}, "'k' of .* is nowhere in the grid"),
         ({"notes": {("*", "m"): "x"}}, "shorter|longer"),
         ({"explained": [Explanation(("*", "k", "*", "*"), "x", "y")]}, "'k' of .* is nowhere in the grid"),
+        ({"settled": {"change": 0.1}}, "change is no metric"),
         ({"questions": {"Which?": ("error",)}}, "ask for every metric once"),
         ({"questions": {"Which?": ("error", "score"), "What?": ("score",)}}, "ask for every metric once"),
     ],

@@ -11,6 +11,7 @@ from tests.zoo.experiments.engine.test_tables import PLACE, numbers
 from tests.zoo.experiments.toy_experiments import declare
 from zoo.experiments import Published
 from zoo.experiments.engine.declaration import UNPUBLISHED, Explanation, Source
+from zoo.experiments.engine.page import numbers as page_numbers
 from zoo.experiments.engine.page import ours
 from zoo.experiments.engine.request import plan
 from zoo.experiments.engine.runner import reproduce
@@ -240,7 +241,7 @@ def test_verdict_counts_what_is_far_and_names_what_is_not_explained(tmp_path):
     ]
     lines = section(run(tmp_path, published=published, explained=explained[:1]), "error")
     assert lines[-1] == (
-        "|z| > 2 in 3 of 4: 2 explained below (another task 2); unexplained: a m 5 (z -7.5). "
+        "|z| > 2 in 3 of 4: 2 explained below (another task 2); 1 unexplained: a m 5 (z -7.5). "
         "No z for 1: a standard error, of ours or of the print, is missing or rounded to zero."
     )
     text = run(tmp_path, published=published, explained=explained)
@@ -251,13 +252,58 @@ def test_verdict_counts_what_is_far_and_names_what_is_not_explained(tmp_path):
     ]
 
 
+def test_verdict_names_the_farthest_by_metric_where_there_are_several():
+    """A table of two metrics, twenty numbers: z is 3 to 22."""
+    experiment = declare(
+        metrics={"error": "e", "score": "s"}, questions={"Both": ("error", "score")}, notes={}
+    )
+    lines = [
+        Line("a", "m", "5", metric, summary([z - 1.0, z + 1.0, z]), Published(z - (3 + i) * se, 1e-9))
+        for i, (metric, z, se) in enumerate((m, 10.0, 1 / math.sqrt(3)) for m in ("error", "score") * 10)
+    ]
+    (verdict,) = [part for part in page_numbers(experiment, lines) if part.startswith("|z|")]
+    assert verdict.startswith(
+        "|z| > 2 in 20 of 20: 20 unexplained: a m 5 score (z 22.0), a m 5 error (z 21.0),"
+    )
+    assert verdict.endswith("a m 5 error (z 11.0), and 8 nearer ones.")
+
+
+def test_one_run_is_held_against_the_spread_of_the_printed_runs(tmp_path):
+    """Four runs of standard error 0.5 spread by 1, so that z divides by sqrt(1 + 1/4)."""
+    published = {("a", "m", "5", "error"): Published(-2.0, 0.5, runs=4)}
+    folder = tmp_path / "one"
+    text = run(folder, published=published, axes={"trials": 1, "datasets": ["a"], "methods": ["m"]})
+    ours = float(next(line for line in section(text, "error") if line.startswith("| a | 5 |")).split("|")[3])
+    z = (ours + 2.0) / math.sqrt(1 + 0.25)
+    assert f"| **{z:.1f}** |" in text
+    words = "The z of one run takes the spread of the printed runs for its standard deviation."
+    assert words in text
+    assert words not in run(tmp_path / "three", published=published)
+
+
+def test_a_table_says_by_itself_what_has_not_settled():
+    metrics = {"bound": "nats", "change": "how much it rose"}
+    experiment = declare(metrics=metrics, settled={"change": 0.5}, notes={}, published={})
+
+    def said(*changes: float) -> str:
+        lines = [
+            Line("a", method, "5", "change", summary([change]), None)
+            for method, change in zip(("m", "n"), changes, strict=True)
+        ]
+        return page_numbers(experiment, lines)[3]
+
+    assert said(0.4, 0.7) == "**Not settled**, `change` is beyond 0.5, in 1 of 2: a n 5 (0.7)."
+    assert "in 2 of 2: a m 5 (-0.6), a n 5 (0.51)." in said(-0.6, 0.51)
+    assert said(0.5, 0.1).startswith("`change` is beyond 0.5 in none of 2: these runs have ended;")
+
+
 def test_verdict_on_ranges(tmp_path):
     published = {
         ("a", "m", "5", "error"): Published(2.0, None, 1.0, 3.0),
         ("b", "m", "5", "error"): Published(5.0, None, 4.0, 6.0),
     }
     lines = section(run(tmp_path, published=published), "error")
-    words = "Our median is outside the printed range (min / median / max) in 1 of 2: unexplained: b m 5."
+    words = "Our median is outside the printed range (min / median / max) in 1 of 2: 1 unexplained: b m 5."
     assert lines[-1] == words
 
 

@@ -13,6 +13,7 @@ from zoo.experiments.engine.catalogue import experiments
 from zoo.experiments.engine.published import (
     Row,
     explanations,
+    left_out,
     published_numbers,
     read_table,
     source_of,
@@ -24,7 +25,7 @@ TABLES = [
     (paper, path.stem)
     for paper, folder in FOLDERS.items()
     for path in sorted(folder.glob("*.csv"))
-    if path.stem not in ("sources", "explained")
+    if path.stem not in ("sources", "explained", "left_out")
 ]
 
 
@@ -114,6 +115,38 @@ def test_every_value_is_a_number_of_its_own(paper, table):
         seen.add((*anywhere(Row(**{name: line[name] for name in Row.__dataclass_fields__ if name in line})),
                   line.get("statistic")))  # fmt: skip
     assert len(seen) == len(lines(paper, table)) > 2
+
+
+def test_lines_tell_where_a_number_was_copied_from(folder):
+    folder("t", "dataset,method,setting,metric,value\nd,m,s,rmse,1\nd,n,s,rmse,2\n")
+    found = published_numbers(read_table("p", "t"), anywhere)
+    assert [number.lines for number in found.values()] == [("t:2",), ("t:3",)]
+
+
+def test_what_is_left_out_has_a_reason(folder):
+    folder("t", "dataset,method,setting,metric,value\nd,m,s,rmse,1\nd,n,s,rmse,2\n")
+    folder("left_out", "tables,dataset,method,setting,metric,why\nt,*,n,*,*,another method\n")
+    ((row, why),) = left_out("p")
+    assert (row.line, why) == ("t:3", "another method")
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_printed_number_stands_beside_one_of_ours_or_is_left_out_for_a_reason(paper):
+    """Not both; and the page of results tells the reasons."""
+    shown = {
+        line
+        for experiment in experiments().values()
+        if experiment.name.startswith(f"{paper}/")
+        for number in experiment.published.values()
+        for line in number.lines
+    }
+    reasons = left_out(paper) if (FOLDERS[paper] / "left_out.csv").exists() else []
+    left = [row.line for row, _ in reasons]
+    printed = {row.line for found, table in TABLES if found == paper for row in read_table(paper, table)}
+    assert sorted(left) == sorted(printed - shown)
+    results = (published.ROOT.parents[1] / "docs" / "results" / "README.md").read_text(encoding="utf-8")
+    for why in {why for _, why in reasons}:
+        assert why in results
 
 
 @pytest.mark.parametrize("paper", PAPERS)

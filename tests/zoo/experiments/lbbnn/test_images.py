@@ -11,7 +11,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from guides.variational.sparse_networks import mean_weights, median_probability_model
+from guides.variational.sparse_networks import median_weights
 from tests.zoo.experiments.lbbnn.tiny_cells import BY_NAME, assert_declared
 from zoo.experiments.engine.declaration import Record
 from zoo.experiments.lbbnn import images, metrics, networks, plots
@@ -170,7 +170,7 @@ def test_cost_is_relative_to_a_plain_network(cell):
 def test_median_network_uses_the_slabs_means(cell):
     fitted = fit(cell())
     x = fitted.data.x_test
-    kept = mean_weights(median_probability_model(fitted.guides[0]))
+    kept = median_weights(fitted.guides[0])
     hidden = x
     for i in (1, 2, 3):
         hidden = (hidden.relu() if i > 1 else hidden) @ kept[f"w{i}"].T + kept[f"b{i}"]

@@ -11,7 +11,7 @@ from guides.core.flat_guide import FlatGuide
 from zoo.errors import UserError
 from zoo.experiments import Cell
 from zoo.experiments.lbbnn import kept_networks, networks
-from zoo.experiments.lbbnn.metrics import METHODS
+from zoo.experiments.lbbnn.metrics import CORRELATED, CORRELATED_SETTING, METHODS
 from zoo.experiments.lbbnn.networks import fit, images, make_guide, make_model, outside
 from zoo.fitting import epochs
 from zoo.fitting.reach import own_rates
@@ -56,14 +56,14 @@ def fitted_once(shelf, monkeypatch):
 
     def of(method: str = "lrt"):
         if method not in known:
-            known[method] = fit(cell(method))
+            known[method] = fit(cell(method, CORRELATED_SETTING if method == CORRELATED else "default"))
         return known[method]
 
     return of
 
 
 @pytest.mark.one_in(3)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*METHODS, CORRELATED])
 def test_every_method_fits_and_draws(method, fitted_once):
     fitted = fitted_once(method)
     draws = fitted.draws(4)
@@ -75,7 +75,7 @@ def test_every_method_fits_and_draws(method, fitted_once):
     assert ensemble.shape == (180, 10)
     torch.testing.assert_close(ensemble.sum(1), torch.ones(180))
     assert (fitted.mean_network(fitted.data.x_test) is None) == (method == "deep-ensemble")
-    sparse = method in ("lrt", "mnf", "concrete")
+    sparse = method in ("lrt", "mnf", "concrete", CORRELATED)
     assert (fitted.median_network(fitted.data.x_test) is not None) == sparse
 
 

@@ -11,11 +11,11 @@ import torch
 from torch.distributions import Normal
 
 from guides.implicit.generator import Generator
-from zoo.experiments import Cell
+from zoo.experiments import Cell, Published
 from zoo.experiments.engine.declaration import Record
 from zoo.experiments.sip import cells, problems
-from zoo.experiments.sip.declared import EXPERIMENTS, METHODS, _printed_ranks
-from zoo.experiments.sip.ranks import average_ranks
+from zoo.experiments.sip.declared import EXPERIMENTS, FIGURES, METHODS, _printed_ranks
+from zoo.experiments.sip.ranks import average_ranks, write_ranks
 from zoo.fitting import implicit
 from zoo.fitting.implicit import METHODS as METHODS_OF_ZOO
 from zoo.models import BNN
@@ -140,11 +140,34 @@ def test_table_and_ranks(tmp_path):
     three = ("a", "b", "c")
     ranks, races = average_ranks([record("a", 2.0), record("b", 1.0), record("c", 0, "failed: x")], three)
     assert races == 1
-    assert ranks["log_likelihood"] == ranks["crps"] == {"a": 2.0, "b": 1.0, "c": 3.0}
+    assert ranks["log_likelihood"] == ranks["crps"]
+    assert {name: rank.mean for name, rank in ranks["crps"].items()} == {"a": 2.0, "b": 1.0, "c": 3.0}
     assert average_ranks([record("a", 2.0)], three) == ({}, 0)
     records = [record(name, 1.0 + place) for place, name in enumerate(METHODS.values())]
     BY_NAME["sip/uci"].finish(tmp_path, records)
-    assert "| sip-bnn | 7.00 | 2.45 ± 0.08 |" in (tmp_path / "ranks.md").read_text()
+    assert "| sip-bnn | 7.00 | 2.45 ± 0.08 |  |" in (tmp_path / "ranks.md").read_text()
+
+
+def test_ranks_of_several_races_have_an_error_and_a_z(tmp_path):
+    """Ranks 1, 1, 2 and 2, 2, 1: means 4/3 and 5/3, sd 1/sqrt(3), standard error 1/3 over three races."""
+
+    def race(dataset: str, *crps: float) -> list[Record]:
+        return [
+            Record(
+                Cell("sip/uci", dataset, name, "default", 0),
+                "ok",
+                dict.fromkeys(FIGURES, value),
+                1.0,
+                tmp_path,
+            )
+            for name, value in zip("ab", crps, strict=True)
+        ]
+
+    records = [*race("x", 1.0, 2.0), *race("y", 1.0, 2.0), *race("z", 2.0, 1.0)]
+    write_ranks(tmp_path, records, ("a", "b"), {"crps": {"a": Published(2.0, 0.1), "b": Published(2.0, 0.1)}})
+    text = (tmp_path / "ranks.md").read_text().split("## crps")[1]
+    assert "| a | 1.33 ± 0.33 | 2 ± 0.1 | -1.9 |" in text
+    assert "| b | 1.67 ± 0.33 | 2 ± 0.1 | -1.0 |" in text
 
 
 def test_large(tmp_path, monkeypatch):
