@@ -102,7 +102,9 @@ def conclude(
         write_inclusion(sound, problem.dataset.feature_names, folder)
     rows += oracle_rows(problem.dataset)
     write_plots(comparison, sound, rows, folder)
-    write_scoreboard(rows, folder, verdict(rows))  # last: where it stands, so does everything else
+    write_scoreboard(
+        rows, folder, verdict(rows), head=comparison.facts(folder)
+    )  # last: where it stands, so does everything else
     return Concluded(rows, sound, trusted)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from zoo.budgets import BUDGETS, Budget
 from zoo.commands.options import check_seed, model_options
 from zoo.commands.own_models import check_own
 from zoo.errors import UserError, unknown
+from zoo.files.output import versions
 from zoo.fitting.devices import CPU, check_device
 from zoo.fitting.problem import Problem, load_problem
 from zoo.models.entries import Options, to_json
@@ -82,6 +84,35 @@ class Comparison:
             "seed": self.seed,
             **({"device": self.device} if self.device != CPU else {}),
         }
+
+    def facts(self, out: Path, seeds: str = "") -> list[str]:
+        """How its results are made, a line each.
+
+        :param seeds: of several splits and seeds; left out: the one fit of each guide
+        """
+        options = to_json({**self.entry.options, **self.options})
+        model = ", ".join(f"{name} {value}" for name, value in options.items() if value is not None)
+        dataset = self.problem.dataset
+        one = f"one fit of each guide, split {dataset.split}, seed {self.seed}"
+        return [
+            *([f"made by: `{self._command(out)}`"] if not seeds and self._by_name() else []),
+            f"data {dataset.name}; model {self.entry.name}" + (f", {model}" if model else ""),
+            f"reference {self.reference}; {self.budget}; {seeds or one}",
+            ", ".join(f"{name} {number}" for name, number in versions().items()),
+        ]
+
+    def _by_name(self) -> bool:
+        """Whether names alone ask for it: no file of the user's, no option."""
+        return self.data == self.problem.dataset.name and not self.options and not self.entry.file
+
+    def _command(self, out: Path) -> str:
+        budget = next(name for name, budget in BUDGETS.items() if budget == self.budget)
+        words = ["zoo", "compare", self.data, "--model", self.entry.name, "--guides", ",".join(self.guides)]
+        words += ["--reference", self.reference, "--budget", budget]
+        words += ["--split", str(self.problem.dataset.split)] if self.problem.dataset.split else []
+        words += ["--seed", str(self.seed)] if self.seed else []
+        words += ["--device", self.device] if self.device != CPU else []
+        return shlex.join([*words, "--out", str(out)])
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -72,7 +72,9 @@ def compare_often(
     with grid_folder(out, _config(places), "scoreboard.csv") as folder:
         runs = compute(places, folder, workers, on_piece)
         repeated = summarise(runs, places[0].comparison.notes)
-        _write(repeated, folder, f"{places[0].comparison.entry.name} on {places[0].dataset}")
+        first = places[0].comparison
+        many = f"splits {split} to {split + splits - 1}, seeds {seed} to {seed + seeds - 1}"
+        _write(repeated, folder, f"{first.entry.name} on {places[0].dataset}", first.facts(folder, many))
     return repeated
 
 
@@ -106,11 +108,11 @@ def _clear(method: str, runs: Sequence[Run]) -> float:
     return student(units) if units > 1 else CLEAR
 
 
-def _write(repeated: Repeated, folder: Path, title: str) -> None:
+def _write(repeated: Repeated, folder: Path, title: str, head: Sequence[str]) -> None:
     write_csv(difference_frame(repeated.differences), folder / "differences.csv")
     if compared(repeated.rows):
         plot_scoreboard(repeated.rows, folder / "scoreboard.png", title=plain(title))
-    write_scoreboard(repeated.rows, folder, repeated.words, ERRORS)
+    write_scoreboard(repeated.rows, folder, repeated.words, ERRORS, head)
 
 
 def frame(repeated: Repeated) -> pd.DataFrame:

@@ -233,17 +233,23 @@ def wide_frame(rows: Sequence[Row]) -> pd.DataFrame:
 
 
 def write_scoreboard(
-    rows: Sequence[Row], folder: str | Path, words: Sequence[str] = (), errors: str = ""
+    rows: Sequence[Row],
+    folder: str | Path,
+    words: Sequence[str] = (),
+    errors: str = "",
+    head: Sequence[str] = (),
 ) -> None:
     """Writes ``scoreboard.csv``, ``standard_errors.csv`` and ``scoreboard.md``, each whole or not at all.
 
+    :param head: how it was made, lines above the table
     :param words: sentences that stand below the table for people
     :param errors: what the standard errors are, in a sentence; left out: those of one comparison
     :raises ValueError: when two rows have the same method and model
     """
     folder, table = Path(folder), scoreboard_frame(rows)
     write_csv(error_frame(rows), folder / "standard_errors.csv")
-    write_text(folder / "scoreboard.md", markdown(rows, words, errors))
+    facts = "".join(f"- {line}\n" for line in head)
+    write_text(folder / "scoreboard.md", facts + "\n" * bool(head) + markdown(rows, words, errors))
     write_csv(table, folder / "scoreboard.csv")  # last: where it exists, so do the others
 
 

@@ -46,7 +46,7 @@ from tests.zoo.cli_helpers import (
     write_csv,
 )
 from zoo.budgets import BUDGETS, Budget
-from zoo.commands.comparison import plan
+from zoo.commands.comparison import ask, plan
 from zoo.commands.grading import Graded, grade
 from zoo.errors import FailedError, UserError
 from zoo.evaluation.scoreboard import read_scoreboard
@@ -100,6 +100,33 @@ def test_every_file_is_there(graded):
         assert path.read_bytes().startswith(b"\x89PNG")
     assert "# " not in (folder / "out" / "scoreboard.md").read_text()[:2]
     assert result.stderr == ""
+
+
+def test_scoreboard_says_how_it_was_made(graded):
+    """No command of a file of the user's: what was said about its columns is not known."""
+    folder, _ = graded
+    first, second, third, blank, table = (folder / "out" / "scoreboard.md").read_text().splitlines()[:5]
+    assert first.startswith("- data table; model bnn, ")
+    assert "widths [3]" in first
+    assert second.startswith("- reference nuts; ")
+    assert second.endswith("; one fit of each guide, split 0, seed 7")
+    assert "torch 2." in third
+    assert blank == ""
+    assert table.startswith("| method |")
+
+
+def test_command_of_a_scoreboard_asks_for_the_same():
+    asked = ask("diabetes", guides=["mean-field", "pbp"], model="pbp-bnn", reference="none", seed=3, split=1)
+    command = asked.facts(Path("out/x"))[0].removeprefix("made by: `").removesuffix("`")
+    words = command.split()
+    assert words[:3] == ["zoo", "compare", "diabetes"]
+    flags = dict(zip(words[3::2], words[4::2], strict=True))
+    assert flags.pop("--out") == "out/x"
+    wishes = {name.removeprefix("--"): value for name, value in flags.items()}
+    wishes |= {name: int(wishes[name]) for name in ("seed", "split")}
+    wishes["guides"] = [name for name in wishes["guides"].split(",") if not name.endswith("-1-epoch")]
+    assert ask("diabetes", **wishes).config() == asked.config()
+    assert not any("zoo compare" in line for line in ask("diabetes", widths=[3]).facts(Path("out/x")))
 
 
 def test_rows_columns_and_statuses(graded):
