@@ -105,8 +105,10 @@ def _is_noise(estimate: Estimate) -> bool:
 
 def _warnings(row: Row, clear: float) -> str:
     """What the figures of one method warn of, each named; empty where there is nothing."""
-    parts = [_prediction(row, clear), _mean(row), _spread(row), _weights(row), _rise(row, clear)]
-    return f"{row.method} {', '.join(filter(None, parts))}." if any(parts) else ""
+    prediction = _prediction(row, clear)
+    parts = [prediction, _mean(row), _spread(row), _weights(row), _rise(row, clear)]
+    beginning = row.method if prediction else f"{row.method}:"
+    return f"{beginning} {', '.join(filter(None, parts))}." if any(parts) else ""
 
 
 def _prediction(row: Row, clear: float) -> str:

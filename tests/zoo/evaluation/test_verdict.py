@@ -97,6 +97,11 @@ def test_nothing_is_said_where_nothing_is_known_and_failures_are():
     ]
 
 
+def test_a_sentence_without_a_prediction_names_its_method_first():
+    said = verdict([Row("nuts", "bnn"), Row("flow", "bnn", pareto_k=1.5)])
+    assert said == ["flow: its draws cannot be reweighted to the posterior (Pareto k 1.5)."]
+
+
 def test_selection_is_ranked_by_inclusion_where_there_is_no_function():
     rows = [row("one", ref_pip_rmse=Estimate(0.2, 0.001)), row("two", ref_pip_rmse=Estimate(0.1, 0.001))]
     (sentence,) = verdict(rows)
