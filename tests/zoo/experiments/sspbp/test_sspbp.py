@@ -14,6 +14,7 @@ from scipy import integrate
 from typer.testing import CliRunner
 
 from data_loaders import load
+from data_loaders.splits import split_80_20
 from guides.core.distributions import SpikeSlab
 from zoo.cli.main import app
 from zoo.experiments import Cell
@@ -328,6 +329,41 @@ def test_a_column_that_is_constant_up_to_rounding_becomes_ones():
     np.testing.assert_allclose(task.x_test[:, 0], 1.0)
 
 
+@pytest.mark.parametrize(
+    ("method", "printed_split", "printed_start"),
+    [("splits", True, False), ("starts", False, True), ("neither", False, False)],
+)
+def test_parts_of_the_print_are_taken_one_at_a_time(method, printed_split, printed_start, monkeypatch):
+    """Trial 7 has the split or the starts of repetition 2; what is not printed is the tables' own."""
+    printed = replay.Repetition(
+        np.arange(80), np.arange(80, 100), {"pbp": ({"w1": np.ones((10, 7))}, np.zeros((40, 80), int))}
+    )
+    seen = {}
+
+    class Guide:
+        def fit(self, x, y, **wishes):
+            seen.update(wishes)
+
+    monkeypatch.setattr(replay, "repetition", lambda *asked: seen.update(asked=asked) or printed)
+    monkeypatch.setattr(replay, "_task", lambda data, train, test: seen.update(train=train, test=test) or
+                        networks.Task(None, None, None, None, None))  # fmt: skip
+    monkeypatch.setattr(replay, "_guide", lambda *_: Guide())
+    monkeypatch.setattr(replay, "figures", lambda *_: {})
+    cell = Cell("sspbp/apart", "yacht", method, "free-10", 7, options={"epochs": 3})
+    replay.taken_apart(cell)
+    assert seen["asked"] == ("yacht", (10,), False, 2)
+    train, test = (printed.train, printed.test) if printed_split else split_80_20(100, 7)
+    np.testing.assert_array_equal(seen["train"], train)
+    np.testing.assert_array_equal(seen["test"], test)
+    if printed_start:
+        assert "seed" not in seen
+        assert seen["order"].shape == (3, 80)
+        assert seen["init_means"] is printed.starts["pbp"][0]
+    else:
+        assert seen["seed"] == cell.seed
+        assert not {"order", "init_means"} & set(seen)
+
+
 @NEEDS_MIRROR
 @pytest.mark.slow
 @pytest.mark.parametrize(("method", "setting"), [("pbp", "bias-50"), ("sspbp", "free-10x10")])
@@ -347,7 +383,9 @@ def test_printed_repetitions_give_the_printed_digits(method, setting):
 # ------------------------------------------------------------------------------------------ declarations
 
 
-@pytest.mark.parametrize("name", ["sspbp/figure-3.1", *TABLES, "sspbp/replay", "sspbp/reference-program"])
+@pytest.mark.parametrize(
+    "name", ["sspbp/figure-3.1", *TABLES, "sspbp/replay", "sspbp/apart", "sspbp/reference-program"]
+)
 def test_declarations(name):
     experiment = find_experiment(name)
     assert experiment.quick.trials <= experiment.full.trials
