@@ -27,9 +27,13 @@ class Budget:
     mcmc_draws: int
     chains: int = 2
 
+    @property
+    def of_guides(self) -> str:
+        return f"{self.steps} steps, {self.draws} draws a guide"
+
     def __str__(self) -> str:
         nuts = f"NUTS {self.chains} chains of {self.warmup} warm-up + {self.mcmc_draws}"
-        return f"{self.steps} steps, {self.draws} draws a guide; {nuts}"
+        return f"{self.of_guides}; {nuts}"
 
 
 BUDGETS = {

@@ -93,11 +93,12 @@ class Comparison:
         options = to_json({**self.entry.options, **self.options})
         model = ", ".join(f"{name} {value}" for name, value in options.items() if value is not None)
         dataset = self.problem.dataset
+        work = str(self.budget) if self.reference == "nuts" else self.budget.of_guides
         one = f"one fit of each guide, split {dataset.split}, seed {self.seed}"
         return [
             *([f"made by: `{self._command(out)}`"] if not seeds and self._by_name() else []),
             f"data {dataset.name}; model {self.entry.name}" + (f", {model}" if model else ""),
-            f"reference {self.reference}; {self.budget}; {seeds or one}",
+            f"reference {self.reference}; {work}; {seeds or one}",
             ", ".join(f"{name} {number}" for name, number in versions().items()),
         ]
 
