@@ -29,6 +29,10 @@ def test_a_page_has_the_words_and_the_print_of_today(name):
     assert table.to_csv(index=False, lineterminator="\n") == written
 
 
+def test_there_are_pages():
+    assert len(PAGES) > 45
+
+
 def test_there_are_kept_cells():
     assert KEPT
 

@@ -113,6 +113,7 @@ class Comparison:
         words += ["--split", str(self.problem.dataset.split)] if self.problem.dataset.split else []
         words += ["--seed", str(self.seed)] if self.seed else []
         words += ["--device", self.device] if self.device != CPU else []
+        words += ["--fresh-reference"] if self.fresh_reference else []
         return shlex.join([*words, "--out", str(out)])
 
     @property

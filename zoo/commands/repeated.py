@@ -73,9 +73,13 @@ def compare_often(
         runs = compute(places, folder, workers, on_piece)
         repeated = summarise(runs, places[0].comparison.notes)
         first = places[0].comparison
-        many = f"splits {split} to {split + splits - 1}, seeds {seed} to {seed + seeds - 1}"
+        many = f"{_range('split', split, splits)}, {_range('seed', seed, seeds)}"
         _write(repeated, folder, f"{first.entry.name} on {places[0].dataset}", first.facts(folder, many))
     return repeated
+
+
+def _range(what: str, first: int, count: int) -> str:
+    return f"{what} {first}" if count == 1 else f"{what}s {first} to {first + count - 1}"
 
 
 def _place(comparison: Comparison) -> Place:

@@ -43,6 +43,7 @@ MOST_NAMED = 12
 _NUMBER = re.compile(r"\d+")
 #: On a page of other options than those of the full budget.
 PARTIAL_EFFORT = "not the work of the full budget"
+ERRORS_IN_PRINT = "published standard errors: "
 #: Behind a number of one run, where others have several.
 ONE_RUN = "†"
 #: Of the table for a terminal.
@@ -91,7 +92,7 @@ def _facts(request: Request, folder: Path, records: Sequence[Record], lines: Seq
     yield f"- ours: {_errors(lines)}"
     in_print = any(line.published for line in lines)
     if in_print:
-        yield f"- published standard errors: {experiment.published_error}"
+        yield f"- {ERRORS_IN_PRINT}{experiment.published_error}"
     elif experiment.published:
         yield "- no print beside ours: the source has numbers only of what is missing below"
     elif experiment.source != UNPUBLISHED:  # a picture, words, or other data
@@ -295,7 +296,10 @@ def _verdict(lines: Sequence[Line]) -> str:
     if measured:
         words.append(_count(f"|z| > {FAR:g}", measured, [line for line in measured if line.far]))
     if any(line.borrowed for line in measured):
-        words.append("The z of one run takes the spread of the printed runs for its standard deviation.")
+        words.append(
+            "The z of one run takes the spread of the printed runs for its standard deviation; where "
+            "these are few, chance alone takes it beyond 2 more often (of four in one of seven)."
+        )
     if ranged:
         outside = [line for line in ranged if line.outside]
         words.append(_count("Our median is outside the printed range (min / median / max)", ranged, outside))
@@ -313,7 +317,7 @@ def _settled(experiment: Experiment, lines: Sequence[Line]) -> Iterator[str]:
         moving = [line for line in measured if abs(line.ours.mean) > limit]
         what = f"`{metric}` is beyond {limit:g}"
         if moving:
-            names = ", ".join(f"{_words(line)} ({line.ours.mean:.2g})" for line in moving)
+            names = ", ".join(f"{_words(line)} ({line.ours.mean:.3g})" for line in moving)
             yield f"**Not settled**, {what}, in {len(moving)} of {len(measured)}: {names}."
         elif measured:
             yield f"{what} in none of {len(measured)}: these runs have ended; longer ones may end elsewhere."

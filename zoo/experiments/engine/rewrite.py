@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pandas as pd
 
 from zoo.experiments.engine.catalogue import find_experiment
 from zoo.experiments.engine.declaration import Experiment
-from zoo.experiments.engine.page import PARTIAL_EFFORT, numbers
+from zoo.experiments.engine.page import ERRORS_IN_PRINT, PARTIAL_EFFORT, numbers
 from zoo.experiments.engine.tables import Line, Summary, line_at, line_table
 from zoo.files.tables import write_csv, write_text
 
@@ -39,6 +39,13 @@ def rewritten(page: Path, experiment: Experiment) -> tuple[str, pd.DataFrame]:
     head, *_ = text.partition("\n\n## ")
     _, _, facts = head.partition("\n\n- ")
     lines = _read(page.with_suffix(".csv"), experiment, comparable=PARTIAL_EFFORT not in facts)
+    for beginning, words in (
+        ("published in: ", experiment.source),
+        (ERRORS_IN_PRINT, experiment.published_error),
+    ):
+        facts = re.sub(
+            f"^((- )?{beginning}).*$", lambda found, words=words: found[1] + str(words), facts, flags=re.M
+        )
     parts = [f"# {experiment.name}", experiment.summary, f"- {facts}", *numbers(experiment, lines)]
     return "\n\n".join(parts) + "\n", line_table(lines)
 
@@ -55,8 +62,12 @@ def _read(path: Path, experiment: Experiment, comparable: bool) -> list[Line]:
     return lines
 
 
-def main(folder: Path) -> None:
+def main(arguments: Sequence[str]) -> None:
     """Writes what has changed, and names it."""
+    if len(arguments) != 1 or not Path(arguments[0]).is_dir():
+        print(f"one folder that exists, not {' '.join(arguments) or 'none'}: docs/results", file=sys.stderr)
+        sys.exit(2)
+    folder = Path(arguments[0])
     for page, experiment in pages(folder):
         text, table = rewritten(page, experiment)
         if text != page.read_text(encoding="utf-8"):
@@ -66,4 +77,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(*sys.argv[1:]))
+    main(sys.argv[1:])

@@ -276,7 +276,7 @@ def test_one_run_is_held_against_the_spread_of_the_printed_runs(tmp_path):
     ours = float(next(line for line in section(text, "error") if line.startswith("| a | 5 |")).split("|")[3])
     z = (ours + 2.0) / math.sqrt(1 + 0.25)
     assert f"| **{z:.1f}** |" in text
-    words = "The z of one run takes the spread of the printed runs for its standard deviation."
+    words = "The z of one run takes the spread of the printed runs for its standard deviation;"
     assert words in text
     assert words not in run(tmp_path / "three", published=published)
 

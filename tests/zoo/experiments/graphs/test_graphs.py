@@ -360,6 +360,13 @@ def test_pictures_of_graphs(cell, tmp_path):
 # ------------------------------------------------------------------------------------------ the declarations
 
 
+def test_errors_of_the_print_get_the_usual_divisor():
+    """Four trainings: 0.00943 sqrt(4 / 3)."""
+    number = BY_NAME["graphs/table-5.3"].published["ba", "ours_time", "default", "mmd_degree"]
+    assert (number.se, number.runs) == (pytest.approx(0.010889, abs=1e-6), 4)
+    assert str(number) == "0.35268 ± 0.00943"
+
+
 def test_every_number_in_print_has_its_place():
     assert len(BY_NAME["graphs/table-5.1"].published) == 40
     assert len(BY_NAME["graphs/table-5.3"].published) == 48

@@ -220,5 +220,8 @@ def test_print_is_in_the_grid():
     uci = BY_NAME["sip/uci"]
     assert len(uci.published) == 8 * 7 * 3
     assert uci.published["boston", "sip-bnn", "default", "crps"].value == pytest.approx(1.573)
+    number = uci.published["boston", "mean-field", "default", "rmse"]  # printed 3.52 ± 0.804, over 20 splits
+    assert (number.se, number.runs) == (pytest.approx(0.1798, abs=1e-4), 20)
+    assert str(number) == "3.52 ± 0.804"
     assert uci.explanation("naval", "vip", "default", "crps").kind == "misprint"
     assert len(_printed_ranks()["crps"]) == 7

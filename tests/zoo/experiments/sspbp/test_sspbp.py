@@ -399,6 +399,13 @@ def test_declarations(name):
         assert experiment.full.options["epochs"] == 40
 
 
+def test_errors_of_the_print_get_the_usual_divisor():
+    """Five runs: 0.179 sqrt(5 / 4)."""
+    number = find_experiment("sspbp/table-3.3").published["boston", "pbp", "50", "rmse"]
+    assert number.se == pytest.approx(0.20013, abs=1e-5)
+    assert str(number) == "3.554 ± 0.179"
+
+
 #: The number of the table, what it prints, its networks, and whether they have biases.
 PRINTED = {
     "3.3": ("rmse", ("50", "10x10"), True),
