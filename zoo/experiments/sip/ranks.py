@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,18 +10,19 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import rankdata
 
+from zoo.evaluation.estimates import Estimate
 from zoo.experiments.engine.declaration import Published, Record
-from zoo.experiments.engine.page import z_text
-from zoo.experiments.engine.tables import Line, Summary, summary
 from zoo.files.tables import write_text
 
+#: A z beyond this is far, as on other pages.
+FAR = 2.0
 #: Metric -> whether more of it is better.
 MORE_IS_BETTER = {"rmse": False, "log_likelihood": True, "crps": False}
 
 
 def average_ranks(
     records: Sequence[Record], methods: Sequence[str]
-) -> tuple[dict[str, dict[str, Summary]], int]:
+) -> tuple[dict[str, dict[str, Estimate]], int]:
     """Metric -> method -> its ranks over the races, 1 for the best of all methods, and how many races.
 
     A race is a data set and a trial in which every method has finished; one that failed comes last.
@@ -31,14 +33,14 @@ def average_ranks(
             record.metrics if record.ok else {}
         )
     whole = [race for race in races.values() if set(race) == set(methods)]
-    ranks: dict[str, dict[str, Summary]] = {}
+    ranks: dict[str, dict[str, Estimate]] = {}
     if not whole:
         return ranks, 0
     for metric, more in MORE_IS_BETTER.items():
         sign = -1 if more else 1
         places = [[sign * race[name].get(metric, sign * np.inf) for name in methods] for race in whole]
         found = np.stack([rankdata(row) for row in places])
-        ranks[metric] = {name: summary(found[:, i].tolist()) for i, name in enumerate(methods)}
+        ranks[metric] = {name: _mean(found[:, i]) for i, name in enumerate(methods)}
     return ranks, len(whole)
 
 
@@ -68,15 +70,24 @@ def write_ranks(
     for metric, found in ranks.items():
         lines += ["", f"## {metric}", "", "| method | ours | published | z |", "|:--|--:|--:|--:|"]
         beside = printed.get(metric, {})
-        for name in sorted(found, key=lambda name: found[name].mean):
-            lines.append(_row(Line("", name, "", metric, found[name], beside.get(name))))
+        for name in sorted(found, key=lambda name: found[name].value):
+            lines.append(_row(name, found[name], beside.get(name)))
     write_text(out / "ranks.md", "\n".join(lines) + "\n")
     plot_ranks(
-        out, {metric: {name: rank.mean for name, rank in found.items()} for metric, found in ranks.items()}
+        out, {metric: {name: rank.value for name, rank in found.items()} for metric, found in ranks.items()}
     )
 
 
-def _row(line: Line) -> str:
-    rank = line.ours
-    words = f"{rank.mean:.2f}" + (f" ± {rank.se:.2f}" if rank.se is not None else "")
-    return f"| {line.method} | {words} | {line.published or ''} | {z_text(line)} |"
+def _mean(ranks: np.ndarray) -> Estimate:
+    se = float(ranks.std(ddof=1) / len(ranks) ** 0.5) if len(ranks) > 1 else None
+    return Estimate(float(ranks.mean()), se)
+
+
+def _row(name: str, rank: Estimate, published: Published | None) -> str:
+    if rank.se is None:
+        return f"| {name} | {rank.value:.2f} | {published or ''} |  |"
+    z = ""
+    if published and published.se:
+        far = (rank.value - published.value) / math.hypot(rank.se, published.se)
+        z = f"**{far:.1f}**" if abs(far) > FAR else f"{far:.1f}"
+    return f"| {name} | {rank.value:.2f} ± {rank.se:.2f} | {published or ''} | {z} |"
