@@ -102,9 +102,8 @@ def conclude(
         write_inclusion(sound, problem.dataset.feature_names, folder)
     rows += oracle_rows(problem.dataset)
     write_plots(comparison, sound, rows, folder)
-    write_scoreboard(
-        rows, folder, verdict(rows), head=comparison.facts(folder)
-    )  # last: where it stands, so does everything else
+    facts = comparison.facts(folder)
+    write_scoreboard(rows, folder, verdict(rows), head=facts)  # last: where it stands, so does all else
     return Concluded(rows, sound, trusted)
 
 

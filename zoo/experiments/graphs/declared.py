@@ -39,7 +39,7 @@ SETTLED = (
     "nats an edge that validation graphs changed by over the last tenth of the epochs, in which the learning "
     "rate ends at zero: far from 0 it has not settled, near 0 more epochs may still help"
 )
-#: Nats an edge, either way, of a training that has ended: a tenth of what tells the models of a set apart.
+#: Nats an edge, either way, of a training that has ended; chosen, not derived.
 ENDED = {"change": 0.01}
 MEAN = "messages are a mean, not times log(1 + number): it does not tell how often a node was picked"
 

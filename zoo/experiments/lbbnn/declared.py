@@ -71,8 +71,8 @@ LEARNED = (
     "the weights of a layer also move as one, bound and densities on MNIST get further in as many steps "
     "(lbbnn/common): they are those of the budget"
 )
-#: Nats an image that a bound still rises by in the last tenth of a training that has ended: what tells the
-#: methods of a page apart.
+#: Nats an image that a bound still rises by in the last tenth of a training that has ended; chosen, not
+#: derived.
 ENDED = 0.05
 
 

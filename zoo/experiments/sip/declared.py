@@ -41,7 +41,7 @@ CHANGE = {
 }
 #: Of the print.
 SPLITS = 20
-#: A fit that has ended moves by less, either way: about the standard error of a log likelihood.
+#: A fit that has ended moves by less, nats a row either way; chosen, not derived.
 ENDED = {"change": 0.02}
 SECONDS = {"cpu_seconds": "CPU time of the fit; lower is better"}
 ORACLES = ("true-law", "best-gaussian")
