@@ -40,16 +40,17 @@ def task_80_20(data: str, trial: int) -> Task:
     whole = load(data, protocol="whole")
     train, test = split_80_20(len(whole.y_train), trial)
     x, y = whole.x_train, whole.y_train
-    return _standardised(x[train], y[train], x[test], y[test])
+    return standardised(x[train], y[train], x[test], y[test])
 
 
 def task_90_10(data: str, trial: int) -> Task:
     """One of the usual 90/10 splits."""
     split = load(data, split=trial)
-    return _standardised(split.x_train, split.y_train, split.x_test, split.y_test)
+    return standardised(split.x_train, split.y_train, split.x_test, split.y_test)
 
 
-def _standardised(x: np.ndarray, y: np.ndarray, x_test: np.ndarray, y_test: np.ndarray) -> Task:
+def standardised(x: np.ndarray, y: np.ndarray, x_test: np.ndarray, y_test: np.ndarray) -> Task:
+    """By the mean and sd of the training rows; a constant column, by more than rounding too, is zeros."""
     scale = Standardizer.fit(x, y)
     inputs = (torch.as_tensor(scale.transform_x(part)) for part in (x, x_test))
     x, x_test = inputs

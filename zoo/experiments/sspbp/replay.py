@@ -8,7 +8,7 @@ drawn again, and each of the printed repetitions be fitted from where it started
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +18,8 @@ from data_loaders import Standardizer, load
 from data_loaders.splits import split_80_20
 from guides import ProbabilisticBackpropagation
 from zoo.experiments.engine.declaration import Cell
-from zoo.experiments.sspbp.networks import MESSAGES, Task, figures, published_figures
+from zoo.experiments.sspbp.declared import ZERO_COLUMN
+from zoo.experiments.sspbp.networks import MESSAGES, Task, figures, published_figures, standardised
 from zoo.models.bnn import PBPNetwork
 
 SEED = 0x79B7BFF4
@@ -96,16 +97,19 @@ def as_numpy_standardises(x: np.ndarray, y: np.ndarray, x_test: np.ndarray, y_te
 
 def replayed(cell: Cell) -> dict[str, float]:
     """RMSE and log likelihood of a printed repetition by the published evaluation; the setting is
-    ``bias-10x10`` or ``free-10x10``, the trial the repetition.
+    ``bias-10x10`` or ``free-10x10``, the trial the repetition, and the method may be ``ZERO_COLUMN``.
     """
     widths, bias = _network(cell)
+    zero_column = cell.method == ZERO_COLUMN
+    method = "pbp" if zero_column else cell.method
     found = repetition(cell.dataset, widths, bias, cell.trial)
-    task = _task(cell.dataset, found.train, found.test)
-    means, order = found.starts[cell.method]
-    guide = _guide(task, cell.method, widths, bias)
+    scaled = standardised if zero_column else as_numpy_standardises
+    task = _task(cell.dataset, found.train, found.test, scaled)
+    means, order = found.starts[method]
+    guide = _guide(task, method, widths, bias)
     epochs = cell.options["epochs"]
     guide.fit(task.x, task.y, epochs=epochs, order=order[:epochs], init_means=means)
-    if bias or cell.method == "pbp":
+    if bias or method == "pbp":
         return figures(guide, task)
     return {name.removesuffix("_published"): value for name, value in published_figures(guide, task).items()}
 
@@ -135,10 +139,12 @@ def _network(cell: Cell) -> tuple[tuple[int, ...], bool]:
     return tuple(map(int, units.split("x"))), kind == "bias"
 
 
-def _task(data: str, train: np.ndarray, test: np.ndarray) -> Task:
+def _task(
+    data: str, train: np.ndarray, test: np.ndarray, scaled: Callable[..., Task] = as_numpy_standardises
+) -> Task:
     whole = load(data, protocol="whole")
     x, y = whole.x_train, whole.y_train
-    return as_numpy_standardises(x[train], y[train], x[test], y[test])
+    return scaled(x[train], y[train], x[test], y[test])
 
 
 def _guide(task: Task, method: str, widths: tuple[int, ...], bias: bool) -> ProbabilisticBackpropagation:

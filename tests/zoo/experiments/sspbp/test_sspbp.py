@@ -6,6 +6,7 @@ import csv
 import functools
 import math
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -362,6 +363,31 @@ def test_parts_of_the_print_are_taken_one_at_a_time(method, printed_split, print
     else:
         assert seen["seed"] == cell.seed
         assert not {"order", "init_means"} & set(seen)
+
+
+@pytest.mark.parametrize(("method", "column"), [("pbp", 1.0), (declared.ZERO_COLUMN, 0.0)])
+def test_naval_is_replayed_with_its_column_of_ones_and_without(method, column, monkeypatch):
+    """From the same split, starting means and order."""
+    x = np.column_stack([np.full(9554, 0.998), np.arange(9554.0)])
+    whole = SimpleNamespace(x_train=x, y_train=np.arange(9554.0))
+    starts = {"pbp": ({"w1": np.ones((10, 3))}, np.zeros((40, 9547), int))}
+    printed = replay.Repetition(np.arange(9547), np.arange(9547, 9554), starts)
+    seen = {}
+
+    class Guide:
+        def fit(self, x, y, **wishes):
+            seen.update(wishes, x=x)
+
+    if x[:9547, 0].std() == 0:
+        pytest.skip("numpy adds up without rounding error here")
+    monkeypatch.setattr(replay, "load", lambda *_, **__: whole)
+    monkeypatch.setattr(replay, "repetition", lambda *_: printed)
+    monkeypatch.setattr(replay, "_guide", lambda _task, message, *_: seen.update(message=message) or Guide())
+    monkeypatch.setattr(replay, "figures", lambda *_: {})
+    replay.replayed(Cell("sspbp/replay", "naval", method, "free-10", 0, options={"epochs": 3}))
+    np.testing.assert_allclose(seen["x"][:, 0], column, atol=1e-9)
+    assert seen["message"] == "pbp"
+    assert seen["init_means"] is starts["pbp"][0]
 
 
 @NEEDS_MIRROR
