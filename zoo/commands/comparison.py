@@ -85,20 +85,21 @@ class Comparison:
             **({"device": self.device} if self.device != CPU else {}),
         }
 
-    def facts(self, out: Path, seeds: str = "") -> list[str]:
+    def facts(self, out: Path, splits: int = 1, seeds: int = 1) -> list[str]:
         """How its results are made, a line each.
 
-        :param seeds: of several splits and seeds; left out: the one fit of each guide
+        :param splits: over how many from its own on it is repeated; so are ``seeds``
         """
         options = to_json({**self.entry.options, **self.options})
         model = ", ".join(f"{name} {value}" for name, value in options.items() if value is not None)
         dataset = self.problem.dataset
         work = str(self.budget) if self.reference == "nuts" else self.budget.of_guides
-        one = f"one fit of each guide, split {dataset.split}, seed {self.seed}"
+        places = f"{_range('split', dataset.split, splits)}, {_range('seed', self.seed, seeds)}"
+        fits = f"one fit of each guide, {places}" if splits == seeds == 1 else places
         return [
-            *([f"made by: `{self._command(out)}`"] if not seeds and self._by_name() else []),
+            *([f"made by: `{self._command(out, splits, seeds)}`"] if self._by_name() else []),
             f"data {dataset.name}; model {self.entry.name}" + (f", {model}" if model else ""),
-            f"reference {self.reference}; {work}; {seeds or one}",
+            f"reference {self.reference}; {work}; {fits}",
             ", ".join(f"{name} {number}" for name, number in versions().items()),
         ]
 
@@ -106,12 +107,14 @@ class Comparison:
         """Whether names alone ask for it: no file of the user's, no option."""
         return self.data == self.problem.dataset.name and not self.options and not self.entry.file
 
-    def _command(self, out: Path) -> str:
+    def _command(self, out: Path, splits: int, seeds: int) -> str:
         budget = next(name for name, budget in BUDGETS.items() if budget == self.budget)
         words = ["zoo", "compare", self.data, "--model", self.entry.name, "--guides", ",".join(self.guides)]
         words += ["--reference", self.reference, "--budget", budget]
         words += ["--split", str(self.problem.dataset.split)] if self.problem.dataset.split else []
         words += ["--seed", str(self.seed)] if self.seed else []
+        words += ["--splits", str(splits)] if splits > 1 else []
+        words += ["--seeds", str(seeds)] if seeds > 1 else []
         words += ["--device", self.device] if self.device != CPU else []
         words += ["--fresh-reference"] if self.fresh_reference else []
         return shlex.join([*words, "--out", str(out)])
@@ -168,6 +171,10 @@ class Comparison:
         priors = {name: groups.pop(name) for name in ("prior", "prior_predictive")}
         draws = np.arange(next(iter(sites.values())).shape[1])[::step]
         return with_groups(with_groups(idata, groups, coords={"draw": draws}), priors)
+
+
+def _range(what: str, first: int, count: int) -> str:
+    return f"{what} {first}" if count == 1 else f"{what}s {first} to {first + count - 1}"
 
 
 def ask(

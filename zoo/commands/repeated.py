@@ -73,13 +73,9 @@ def compare_often(
         runs = compute(places, folder, workers, on_piece)
         repeated = summarise(runs, places[0].comparison.notes)
         first = places[0].comparison
-        many = f"{_range('split', split, splits)}, {_range('seed', seed, seeds)}"
-        _write(repeated, folder, f"{first.entry.name} on {places[0].dataset}", first.facts(folder, many))
+        head = first.facts(folder, splits, seeds)
+        _write(repeated, folder, f"{first.entry.name} on {places[0].dataset}", head)
     return repeated
-
-
-def _range(what: str, first: int, count: int) -> str:
-    return f"{what} {first}" if count == 1 else f"{what}s {first} to {first + count - 1}"
 
 
 def _place(comparison: Comparison) -> Place:

@@ -129,6 +129,12 @@ def test_command_of_a_scoreboard_asks_for_the_same():
     assert not any("zoo compare" in line for line in ask("diabetes", widths=[3]).facts(Path("out/x")))
 
 
+def test_command_of_several_splits_and_seeds_names_them():
+    head = ask("diabetes", guides=["pbp"], model="pbp-bnn", reference="none", split=1).facts(Path("x"), 3, 2)
+    assert head[0].endswith("--split 1 --splits 3 --seeds 2 --out x`")
+    assert head[2].endswith("; splits 1 to 3, seeds 0 to 1")
+
+
 def test_rows_columns_and_statuses(graded):
     table = table_of(graded[0] / "out")
     assert list(table) == ["nuts", "mean-field", "spike-slab"]
