@@ -14,14 +14,11 @@ import pyro
 import torch
 from pyro import distributions as dist
 from pyro import poutine
-from pyro.distributions.score_parts import ScoreParts
-from pyro.distributions.util import scale_and_mask
 from pyro.infer import TraceMeanField_ELBO
 from pyro.infer.autoguide import AutoGuide
 from pyro.infer.autoguide.initialization import InitMessenger
 from pyro.poutine.block_messenger import BlockMessenger
 from pyro.poutine.guide import GuideMessenger
-from pyro.poutine.runtime import _PYRO_STACK
 from pyro.poutine.trace_messenger import TraceMessenger
 from pyro.poutine.util import prune_subsample_sites, site_is_subsample
 from torch import Tensor, nn
@@ -31,7 +28,6 @@ from guides.core.checks import check_numbers
 from guides.core.distributions import base_prior
 from guides.core.flat_parameters import FlatParameters
 from guides.core.laws import (
-    REMEDY,
     ClosedFormPrior,
     GaussianLaw,
     RandomTensorLaw,
@@ -42,9 +38,10 @@ from guides.core.laws import (
 )
 from guides.core.learned_priors import LearnedPriors
 from guides.core.optim import Common, FusedAdam
+from guides.core.pathwise import check_pathwise
 from guides.core.purpose import Purpose, draws_in_parallel, purpose_of_run
-from guides.core.random_tensors import PathwiseGradientError
-from guides.core.row_mixing import NOTHING, RowProbe, Watched, mixed_site
+from guides.core.pyro_traces import first_messenger, hide_other_sites, share_minibatch, two_traces
+from guides.core.row_mixing import RowProbe, Watched, mixed_site
 from guides.core.sites import (
     Site,
     UnsupportedSiteError,
@@ -223,23 +220,8 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         if self._mixing(usable, *args, **kwargs):
             mixed = {name: self._mixing({name}, *args, **kwargs) for name in sorted(usable)}
         for name, site in self.sites.items():
-            if self._needs_moments(site) and not uses[name].used_once:
-                raise PathwiseGradientError(
-                    f"site {name!r} (spike and slab) enters {uses[name].describe()}: its inclusion has no "
-                    f"pathwise gradient there; {REMEDY}"
-                )
-            if self._needs_moments(site) and mixed.get(name) == NOTHING:
-                raise PathwiseGradientError(
-                    f"site {name!r} (spike and slab): the model shows {NOTHING} that depends on its layer, "
-                    "so rows of its output may meet; call the guide with the model's data, let the model "
-                    "return its prediction, or take AutoConcrete (relaxed indicators)"
-                )
-            if self._needs_moments(site) and mixed.get(name):
-                raise PathwiseGradientError(
-                    f"site {name!r} (spike and slab): rows of its layer's output meet in one term of "
-                    f"{mixed[name]!r}, so they need the same weights, and drawn inclusion has no pathwise "
-                    "gradient; give every row a likelihood term of its own, or take AutoConcrete"
-                )
+            if self._needs_moments(site):
+                check_pathwise(name, uses[name], mixed.get(name))
             self.sites[name] = replace(site, by_moments=name in usable and not mixed.get(name))
 
     def _mixing(self, names: Collection[str], *args, **kwargs) -> str | None:
@@ -311,7 +293,8 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
             self._record_uses(*args, **kwargs)
             return self(*args, **kwargs)
         self._learn_priors()
-        self._hide_other_sites()
+        parallel = self._purpose is Purpose.DRAWS and draws_in_parallel()
+        hide_other_sites(self.trace, self.sites, parallel)
         return {name: node["value"] for name, node in self.trace.nodes.items() if name in self.sites}
 
     def _learn_priors(self) -> None:
@@ -343,28 +326,6 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         rows = max((uses.rows for uses in self._uses.values()), default=0)
         return not data <= self._probed_data or (self._probed_rows < 2 <= rows)
 
-    def _hide_other_sites(self) -> None:
-        """A guide's trace shows its own latent sites only, though running the model also met the others.
-
-        Of the others' plates ``Predictive(parallel=True)`` is told the dimensions: it puts its draws left of
-        them, and this guide runs the whole model there.
-        """
-        outer = [handler.trace for handler in _PYRO_STACK if isinstance(handler, TraceMessenger)]
-        if not outer:
-            return
-        nodes = self.trace.nodes
-        parallel = self._purpose is Purpose.DRAWS and draws_in_parallel()
-        frames = {frame.name: frame for node in nodes.values() for frame in node.get("cond_indep_stack", ())}
-        for name, node in nodes.items():
-            if node["type"] != "sample" or name in self.sites:
-                continue
-            for trace in outer:
-                if not site_is_subsample(node) and name in trace:
-                    trace.remove_node(name)
-                elif parallel and name in trace and name in frames:
-                    stack = trace.nodes[name]["cond_indep_stack"]
-                    trace.nodes[name]["cond_indep_stack"] = (*stack, frames[name])
-
     def _announce_modules(self) -> None:
         """A ``pyro.param`` statement for every parameter of a submodule: SVI trains what it has seen."""
 
@@ -386,7 +347,7 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
     def _pyro_sample(self, msg: dict) -> None:
         site = self.sites.get(msg["name"])
         if site_is_subsample(msg):
-            self._share_minibatch(msg)
+            share_minibatch(msg, self)
         if site is None or msg["is_observed"]:
             return  # data, plates, and what the guide was told to leave alone
         prior = msg["fn"]
@@ -409,14 +370,6 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
                     f"call has {size}; give the model the number that it was fitted with (a plate of groups "
                     "keeps its groups when the rows are new), or fit again"
                 )
-
-    def _share_minibatch(self, msg: dict) -> None:
-        """Takes the rows that another part of an ``AutoGuideList`` has chosen in this plate."""
-        for handler in reversed(_PYRO_STACK[: _PYRO_STACK.index(self)]):
-            if isinstance(handler, TraceMessenger) and msg["name"] in handler.trace:
-                msg["value"] = handler.trace.nodes[msg["name"]]["value"]
-                msg["done"] = msg["stop"] = True  # it is in the list's trace already
-                return
 
     def _pyro_post_sample(self, msg: dict) -> None:
         prior, law = msg["infer"].get("prior"), msg["fn"]
@@ -476,25 +429,12 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
             raise ValueError(
                 f"site {missing[0]!r} was observed when the guide was set up: pass its data again"
             )
-        if not self.observed and isinstance(_first_messenger(self.model), BlockMessenger):
+        if not self.observed and isinstance(first_messenger(self.model), BlockMessenger):
             raise ValueError(
                 "the guide was built on a model whose poutine.block hides the data: use hide=[...]"
             )
-        guide_trace = model_trace.copy()
         weight = self.kl_weight if torch.is_grad_enabled() else 1.0
-        for name, node in list(model_trace.nodes.items()):
-            if node["type"] != "sample" or node["is_observed"]:
-                if node["type"] == "sample":
-                    del guide_trace.nodes[name]
-                continue
-            if name in self.sites:
-                if weight != 1.0:
-                    node = {**node, "scale": weight * node["scale"]}
-                prior = node["infer"]["prior"]
-                scores = _closed_form_scores(node, prior) if isinstance(prior, ClosedFormPrior) else ({}, {})
-                model_trace.nodes[name] = {**node, "fn": prior, **scores[0]}
-                guide_trace.nodes[name] = {**node, **scores[1]}
-        return model_trace, guide_trace
+        return two_traces(model_trace, self.sites, weight)
 
     # ------------------------------------------------------------------------------------------------------
     # Fitting
@@ -565,21 +505,3 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         if not self.has_parameters:
             self.setup(*args, **kwargs)
         return super().quantiles(quantiles)
-
-
-def _closed_form_scores(node: dict, prior: ClosedFormPrior) -> tuple[dict, dict]:
-    """What Pyro's traces would compute, for the model's side and the guide's: minus the KL, and zero."""
-    negative = -prior.kl
-    scaled = scale_and_mask(negative, node["scale"], node["mask"])
-    zero = torch.zeros_like(negative)
-    total, nothing = (scaled.sum(), zero.sum()) if scaled.dim() else (scaled, zero)
-    model = {"unscaled_log_prob": negative, "log_prob": scaled, "log_prob_sum": total}
-    guide = {"unscaled_log_prob": zero, "log_prob": zero, "log_prob_sum": nothing}
-    return model, {**guide, "score_parts": ScoreParts(zero, 0, zero)}
-
-
-def _first_messenger(model: Callable) -> object | None:
-    """The Pyro handler that wraps a model, if one does."""
-    handler = getattr(model, "func", None)
-    arguments = getattr(handler, "args", None) or getattr(model, "args", ())
-    return next((a for a in arguments or () if isinstance(a, pyro.poutine.messenger.Messenger)), None)

@@ -24,7 +24,7 @@ PAPER, UNKNOWN = "sspbp", "not available"
 PAIRS = {"X0-W0": (0, 0), "X1-W3": (1, 3), "X1-W-3": (1, -3), "X3-W3": (3, 3), "X3-W-3": (3, -3)}
 DATASETS = ("boston", "concrete", "energy", "kin8nm", "naval", "power_plant", "wine_red", "yacht")
 METHODS = ("pbp", "sspbp")
-#: PBP as printed, but naval's constant columns are columns of zeros, as everywhere else here.
+#: :data:`zoo.experiments.sspbp.replay.ZERO_COLUMN`
 ZERO_COLUMN = "pbp-zero-column"
 EPOCHS = 40
 #: Of the print; what a page says of their standard errors.

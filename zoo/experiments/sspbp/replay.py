@@ -18,7 +18,6 @@ from data_loaders import Standardizer, load
 from data_loaders.splits import split_80_20
 from guides import ProbabilisticBackpropagation
 from zoo.experiments.engine.declaration import Cell
-from zoo.experiments.sspbp.declared import ZERO_COLUMN
 from zoo.experiments.sspbp.networks import MESSAGES, Task, figures, published_figures, standardised
 from zoo.models.bnn import PBPNetwork
 
@@ -32,6 +31,8 @@ SETS = (
     ("yacht", 308, 6),
 )  # fmt: skip
 REPETITIONS, EPOCHS, TEST_SHARE = 5, 40, 0.2
+#: PBP as printed, but constant columns are columns of zeros, as everywhere else here.
+ZERO_COLUMN = "pbp-zero-column"
 
 
 class Repetition(NamedTuple):

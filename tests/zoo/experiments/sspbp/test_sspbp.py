@@ -365,7 +365,7 @@ def test_parts_of_the_print_are_taken_one_at_a_time(method, printed_split, print
         assert not {"order", "init_means"} & set(seen)
 
 
-@pytest.mark.parametrize(("method", "column"), [("pbp", 1.0), (declared.ZERO_COLUMN, 0.0)])
+@pytest.mark.parametrize(("method", "column"), [("pbp", 1.0), ("pbp-zero-column", 0.0)])
 def test_naval_is_replayed_with_its_column_of_ones_and_without(method, column, monkeypatch):
     """From the same split, starting means and order."""
     x = np.column_stack([np.full(9554, 0.998), np.arange(9554.0)])
@@ -387,6 +387,7 @@ def test_naval_is_replayed_with_its_column_of_ones_and_without(method, column, m
     replay.replayed(Cell("sspbp/replay", "naval", method, "free-10", 0, options={"epochs": 3}))
     np.testing.assert_allclose(seen["x"][:, 0], column, atol=1e-9)
     assert seen["message"] == "pbp"
+    assert method in find_experiment("sspbp/replay").methods
     assert seen["init_means"] is starts["pbp"][0]
 
 
