@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tarfile
 from pathlib import Path
 
@@ -54,3 +55,25 @@ def test_a_page_is_what_its_kept_cells_give(kept, tmp_path):
     assert "\n\n".join(numbers(request.experiment, lines)) in page.read_text()
     write_tables(tmp_path, records, lines)
     assert (tmp_path / "table.csv").read_text() == page.with_suffix(".csv").read_text()
+
+
+FIRST_PAGES = sorted(RESULTS.rglob("README.md"))
+LINK = re.compile(r"\]\(([^)#]+)\)")
+
+
+def _linked(page: Path) -> set[Path]:
+    links = (link for link in LINK.findall(page.read_text(encoding="utf-8")) if "://" not in link)
+    return {(page.parent / link).resolve() for link in links}
+
+
+@pytest.mark.parametrize("first", FIRST_PAGES, ids=lambda page: page.relative_to(RESULTS).as_posix())
+def test_a_first_page_leads_to_every_page_and_picture_beside_it(first):
+    linked = _linked(first)
+    assert [page for page in linked if not page.exists()] == []
+    shown = linked.union(*(_linked(page) for page in linked if page.suffix == ".md"))
+    beside = {file.resolve() for kind in ("*.md", "*.png") for file in first.parent.glob(kind)} - {first}
+    assert sorted(file.name for file in beside - shown) == []
+
+
+def test_the_first_page_leads_to_that_of_every_paper():
+    assert set(FIRST_PAGES) - {RESULTS / "README.md"} <= _linked(RESULTS / "README.md")
