@@ -215,3 +215,16 @@ def test_the_page_and_the_refused(runs, tmp_path):
     assert (last["guide"], last["status"]) == ("pbp", "refused: it is for others")
     plot_leaderboard(found, tmp_path / "board.png")
     assert (tmp_path / "board.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_page_has_the_distance_on_each_of_several_data_sets(runs):
+    """With the error that it has there; empty where a guide failed."""
+    runs = [runs[0], one_run("bb", scale=3.0, without="far")]
+    text = page(standings(runs, NOTES), runs, [], "zoo leaderboard ...", "quick")
+    _, _, section = text.partition("## W1 on each data set\n\n")
+    table = section.split("\n\n")[0].splitlines()
+    assert table[0] == "| guide | a | bb |"
+    assert "| near | 0.200 ± 0.010 | 0.600 ± 0.010 |" in table
+    assert "| far | 2.000 ± 0.010 |  |" in table
+    one = page(standings(runs[:1], NOTES), runs[:1], [], "zoo leaderboard ...", "quick")
+    assert "## W1 on each data set" not in one

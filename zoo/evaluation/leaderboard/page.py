@@ -9,7 +9,7 @@ import pandas as pd
 from zoo.evaluation.estimates import Estimate
 from zoo.evaluation.leaderboard.standings import MARK, Refusal, Standing, leaderboard_frame
 from zoo.evaluation.leaderboard.words import plural, rising_runs, when, words
-from zoo.evaluation.repeats import CHANCE, Run
+from zoo.evaluation.repeats import CHANCE, Run, average
 from zoo.evaluation.scoreboard import format_figure
 from zoo.evaluation.verdict import CLEAR, RISE
 from zoo.files.tables import markdown_table
@@ -44,6 +44,7 @@ def page(
         "## Table",
         markdown_table(cells, sides),
         _LEGEND,
+        *_by_dataset(found, runs, datasets),
         "## Verdict",
         *words(found, runs),
     ]
@@ -60,6 +61,23 @@ def page(
     if refusals:
         parts += ["## Not fitted", "\n".join(_refused(refusals))]
     return "\n\n".join(parts) + "\n"
+
+
+def _by_dataset(found: Sequence[Standing], runs: Sequence[Run], datasets: Sequence[str]) -> list[str]:
+    """The W1 of every guide on each of several data sets, with the errors that it has there."""
+    if len(datasets) < 2:
+        return []
+    cells = pd.DataFrame({"guide": [standing.name for standing in found]})
+    for dataset in datasets:
+        rows = {row.method: row for row in average([run for run in runs if run.dataset == dataset])}
+        mine = (rows.get(standing.guide) for standing in found)
+        figures = (row.estimate("ref_w1") if row and row.status == "ok" else None for row in mine)
+        cells[dataset] = ["" if figure is None else format_figure(figure) for figure in figures]
+    return [
+        "## W1 on each data set",
+        markdown_table(cells, "l" + "r" * len(datasets)),
+        "± standard error over splits, else over seeds; of a single run that of its draws.",
+    ]
 
 
 HEADINGS = {
