@@ -93,7 +93,7 @@ def _dense(
     source, errors = source_of(FOLDER, thesis) if thesis else (UNPUBLISHED, "none")
     return _of_this_kind(
         name=f"lbbnn/{name}",
-        revision=4,
+        revision=5,
         summary=f"{what}, network with hidden layers of 400 and 600: accuracy, calibration and density; "
         "prior inclusion and scales learned by layer (empirical Bayes), unless the setting names them; "
         "rates: inclusion by output and input; fixed: nothing is learned.",
