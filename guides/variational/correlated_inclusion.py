@@ -238,7 +238,8 @@ class AutoSpikeSlabMVN(AutoSpikeSlab):
     :param model: a Pyro model
     :param rank: columns of ``V``; None for a full covariance through its Cholesky factor, ``n (n + 1) / 2``
         parameters an output unit
-    :param init_spread: start of the logits' standard deviations
+    :param init_spread: start of the logits' standard deviations.  Wide ones let a few columns find both of
+        two modes; in a network of many weights they cost more than training gets back, and 0.5 is better
 
     Other arguments, and the limits on how weights may be used, as for :class:`~guides.AutoSpikeSlab`.
 
