@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from zoo.evaluation.estimates import Estimate
+from zoo.evaluation.leaderboard import plot
 from zoo.evaluation.leaderboard.page import page
 from zoo.evaluation.leaderboard.plot import plot_leaderboard
 from zoo.evaluation.leaderboard.standings import COLUMNS, Refusal, leaderboard_frame, standings
@@ -228,3 +229,14 @@ def test_the_page_has_the_distance_on_each_of_several_data_sets(runs):
     assert "| far | 2.000 ± 0.010 |  |" in table
     one = page(standings(runs[:1], NOTES), runs[:1], [], "zoo leaderboard ...", "quick")
     assert "## W1 on each data set" not in one
+
+
+@pytest.mark.parametrize(("predicted", "scale"), [(-0.5, "linear"), (-500.0, "symlog")])
+def test_one_guide_that_is_far_off_leaves_room_for_the_others(predicted, scale, monkeypatch, tmp_path):
+    monkeypatch.setitem(FIGURES, "far", (2.0, 0.3, predicted, 8.0))
+    shown = {}
+    monkeypatch.setattr(plot, "finish", lambda figure, *_: shown.update(axes=figure.axes))
+    runs = [one_run("a"), one_run("bb")]
+    plot_leaderboard(standings(runs, NOTES), tmp_path / "board.png")
+    assert shown["axes"][3].get_title().startswith("vs truth")
+    assert shown["axes"][3].get_xscale() == scale

@@ -19,6 +19,10 @@ PANELS = {
 }
 
 
+#: Nats a test point: beyond it guides that are far off would leave no room to tell the others apart.
+WIDE = 10.0
+
+
 def plot_leaderboard(found: Sequence[Standing], path: str | Path) -> None:
     """A line a guide that is ranked, best on top: its ranks and figures as means with ± 2 standard errors,
     and what a fit costs.
@@ -41,6 +45,9 @@ def plot_leaderboard(found: Sequence[Standing], path: str | Path) -> None:
         axis.grid(axis="both", color="0.92", linewidth=0.8)
         axis.set_axisbelow(True)
     axes.flat[-1].set_xscale("log")
+    likelihoods = axes.flat[list(PANELS).index("vs truth, nats")]
+    if max(map(abs, likelihoods.get_xlim())) > WIDE:
+        likelihoods.set_xscale("symlog", linthresh=1.0)
     axes.flat[0].set_yticks(range(len(ranked)), [standing.name for standing in ranked])
     axes.flat[0].set_ylim(len(ranked) - 0.4, -0.6)
     finish(figure, path, "", f"bars: ± 2 standard errors; orange and {MARK}: see the guide's note")
