@@ -35,8 +35,17 @@ from guides.core.sites import (
 #: - log(1 + 1/a) / 2 - k1, up to a constant.
 K1, K2, K3 = 0.63576, 1.87320, 1.48695
 
+#: Below this a multiplier's mean counts as this: at zero, where descent does arrive, the divergence is finite
+#: and has no slope, and the logarithm of the mean has neither.
+TINY_MEAN = 1e-15
+
 #: Draws from which quantiles of products are estimated.
 QUANTILE_DRAWS = 4000
+
+
+def log_variance_to_mean(z_loc: Tensor, z_log_scale: Tensor) -> Tensor:
+    """``log alpha = log(v^2 / m^2)`` of ``z ~ Normal(m, v^2)``, elementwise."""
+    return 2 * (z_log_scale - z_loc.abs().clamp(min=TINY_MEAN).log())
 
 
 class Horseshoe(Messenger):
@@ -129,7 +138,7 @@ class GroupNormalJeffreysLaw(GaussianLaw):
     def moments_and_kl(self) -> tuple[Tensor, Tensor, Tensor]:
         """Mean and variance given ``z``, and the divergence, up to the constant of the improper prior."""
         mean, variance = self.z * self.loc, self.z**2 * torch.exp(2 * self.log_scale)
-        log_alpha = 2 * (self.z_log_scale - self.z_loc.abs().log())
+        log_alpha = log_variance_to_mean(self.z_loc, self.z_log_scale)
         of_z = K1 - K1 * torch.sigmoid(K2 + K3 * log_alpha) + 0.5 * softplus(-log_alpha)
         # p(w | z) = Normal(0, z s): z drops out of this divergence
         ratio = self.log_scale - self.prior.scale.log()
@@ -244,7 +253,7 @@ class AutoGroupNormalJeffreys(FlatGuide):
         """
         parts = {name: p for name, p in self._detached().items() if len(p) > 2}
         return {
-            name: 2 * (p[3] - p[2].abs().log()).flatten(len(self.sites[name].batch_shape))
+            name: log_variance_to_mean(p[2], p[3]).flatten(len(self.sites[name].batch_shape))
             for name, p in parts.items()
         }
 

@@ -378,6 +378,22 @@ def test_divergence_of_group_normal_jeffreys_is_to_the_models_own_scale():
     torch.testing.assert_close(law.kl, of_w + of_z.sum())
 
 
+def test_a_multiplier_whose_mean_is_zero_has_a_gradient():
+    """Descent does arrive at exactly zero, where the divergence of ``z`` is flat."""
+    x, y = data()
+    guide = AutoGroupNormalJeffreys(layer)
+    guide(x, y)
+    with torch.no_grad():
+        guide.z_loc[1] = 0.0
+    results = loss_and_gradients(layer, guide, guide.elbo(), x, y)
+    assert all(result.isfinite().all() for result in results.values())
+    guide(x, y)
+    (slope,) = torch.autograd.grad(guide.trace.nodes["w"]["fn"].kl, guide.z_loc)
+    assert slope[1] == 0
+    assert slope[0] != 0
+    assert guide.log_alpha()["w"].isfinite().all()
+
+
 def test_draws_of_group_normal_jeffreys_have_the_moments_of_the_product():
     """Second moments, and the correlation that weights of one input have through their ``z`` alone."""
     x, y = data()
