@@ -258,6 +258,24 @@ def test_bound_a_row_is_that_of_drawn_networks(digits):
     assert abs(found.value - exact.mean().item()) < 4 * error < abs(found.value)
 
 
+def test_bound_comes_from_enough_networks(digits, monkeypatch):
+    """However few rows there are: one network in a hundred decides where spikes are rarely in."""
+    guide, pieces, loss = AutoSpikeSlab(NETWORK), [], SVI.evaluate_loss
+    guide.setup(digits.x[:5], digits.y[:5])
+
+    def noting(svi, x, *args):
+        pieces.append(len(x))
+        return loss(svi, x, *args)
+
+    monkeypatch.setattr(SVI, "evaluate_loss", noting)
+    bound(guide, (digits.x, digits.y))
+    assert len(pieces) >= 50
+    assert sum(pieces) == len(digits.x)
+    pieces.clear()
+    bound(guide, (digits.x, digits.y), networks=2, rows=60)
+    assert max(pieces) == 60
+
+
 def test_training_tells_what_the_bound_gained_last(digits):
     training = Training(10, lr=0.02, batch_size=50, factors={"logits": 5.0})
     history = train(NETWORK, AutoSpikeSlab(NETWORK), (digits.x, digits.y), training)
