@@ -7,6 +7,7 @@ from the print, and for how many of these we know why.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -46,6 +47,8 @@ PARTIAL_EFFORT = "not the work of the full budget"
 ERRORS_IN_PRINT = "published standard errors: "
 #: Behind a number of one run, where others have several.
 ONE_RUN = "†"
+#: Behind a number of a fit whose objective still moved at its end.
+MOVING = "‡"
 #: Of the table for a terminal.
 HEADINGS = ("data set", "method", "setting", "metric", "ours", "n", "published", "z")
 
@@ -65,13 +68,14 @@ def page(request: Request, folder: Path, records: Sequence[Record], lines: Seque
 def numbers(experiment: Experiment, lines: Sequence[Line]) -> list[str]:
     """The parts of a page that depend on the numbers alone: tables, verdicts, explanations, notes."""
     parts = []
-    mark = ONE_RUN if len({line.ours.n > 1 for line in lines if line.ours}) == 2 else ""
+    marks = _Marks.of(experiment, lines)
     questions = experiment.questions or {metric: (metric,) for metric in experiment.metrics}
     for title, metrics in questions.items():
         about = [line for line in lines if line.metric in metrics]
         if about:
             parts += [f"## {title}", _definitions(experiment, title, about)]
-            parts += [*_tables(experiment, metrics, about, mark), _verdict(about)]
+            shown = replace(marks, moving=frozenset()) if experiment.settled.keys() & set(metrics) else marks
+            parts += [*_tables(experiment, metrics, about, shown), _verdict(about), shown.legend(about)]
             parts += _settled(experiment, about)
     parts += [_explanations(experiment, lines), _notes(experiment, lines)]
     parts.append("All numbers, with their notes, are in the CSV file beside this page.")
@@ -189,6 +193,32 @@ def _failures(folder: Path, records: Sequence[Record]) -> Iterable[str]:
 
 
 @dataclass(frozen=True)
+class _Marks:
+    """What stands behind numbers.
+
+    :ivar one_run: behind those of one run; nothing where all are
+    :ivar moving: whose fits still moved at their end
+    """
+
+    one_run: str
+    moving: frozenset[Combination]
+
+    @classmethod
+    def of(cls, experiment: Experiment, lines: Sequence[Line]) -> _Marks:
+        one_run = ONE_RUN if len({line.ours.n > 1 for line in lines if line.ours}) == 2 else ""
+        return cls(one_run, frozenset(line.combination for line in lines if _moved(experiment, line)))
+
+    def behind(self, line: Line) -> str:
+        one_run = self.one_run if line.ours and line.ours.n == 1 else ""
+        return one_run + (MOVING if line.combination in self.moving else "")
+
+    def legend(self, lines: Sequence[Line]) -> str:
+        if all(line.combination not in self.moving for line in lines):
+            return ""
+        return f"{MOVING} the fit still moved at its end (**Not settled**): a figure of this budget."
+
+
+@dataclass(frozen=True)
 class _Layout:
     """How lines become a table: the names that make a row, and those that make a column."""
 
@@ -203,14 +233,14 @@ class _Layout:
 
 
 def _tables(
-    experiment: Experiment, metrics: Sequence[str], lines: Sequence[Line], mark: str
+    experiment: Experiment, metrics: Sequence[str], lines: Sequence[Line], marks: _Marks
 ) -> Iterator[str]:
     """One metric of several data sets: one table, a column a method.  Else a table a data set: a row a method
     and setting and a column a metric, or the other way round where there are many metrics.
     """
     setting = ("setting",) if len(experiment.settings) > 1 else ()
     if len(metrics) == 1 and len(experiment.datasets) > 1:
-        yield _table(lines, _Layout(("dataset", *setting), ("method",)), mark)
+        yield _table(lines, _Layout(("dataset", *setting), ("method",)), marks)
         return
     layout = _Layout(("method", *setting), ("metric",))
     if len(metrics) > MOST_COLUMNS:
@@ -219,10 +249,10 @@ def _tables(
         of_this = [line for line in lines if line.dataset == dataset]
         if of_this:
             title = f"**{dataset}**\n\n" if len(experiment.datasets) > 1 else ""
-            yield title + _table(of_this, layout, mark)
+            yield title + _table(of_this, layout, marks)
 
 
-def _table(lines: Sequence[Line], layout: _Layout, mark: str) -> str:
+def _table(lines: Sequence[Line], layout: _Layout, marks: _Marks) -> str:
     """Ours in a column, and beside it what is printed and z where a number of the column has them."""
     rows = list(dict.fromkeys(layout.row(line) for line in lines))
     cells = {(layout.row(line), layout.column(line)): line for line in lines}
@@ -230,7 +260,7 @@ def _table(lines: Sequence[Line], layout: _Layout, mark: str) -> str:
     headings = [WORDS.get(name, name) for name in layout.rows]
     for column in dict.fromkeys(layout.column(line) for line in lines):
         found = [cells.get((row, column)) for row in rows]
-        for heading, texts in _columns(" ".join(column), found, mark):
+        for heading, texts in _columns(" ".join(column), found, marks):
             headings.append(heading)
             for row, text in zip(table, texts, strict=True):
                 row.append(text)
@@ -238,22 +268,22 @@ def _table(lines: Sequence[Line], layout: _Layout, mark: str) -> str:
     return markdown_table(pd.DataFrame(table, columns=headings), sides)
 
 
-def _columns(name: str, lines: Sequence[Line | None], mark: str) -> Iterator[tuple[str, list[str]]]:
-    yield name, [ours(line, mark) if line else "" for line in lines]
+def _columns(name: str, lines: Sequence[Line | None], marks: _Marks) -> Iterator[tuple[str, list[str]]]:
+    yield name, [ours(line) + marks.behind(line) if line else "" for line in lines]
     if any(line and line.published for line in lines):
         yield "printed", [str(line.published or "") if line else "" for line in lines]
     if any(line and line.z is not None for line in lines):
         yield "z", [z_text(line) if line else "" for line in lines]
 
 
-def ours(line: Line, mark: str = "") -> str:
+def ours(line: Line) -> str:
     """Our number as text; beside a printed range smallest, median and largest of ours."""
     found = line.ours
     if found is None:
         return "failed"
     if line.published and line.published.lowest is not None and found.n > 1:
         return " / ".join(_plain(value) for value in (found.lowest, found.median, found.highest))
-    return _mean(found) + (mark if found.n == 1 else "")
+    return _mean(found)
 
 
 def _mean(found: Summary) -> str:
@@ -314,13 +344,18 @@ def _settled(experiment: Experiment, lines: Sequence[Line]) -> Iterator[str]:
     """Which fits still moved at their end, by the metrics of a table that tell."""
     for metric, limit in experiment.settled.items():
         measured = [line for line in lines if line.metric == metric and line.ours]
-        moving = [line for line in measured if abs(line.ours.mean) > limit]
+        moving = [line for line in measured if _moved(experiment, line)]
         what = f"`{metric}` is beyond {limit:g}"
         if moving:
             names = ", ".join(f"{_words(line)} ({line.ours.mean:.3g})" for line in moving)
             yield f"**Not settled**, {what}, in {len(moving)} of {len(measured)}: {names}."
         elif measured:
             yield f"{what} in none of {len(measured)}: these runs have ended; longer ones may end elsewhere."
+
+
+def _moved(experiment: Experiment, line: Line) -> bool:
+    """Whether this is the change of a fit that still moved at its end."""
+    return bool(line.ours) and abs(line.ours.mean) > experiment.settled.get(line.metric, math.inf)
 
 
 def _count(what: str, compared: Sequence[Line], far: Sequence[Line]) -> str:

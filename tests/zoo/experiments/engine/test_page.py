@@ -297,6 +297,27 @@ def test_a_table_says_by_itself_what_has_not_settled():
     assert said(0.5, 0.1).startswith("`change` is beyond 0.5 in none of 2: these runs have ended;")
 
 
+def test_numbers_of_fits_that_have_not_settled_are_marked():
+    """Where they are read, and not where the change itself stands."""
+    metrics = {"density": "share", "change": "how much it rose"}
+    experiment = declare(metrics=metrics, settled={"change": 0.5}, notes={}, published={})
+
+    def parts(change: float) -> list[str]:
+        lines = [
+            Line("a", method, "5", metric, summary([value]), None)
+            for method, rise in (("m", 0.1), ("n", change))
+            for metric, value in (("density", 0.25), ("change", rise))
+        ]
+        return page_numbers(experiment, lines)
+
+    _, _, densities, legend, _, _, changes, named, *_ = parts(0.7)
+    assert "0.25 | 0.25‡ |" in densities.splitlines()[-1]
+    assert legend.startswith("‡ the fit still moved at its end")
+    assert "‡" not in changes
+    assert "a n 5 (0.7)" in named
+    assert "‡" not in "".join(parts(0.4))
+
+
 def test_verdict_on_ranges(tmp_path):
     published = {
         ("a", "m", "5", "error"): Published(2.0, None, 1.0, 3.0),
