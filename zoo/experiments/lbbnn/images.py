@@ -94,14 +94,16 @@ def _table(cell: Cell, convolutional: bool) -> Mapping[str, float]:
 
 
 def settling(cell: Cell, fitted: Fitted) -> dict[str, float]:
-    """Where the bound stands and what it still gained at the end, nats a training image; what has no bound
-    has the change of its loss.
+    """Where the bound stands, what training took it for, and what it still gained at the end, nats a training
+    image; what has no bound has the change of its loss.
     """
     data, guide = fitted.data, fitted.guides[-1]
     figures = {"bound_change": last_change(fitted)}
     if cell.method.removeprefix(COLD) in BOUNDS:
         seed = stable_seed("bound", fitted.seed)
         figures["bound"] = bound(guide, (data.x, data.y), seed=seed).value
+        if not cell.method.startswith(COLD):  # whose objective is another
+            figures["bound_trained"] = -fitted.history.losses[-1] / len(data.x)
         if guide.learned_priors is not None:
             sizes = {name: site.numel for name, site in guide.sites.items()}
             figures["bound_charge"] = guide.learned_priors.charge(sizes) / len(data.x)
