@@ -36,7 +36,7 @@ from zoo.seeds import stable_seed
 
 #: Rows that all members of an ensemble see at once.
 ROWS = 1000
-#: Networks that a bound is taken from, at least: of those with spikes a few are far worse than the rest.
+#: Networks that a bound is taken from, at least.
 NETWORKS = 50
 #: Share of a training in which the weight of the divergence grows, unless it says otherwise.  Of ``lrt`` on
 #: MNIST, twenty epochs, one run each: bound -0.322, -0.312, -0.318 and -0.349 (+- 0.004) nats an image with
@@ -174,11 +174,12 @@ def set_up(guide: FlatGuide, data: Sequence[Tensor], training: Training) -> None
 def bound(
     guide: FlatGuide, data: Sequence[Tensor], *, seed: int = 0, rows: int = ROWS, networks: int = NETWORKS
 ) -> Estimate:
-    """The evidence lower bound a row, nats, and its standard error at most: of networks that are drawn, a new
+    """The evidence lower bound a row, nats, and about its standard error: of networks that are drawn, a new
     one for every piece of the data; the divergence counts whole, whatever weight it had in training.
 
-    :param rows: of a piece, at most
-    :param networks: pieces, at least, where there are as many rows
+    :param rows: of a piece, at most; fewer where there would be too few pieces
+    :param networks: pieces, at least, where there are as many rows; of networks with spikes a few are far
+        worse than the rest, so that the standard error is a rough one with few
     """
     size = len(data[0])
     rows = min(rows, max(1, size // networks))

@@ -384,12 +384,13 @@ def test_a_multiplier_whose_mean_is_zero_has_a_gradient():
     guide = AutoGroupNormalJeffreys(layer)
     guide(x, y)
     with torch.no_grad():
-        guide.z_loc[1] = 0.0
+        guide.z_loc[1:] = torch.tensor([0.0, 1e-3])
     results = loss_and_gradients(layer, guide, guide.elbo(), x, y)
     assert all(result.isfinite().all() for result in results.values())
     guide(x, y)
     (slope,) = torch.autograd.grad(guide.trace.nodes["w"]["fn"].kl, guide.z_loc)
     assert slope[1] == 0
+    assert guide.log_alpha()["w"][2].item() == pytest.approx(2 * math.log(0.05 / 1e-3), rel=1e-5)
     assert slope[0] != 0
     assert guide.log_alpha()["w"].isfinite().all()
 

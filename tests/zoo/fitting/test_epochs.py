@@ -244,14 +244,14 @@ def test_divergence_rises_by_equal_factors_to_its_weight(digits):
     assert seen == pytest.approx([0.01 * 25 ** min(1.0, i / 8) for i in range(20)])
     for weight in (0.25, 1.0):
         guide.kl_weight = weight
-        found[weight] = bound(guide, (digits.x, digits.y), rows=60)
+        found[weight] = bound(guide, (digits.x, digits.y), rows=60, networks=1)
     assert found[0.25] == found[1.0]
 
 
 def test_bound_a_row_is_that_of_drawn_networks(digits):
     guide = AutoSpikeSlab(NETWORK)
     guide.setup(digits.x[:5], digits.y[:5])
-    found = bound(guide, (digits.x, digits.y), rows=7)
+    found = bound(guide, (digits.x, digits.y), rows=7, networks=1)
     draws, log_q = guide.draws_with_log_prob(200, seed=1)
     exact = (log_joint(NETWORK, draws, digits.x, digits.y) - log_q) / len(digits.y)
     error = math.hypot(found.se, exact.std().item() / math.sqrt(200))
@@ -268,12 +268,23 @@ def test_bound_comes_from_enough_networks(digits, monkeypatch):
         return loss(svi, x, *args)
 
     monkeypatch.setattr(SVI, "evaluate_loss", noting)
-    bound(guide, (digits.x, digits.y))
-    assert len(pieces) >= 50
-    assert sum(pieces) == len(digits.x)
-    pieces.clear()
+    for rows in (200, 199, 49):
+        bound(guide, (digits.x[:rows], digits.y[:rows]))
+        assert len(pieces) >= min(rows, 50)
+        assert sum(pieces) == rows
+        pieces.clear()
     bound(guide, (digits.x, digits.y), networks=2, rows=60)
     assert max(pieces) == 60
+
+
+def test_bound_weighs_pieces_by_their_rows(digits, monkeypatch):
+    """Seven rows and one: 7/8 and 1/8 of what they say of a row, and the error that goes with it."""
+    guide = AutoSpikeSlab(NETWORK)
+    guide.setup(digits.x[:5], digits.y[:5])
+    monkeypatch.setattr(SVI, "evaluate_loss", lambda svi, x, y, size: size * (1.0 if len(x) == 7 else 9.0))
+    found = bound(guide, (digits.x[:8], digits.y[:8]), rows=7, networks=1)
+    assert found.value == pytest.approx(-(7 * 1 + 1 * 9) / 8)
+    assert found.se == pytest.approx(math.hypot(7 / 8 * (1 - 2), 1 / 8 * (9 - 2)))
 
 
 def test_training_tells_what_the_bound_gained_last(digits):

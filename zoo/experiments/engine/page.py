@@ -74,8 +74,11 @@ def numbers(experiment: Experiment, lines: Sequence[Line]) -> list[str]:
         about = [line for line in lines if line.metric in metrics]
         if about:
             parts += [f"## {title}", _definitions(experiment, title, about)]
-            shown = replace(marks, moving=frozenset()) if experiment.settled.keys() & set(metrics) else marks
-            parts += [*_tables(experiment, metrics, about, shown), _verdict(about), shown.legend(about)]
+            parts += [
+                *_tables(experiment, metrics, about, marks),
+                _verdict(about, marks),
+                marks.legend(about),
+            ]
             parts += _settled(experiment, about)
     parts += [_explanations(experiment, lines), _notes(experiment, lines)]
     parts.append("All numbers, with their notes, are in the CSV file beside this page.")
@@ -197,23 +200,29 @@ class _Marks:
     """What stands behind numbers.
 
     :ivar one_run: behind those of one run; nothing where all are
-    :ivar moving: whose fits still moved at their end
+    :ivar moving: combinations whose fits still moved at their end
+    :ivar changes: metrics that say so themselves, whose numbers need no mark
     """
 
     one_run: str
     moving: frozenset[Combination]
+    changes: frozenset[str]
 
     @classmethod
     def of(cls, experiment: Experiment, lines: Sequence[Line]) -> _Marks:
         one_run = ONE_RUN if len({line.ours.n > 1 for line in lines if line.ours}) == 2 else ""
-        return cls(one_run, frozenset(line.combination for line in lines if _moved(experiment, line)))
+        moving = frozenset(line.combination for line in lines if _moved(experiment, line))
+        return cls(one_run, moving, frozenset(experiment.settled))
 
     def behind(self, line: Line) -> str:
         one_run = self.one_run if line.ours and line.ours.n == 1 else ""
-        return one_run + (MOVING if line.combination in self.moving else "")
+        return one_run + (MOVING if self.is_moving(line) else "")
+
+    def is_moving(self, line: Line) -> bool:
+        return line.combination in self.moving and line.metric not in self.changes
 
     def legend(self, lines: Sequence[Line]) -> str:
-        if all(line.combination not in self.moving for line in lines):
+        if not any(map(self.is_moving, lines)):
             return ""
         return f"{MOVING} the fit still moved at its end (**Not settled**): a figure of this budget."
 
@@ -317,14 +326,14 @@ def _definitions(experiment: Experiment, title: str, lines: Sequence[Line]) -> s
 # --------------------------------------------------------------------- what to make of the comparison
 
 
-def _verdict(lines: Sequence[Line]) -> str:
+def _verdict(lines: Sequence[Line], marks: _Marks) -> str:
     """How many numbers of a table are far from the print, and for how many of them we know why."""
     measured = [line for line in lines if line.z is not None]
     ranged = [line for line in lines if line.ranged]
     bare = sum(line.compared for line in lines) - len(measured) - len(ranged)
     words = []
     if measured:
-        words.append(_count(f"|z| > {FAR:g}", measured, [line for line in measured if line.far]))
+        words.append(_count(f"|z| > {FAR:g}", measured, [line for line in measured if line.far], marks))
     if any(line.borrowed for line in measured):
         words.append(
             "The z of one run takes the spread of the printed runs for its standard deviation; where "
@@ -332,7 +341,8 @@ def _verdict(lines: Sequence[Line]) -> str:
         )
     if ranged:
         outside = [line for line in ranged if line.outside]
-        words.append(_count("Our median is outside the printed range (min / median / max)", ranged, outside))
+        what = "Our median is outside the printed range (min / median / max)"
+        words.append(_count(what, ranged, outside, marks))
     if bare:
         words.append(
             f"No z for {bare}: a standard error, of ours or of the print, is missing or rounded to zero."
@@ -358,7 +368,7 @@ def _moved(experiment: Experiment, line: Line) -> bool:
     return bool(line.ours) and abs(line.ours.mean) > experiment.settled.get(line.metric, math.inf)
 
 
-def _count(what: str, compared: Sequence[Line], far: Sequence[Line]) -> str:
+def _count(what: str, compared: Sequence[Line], far: Sequence[Line], marks: _Marks) -> str:
     """``what in 3 of 32: 2 explained (another task 2), unexplained: naval pbp 50 (z 2.9).``"""
     words = f"{what} in {len(far)} of {len(compared)}"
     kinds = Counter(line.explanation.kind for line in far if line.explanation)
@@ -371,14 +381,15 @@ def _count(what: str, compared: Sequence[Line], far: Sequence[Line]) -> str:
         unexplained.sort(key=lambda line: -abs(line.z or 0))
         named, more = unexplained[:MOST_NAMED], len(unexplained) - MOST_NAMED
         several = len({line.metric for line in compared}) > 1
-        names = ", ".join(_name(line, several) for line in named)
+        names = ", ".join(_name(line, several, marks) for line in named)
         rest = f", and {more} nearer ones" if more > 0 else ""
         parts.append(f"{len(unexplained)} unexplained: {names}{rest}")
     return f"{words}: {'; '.join(parts)}." if parts else f"{words}."
 
 
-def _name(line: Line, metric: bool) -> str:
+def _name(line: Line, metric: bool, marks: _Marks) -> str:
     what = f"{_words(line)} {line.metric}" if metric else _words(line)
+    what += MOVING if marks.is_moving(line) else ""
     return what + ("" if line.z is None else f" (z {line.z:.1f})")
 
 

@@ -26,6 +26,7 @@ from zoo.experiments.engine.declaration import Cell
 from zoo.experiments.lbbnn.networks import (
     BOUNDS,
     COLD,
+    FEW_ROWS,
     Fitted,
     fit,
     images,
@@ -36,6 +37,7 @@ from zoo.experiments.lbbnn.networks import (
     widths_of,
 )
 from zoo.fitting.epochs import (
+    NETWORKS,
     averaged_probabilities,
     bound,
     classes,
@@ -47,6 +49,8 @@ from zoo.fitting.epochs import (
 from zoo.seeds import stable_seed
 
 THRESHOLD = 0.95
+#: From which a bound is taken where there are few rows: one network is a large part of fifty then.
+MANY_NETWORKS = 500
 BATCH = 100
 #: Images a class and side of the pictures; points of the curves of entropies.
 SHOWN, EDGES = 5, np.linspace(0, np.log(10), 61)
@@ -101,9 +105,12 @@ def settling(cell: Cell, fitted: Fitted) -> dict[str, float]:
     figures = {"bound_change": last_change(fitted)}
     if cell.method.removeprefix(COLD) in BOUNDS:
         seed = stable_seed("bound", fitted.seed)
-        figures["bound"] = bound(guide, (data.x, data.y), seed=seed).value
+        networks = MANY_NETWORKS if len(data.x) < FEW_ROWS else NETWORKS
+        figures["bound"] = bound(guide, (data.x, data.y), seed=seed, networks=networks).value
         if not cell.method.startswith(COLD):  # whose objective is another
-            figures["bound_trained"] = -fitted.history.losses[-1] / len(data.x)
+            losses = fitted.history.losses  # of every pass, several of which may be an epoch
+            last = losses[-max(1, len(losses) // cell.options["epochs"]) :]
+            figures["bound_trained"] = -statistics.fmean(last) / len(data.x)
         if guide.learned_priors is not None:
             sizes = {name: site.numel for name, site in guide.sites.items()}
             figures["bound_charge"] = guide.learned_priors.charge(sizes) / len(data.x)

@@ -23,8 +23,8 @@ DENSITIES = {
 SETTLING = {
     "bound": "evidence lower bound of drawn networks, nats a training image, whatever the divergence counted "
     "in training; higher is better",
-    "bound_trained": "what training took the bound for in its last epoch, with Gaussian activations or "
-    "relaxed indicators in place of drawn ones; above `bound` it promises more than drawn networks have",
+    "bound_trained": "what training took the bound for in its last epoch, with Gaussian noise in layers "
+    "or relaxed indicators in place of drawn weights; above `bound` it promises more than networks have",
     "bound_charge": "what the learned numbers of the prior would take from the bound at half the logarithm "
     "of the number of weights behind each, nats a training image; not taken from it",
     "bound_change": "how much the bound that was climbed (or minus the loss) rose in the last tenth of the "

@@ -299,21 +299,26 @@ def test_a_table_says_by_itself_what_has_not_settled():
 
 def test_numbers_of_fits_that_have_not_settled_are_marked():
     """Where they are read, and not where the change itself stands."""
-    metrics = {"density": "share", "change": "how much it rose"}
-    experiment = declare(metrics=metrics, settled={"change": 0.5}, notes={}, published={})
+    metrics = {"density": "share", "change": "how much it rose", "bound": "nats"}
+    questions = {"density": ("density",), "bounds": ("change", "bound")}
+    experiment = declare(
+        metrics=metrics, questions=questions, settled={"change": 0.5}, notes={}, published={}
+    )
 
     def parts(change: float) -> list[str]:
         lines = [
             Line("a", method, "5", metric, summary([value]), None)
             for method, rise in (("m", 0.1), ("n", change))
-            for metric, value in (("density", 0.25), ("change", rise))
+            for metric, value in (("density", 0.25), ("change", rise), ("bound", -1.5))
         ]
         return page_numbers(experiment, lines)
 
-    _, _, densities, legend, _, _, changes, named, *_ = parts(0.7)
+    _, _, densities, legend, _, _, changes, again, named, *_ = parts(0.7)
     assert "0.25 | 0.25‡ |" in densities.splitlines()[-1]
     assert legend.startswith("‡ the fit still moved at its end")
-    assert "‡" not in changes
+    assert changes.splitlines()[-1].endswith("| -1.5‡ |")
+    assert "0.7 |" in changes
+    assert again == legend
     assert "a n 5 (0.7)" in named
     assert "‡" not in "".join(parts(0.4))
 
