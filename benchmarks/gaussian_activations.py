@@ -1,0 +1,74 @@
+r"""Where local reparameterization takes spikes and slabs for Gaussian, and what that promises too much.
+
+In training a layer's output has Gaussian noise with the moments of its weights.  Here networks are drawn
+after a fit, and the weights of one layer after the other are replaced by Gaussian ones with the same moments:
+where all are, the mean loss is that which training sees.
+
+    python benchmarks/gaussian_activations.py --dataset kmnist --setting pi0.25-sd1 --epochs 60
+
+A fit takes about three minutes.  KMNIST is downloaded, or read from ZOO_DATA; the digits ship inside
+scikit-learn.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+from pyro import distributions as dist
+from torch import Tensor
+
+from guides.core.flat_guide import FlatGuide
+from zoo.experiments.engine.declaration import Cell
+from zoo.experiments.lbbnn import networks
+from zoo.fitting.epochs import member_probabilities, single_network
+
+METHOD, NETWORKS = "lrt", 300
+
+
+def gaussian(guide: FlatGuide, name: str) -> Tensor:
+    """A draw of a site's weights from a Gaussian law of the same moments."""
+    law = guide.site_distribution(name)
+    return dist.Normal(law.mean, law.variance.sqrt()).sample()
+
+
+@torch.no_grad()
+def losses(fitted: networks.Fitted, layers: tuple[str, ...]) -> Tensor:
+    """Mean negative log likelihood of training images by each of the drawn networks, ``[networks]``, every one
+    on images of its own.
+
+    :param layers: whose weights are Gaussian
+    """
+    guide, data, found = fitted.guides[0], fitted.data, []
+    torch.manual_seed(0)
+    drawn = guide.draws(NETWORKS, seed=0)
+    for i, rows in enumerate(torch.randperm(len(data.x)).chunk(NETWORKS)):
+        weights = {name: values[i] for name, values in drawn.items()}
+        weights |= {name: gaussian(guide, name) for name in layers}
+        probabilities = member_probabilities(fitted.model, single_network(weights), data.x[rows])[0]
+        found.append(-probabilities.gather(1, data.y[rows, None]).log().mean())
+    return torch.stack(found)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--dataset", default="digits", choices=("digits", "mnist", "fmnist", "kmnist"))
+    parser.add_argument("--setting", default="pi0.25-sd1", choices=("default", "pi0.1-sd1", "pi0.25-sd1"))
+    parser.add_argument("--epochs", type=int, default=20)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    options = {"epochs": arguments.epochs, "widths": "400-600", "rows": 0, "device": "cpu"}
+    place = f"lbbnn/{arguments.dataset}", arguments.dataset, METHOD, arguments.setting, 0
+    fitted = networks.fit(Cell(*place, options=options))
+    print(f"{METHOD} on {arguments.dataset}, {arguments.setting}, {arguments.epochs} epochs; nats an image")
+    print(f"{'Gaussian layers':16} mean loss      se  median     max")
+    for layers in ((), ("w1",), ("w2",), ("w3",), ("w1", "w2", "w3")):
+        found = losses(fitted, layers)
+        figures = (found.mean(), found.std() / len(found) ** 0.5, found.median(), found.max())
+        print(f"{', '.join(layers) or 'none':16}" + "".join(f"{float(figure):8.3f}" for figure in figures))
+
+
+if __name__ == "__main__":
+    main()
