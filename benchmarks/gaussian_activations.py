@@ -34,7 +34,7 @@ def gaussian(guide: FlatGuide, name: str) -> Tensor:
 
 @torch.no_grad()
 def losses(fitted: networks.Fitted, layers: tuple[str, ...]) -> Tensor:
-    """Mean negative log likelihood of training images by each of the drawn networks, ``[networks]``, every one
+    """Mean negative log likelihood of training images by each drawn network, ``[networks]``, every one
     on images of its own.
 
     :param layers: whose weights are Gaussian
