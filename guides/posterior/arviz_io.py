@@ -54,17 +54,24 @@ Arrays = Mapping[str, Any]
 
 
 @functools.cache
-def _arviz() -> Any:
-    """arviz, imported when first needed (seconds), without 0.23's announcement of its successor."""
+def import_arviz() -> Any:
+    """arviz, imported when first needed (seconds), without 0.23's announcement of its successor.
+
+    It notes once a day in a file that it has made that.  Of processes that do so at once one may find the
+    file gone that it was to move; the second time there is nothing to note.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing", category=FutureWarning)
-        import arviz
+        try:
+            import arviz
+        except FileNotFoundError:
+            import arviz
     return arviz
 
 
 def _uses_datatree() -> bool:
     """True for ArviZ 1.x, whose container is ``xarray.DataTree``."""
-    return int(_arviz().__version__.split(".")[0]) >= 1
+    return int(import_arviz().__version__.split(".")[0]) >= 1
 
 
 def _array_stats() -> Any:
@@ -149,7 +156,7 @@ def _dataset_of(idata: Any, group: str) -> xr.Dataset:
 def _container(groups: dict[str, xr.Dataset], attrs: dict[str, Any]) -> Any:
     if _uses_datatree():
         return xr.DataTree.from_dict({"/": xr.Dataset(attrs=attrs)} | {f"/{k}": v for k, v in groups.items()})
-    return _arviz().InferenceData(attrs=attrs, **groups)
+    return import_arviz().InferenceData(attrs=attrs, **groups)
 
 
 def _dataset(
@@ -331,4 +338,4 @@ def _arviz_statistic(draws: np.ndarray, name: str, method: str) -> np.ndarray:
         statistic = getattr(_array_stats(), name)
         return np.asarray(statistic(draws, chain_axis=0, draw_axis=1, method=method, **tail))
     data = xr.Dataset({"x": (("chain", "draw", "k"), draws)})
-    return getattr(_arviz(), name)(data, method=method)["x"].values
+    return getattr(import_arviz(), name)(data, method=method)["x"].values

@@ -19,6 +19,8 @@ from scipy import stats
 from scipy.optimize import minimize, minimize_scalar
 from scipy.special import ndtr
 
+from guides.posterior.arviz_io import import_arviz
+
 #: Family-wise error of the verdict on one method, over all its quantities.
 LEVEL = 0.05
 #: Sets of uniform ranks that a p value is counted in.
@@ -89,6 +91,7 @@ def ecdf_band(n: int, draws: int, quantities: int = 1) -> tuple[np.ndarray, np.n
     """Where the distribution function of ``n`` uniform ranks lies, all of it at once, with probability one
     minus :data:`LEVEL` over the number of quantities: places ``[K]`` inside (0, 1), lower and upper ends.
     """
+    import_arviz()
     from arviz.stats.ecdf_utils import ecdf_confidence_band
 
     places = np.arange(1, draws + 1) / (draws + 1)

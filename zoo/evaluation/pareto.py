@@ -7,11 +7,12 @@ Gabry (2024, JMLR 25:72) for the smoothing itself.
 from __future__ import annotations
 
 import math
-import warnings
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from guides.posterior.arviz_io import import_arviz
 
 #: The tail is a fifth of the draws, and ArviZ fits it only when it holds at least five.
 FEWEST_DRAWS = 25
@@ -49,9 +50,7 @@ def _arviz_k(log_weights: np.ndarray) -> float:
     """k by ArviZ; its 1.x takes log *likelihoods*, the negative of log weights, and turns them round
     itself.
     """
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing", category=FutureWarning)
-        import arviz
+    arviz = import_arviz()
     if int(arviz.__version__.split(".")[0]) < 1:
         return float(arviz.psislw(log_weights.copy())[1])
     from arviz_stats.base import array_stats

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 
 import numpy as np
 import pyro
@@ -13,13 +12,11 @@ from pyro import distributions as dist
 from pyro import poutine
 
 from guides.posterior import Posterior
+from guides.posterior.arviz_io import import_arviz
 from guides.posterior.evaluate import observed_laws
 from guides.testing import assert_mean, normal
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore", FutureWarning)
-    import arviz as az
-
+az = import_arviz()
 S, N, P = 40, 6, 2
 
 

@@ -282,3 +282,20 @@ def test_a_function_that_uses_torch_itself_has_a_fingerprint():
         return torch.square(x)
 
     assert fingerprint(function) == fingerprint(function)
+
+
+def test_arviz_is_imported_again_where_another_process_took_its_file(tmp_path, monkeypatch):
+    """ArviZ 0.23 moves a file at its first import of a day."""
+    (tmp_path / "arviz.py").write_text(
+        "from pathlib import Path\n"
+        "met = Path(__file__).with_name('met')\n"
+        "if not met.exists():\n"
+        "    met.touch()\n"
+        "    raise FileNotFoundError('daily_warning.tmp')\n"
+    )
+    monkeypatch.delitem(sys.modules, "arviz", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    found = arviz_io.import_arviz.__wrapped__()
+    assert (tmp_path / "met").exists()
+    assert found.__file__ == str(tmp_path / "arviz.py")
+    del sys.modules["arviz"]  # what was there comes back
