@@ -41,8 +41,8 @@ class AutoSpikeSlab(FlatGuide):
     Each such weight is zero with probability ``1 - probs`` and else ``Normal(loc, scale)``, and enters one
     linear or convolutional layer, whose output is drawn with the exact mean ``probs loc`` and variance
     ``probs (scale^2 + (1 - probs) loc^2)``.  That output is Gaussian only in the limit of many inputs;
-    with weights that are rarely in and then large the loss of training may promise more than drawn networks
-    have, whose bound is that of ``svi.evaluate_loss``.
+    where a few weights carry much and are out at times the loss of training may promise more than drawn
+    networks have, whose bound is that of ``svi.evaluate_loss``.
     Every row of the input gets noise of its own, so each likelihood term must see one row (set-up finds out
     by experiment).  Positions of an image in a convolution see the same filters: there a row sees
     Gaussian filters with the matched moments, where the papers draw noise for every position.  Any other

@@ -259,7 +259,7 @@ def test_bound_a_row_is_that_of_drawn_networks(digits):
 
 
 def test_bound_comes_from_enough_networks(digits, monkeypatch):
-    """However few rows there are: one network in a hundred decides where spikes are rarely in."""
+    """However few rows there are: one network in a hundred may decide, where a weight that counts is out."""
     guide, pieces, loss = AutoSpikeSlab(NETWORK), [], SVI.evaluate_loss
     guide.setup(digits.x[:5], digits.y[:5])
 

@@ -12,7 +12,7 @@ MEMBERS = 10
 #: Of the dense networks: for a look one epoch on the first 20,000 rows; then 20 on all (rows 0).
 QUICK = {"epochs": 1, "members": MEMBERS, "widths": "400-600", "rows": 20_000, "device": "cpu"}
 FULL = {**QUICK, "epochs": 20, "rows": 0}
-#: On digits, where ``lrt`` ends 0.1 to 0.2 nats an image lower after twenty.
+#: On digits, where ``lrt`` ends 0.08 to 0.16 nats an image lower after twenty.
 FULL_DIGITS = {**FULL, "epochs": 60}
 #: Of the convolutional ones, whose widths are those of the publications; 5 epochs show the start of a fit
 #: (the note of ``lbbnn/cnn`` on its bound).

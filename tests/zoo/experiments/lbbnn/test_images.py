@@ -13,10 +13,11 @@ from sklearn.metrics import roc_auc_score
 
 from guides.variational.sparse_networks import median_weights
 from tests.zoo.experiments.lbbnn.tiny_cells import BY_NAME, assert_declared
+from zoo.evaluation.estimates import Estimate
 from zoo.experiments.engine.declaration import Record
 from zoo.experiments.lbbnn import images, metrics, networks, plots
 from zoo.experiments.lbbnn.networks import Fitted, fit
-from zoo.fitting.epochs import History
+from zoo.fitting.epochs import NETWORKS, History
 
 pytestmark = pytest.mark.usefixtures("small_and_real")
 SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
@@ -45,6 +46,15 @@ def test_table_of_a_sparse_network(cell):
     assert passes > 1
     last = fitted.history.losses[-passes:]
     assert figures["bound_trained"] == pytest.approx(-sum(last) / passes / len(fitted.data.x))
+
+
+def test_bounds_of_few_rows_come_from_many_networks(cell, monkeypatch):
+    fitted, asked = fit(cell()), []
+    monkeypatch.setattr(images, "bound", lambda *_, networks, **__: asked.append(networks) or Estimate(0.0))
+    for few in (len(fitted.data.x) + 1, len(fitted.data.x)):
+        monkeypatch.setattr(images, "FEW_ROWS", few)
+        images.settling(cell(), fitted)
+    assert asked == [images.MANY_NETWORKS, NETWORKS]
 
 
 @pytest.mark.parametrize("method", ["gaussian", "mlp", "deep-ensemble"])
