@@ -323,6 +323,17 @@ def test_numbers_of_fits_that_have_not_settled_are_marked():
     assert "‡" not in "".join(parts(0.4))
 
 
+def test_verdict_marks_what_has_not_settled():
+    metrics = {"density": "share", "change": "how much it rose"}
+    experiment = declare(metrics=metrics, settled={"change": 0.5}, notes={}, published={})
+    values = [("m", "density", 0.25), ("m", "change", 0.1), ("n", "density", 0.25), ("n", "change", 0.7)]
+    lines = [
+        Line("a", method, "5", metric, summary([value, value]), Published(2.0, None, 1.0, 3.0))
+        for method, metric, value in values
+    ]
+    assert "2 unexplained: a m 5, a n 5‡." in page_numbers(experiment, lines)[3]
+
+
 def test_verdict_on_ranges(tmp_path):
     published = {
         ("a", "m", "5", "error"): Published(2.0, None, 1.0, 3.0),
