@@ -146,7 +146,7 @@ def _kl_normal_spike_slab(q: dist.Normal, p: SpikeSlab) -> Tensor:
 @register_kl(SpikeSlab, dist.Normal)
 def _kl_spike_slab_normal(q: SpikeSlab, p: dist.Normal) -> Tensor:
     """An atom is not absolutely continuous with respect to a density."""
-    return torch.full(torch.broadcast_shapes(q.loc.shape, p.loc.shape), math.inf, dtype=q.loc.dtype)
+    return q.loc.new_full(torch.broadcast_shapes(q.loc.shape, p.loc.shape), math.inf)
 
 
 @register_kl(dist.LogNormal, dist.Gamma)

@@ -145,7 +145,7 @@ class RandomTensorLaw(SiteLaw):
     def log_prob(self, value: Tensor) -> Tensor:
         """``E_q[log q]``, or where draws are scored ``log q(value)``; ``[*batch]``."""
         if self.uses.purpose is Purpose.STRUCTURE:
-            return torch.zeros(self.batch_shape)
+            return self.loc.new_zeros(self.batch_shape)
         if not self.uses.scores_draws:
             return self.minus_entropy
         drawn = value.numbers("log_prob") if isinstance(value, RandomTensor) else value

@@ -214,7 +214,7 @@ def mixture(laws: Distribution) -> Distribution:
     """The equal mixture over draws of laws with batch shape ``[S, N]``; batch shape ``[N]``."""
     if isinstance(laws, Normal):
         size = laws.loc.shape[0]
-        weights = Categorical(torch.ones(size, dtype=laws.loc.dtype).expand(*laws.loc.shape[1:], size))
+        weights = Categorical(laws.loc.new_ones(size).expand(*laws.loc.shape[1:], size))
         components = Normal(laws.loc.movedim(0, -1), laws.scale.movedim(0, -1), validate_args=False)
         return MixtureSameFamily(weights, components, validate_args=False)
     if isinstance(laws, LawsOfDraws):
@@ -227,7 +227,7 @@ def mixture(laws: Distribution) -> Distribution:
 def empirical(values: Tensor) -> dist.Empirical:
     """The law that puts equal weight on ``S`` values ``[S, N, ...]``; batch shape ``[N]``."""
     samples = values.movedim(0, 1) if values.dim() > 1 else values
-    return dist.Empirical(samples, torch.zeros(samples.shape[:2], dtype=samples.dtype))
+    return dist.Empirical(samples, samples.new_zeros(samples.shape[:2]))
 
 
 # ------------------------------------------------------------------------------------------- data, replicates

@@ -93,8 +93,8 @@ class MixtureOfDraws(TorchDistribution):
         laws = self.laws.laws
         shape = torch.Size(sample_shape) + self.batch_shape
         chosen = torch.randint(len(laws), shape)
-        chosen = chosen.reshape(shape + (1,) * len(self.event_shape))
         values = laws[0].sample(sample_shape)
+        chosen = chosen.reshape(shape + (1,) * len(self.event_shape)).to(values.device)
         for i, law in enumerate(laws[1:], start=1):
             values = torch.where(chosen == i, law.sample(sample_shape), values)
         return values

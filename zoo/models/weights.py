@@ -85,7 +85,7 @@ class GaussianWeights:
         check_scale(self.scale)
 
     def pyro(self, shape: tuple[int, ...], like: Tensor, layer: int) -> dist.TorchDistribution:
-        scale = like.new_tensor(sd_of_layer(self.scale, layer, shape))
+        scale = like.new_full((), sd_of_layer(self.scale, layer, shape))
         return dist.Normal(torch.zeros_like(scale), scale).expand(shape).to_event(len(shape))
 
     def numpyro(self, shape: tuple[int, ...], layer: int):
@@ -106,8 +106,8 @@ class SpikeSlabWeights:
         check_scale(self.scale)
 
     def pyro(self, shape: tuple[int, ...], like: Tensor, layer: int) -> dist.TorchDistribution:
-        scale = like.new_tensor(sd_of_layer(self.scale, layer, shape))
-        prior = SpikeSlab(like.new_tensor(self.inclusion), torch.zeros_like(scale), scale)
+        scale = like.new_full((), sd_of_layer(self.scale, layer, shape))
+        prior = SpikeSlab(like.new_full((), self.inclusion), torch.zeros_like(scale), scale)
         return prior.expand(shape).to_event(len(shape))
 
     def numpyro(self, shape: tuple[int, ...], layer: int):

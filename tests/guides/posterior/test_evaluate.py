@@ -5,9 +5,12 @@ import pytest
 import torch
 from pyro import distributions as dist
 from pyro import poutine
+from torch.distributions import kl_divergence
 
+from guides import SpikeSlab
 from guides.posterior import evaluate
 from guides.posterior.evaluate import log_joint, observed_laws, over_draws
+from guides.posterior.law_of_draws import LawsOfDraws
 from guides.testing import normal
 
 S, N = 6, 5
@@ -151,3 +154,34 @@ def test_errors_of_the_model_are_its_own():
 
     with pytest.raises(RuntimeError, match="size"):
         observed_laws(model, {"w": torch.zeros(S, 3)}, torch.zeros(N, 2))
+
+
+# ------------------------------------------------------------------------------------------------- devices
+
+
+def elsewhere(*shape):
+    """Numbers on a device that is not the CPU and keeps only their shapes, which every machine has."""
+    return torch.ones(shape, device="meta")
+
+
+@pytest.mark.parametrize(
+    "laws",
+    [
+        dist.Normal(elsewhere(S, N), elsewhere(S, N), validate_args=False),
+        dist.Bernoulli(probs=elsewhere(S, N), validate_args=False),
+        dist.Delta(elsewhere(S, N), validate_args=False),
+        LawsOfDraws([dist.Normal(elsewhere(N), elsewhere(N), validate_args=False)] * S),
+    ],
+    ids=lambda laws: type(laws).__name__,
+)
+def test_a_mixture_stays_on_the_device_of_its_draws(laws):
+    with pyro.validation_enabled(False):  # which asks for numbers
+        mixture = evaluate.mixture(laws)
+        numbers = [mixture.mean] if isinstance(laws, dist.Delta) else [mixture.mean, mixture.sample()]
+    assert {(value.shape, value.device.type) for value in numbers} == {((N,), "meta")}
+
+
+def test_a_law_that_no_density_has_costs_infinity_where_its_numbers_are():
+    atom = SpikeSlab(elsewhere(N), elsewhere(N), elsewhere(N), validate_args=False)
+    divergence = kl_divergence(atom, dist.Normal(elsewhere(N), elsewhere(N), validate_args=False))
+    assert (divergence.shape, divergence.device.type) == ((N,), "meta")

@@ -94,6 +94,7 @@ def test_devices_of_experiments(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@without_gpu
 @pytest.mark.slow
 def test_predictions_on_a_device_are_of_the_same_networks(tmp_path, pretended):
     table, fit = write_csv(tmp_path / "table.csv", linear_rows(12)), tmp_path / "fit"
@@ -109,6 +110,7 @@ def test_predictions_on_a_device_are_of_the_same_networks(tmp_path, pretended):
     assert (told.exit_code, "guide 'pbp': it predicts on the CPU" in told.stderr) == (2, True)
 
 
+@without_gpu
 @pytest.mark.slow
 def test_calibration_and_leaderboard_fit_on_a_device(tmp_path, pretended):
     small = ("--simulations", 1, "--rows", 5, "--steps", 3, "--widths", 0, "--noise", 1, "--device", "cuda")

@@ -1,0 +1,75 @@
+r"""What a GPU is good for: steps of image networks on it and on this machine's CPU, in turn.
+
+A network of 400 and 600 units has little arithmetic in a step of a few hundred rows, and the guides start
+some hundred small programs for it, each of which takes a GPU as long as a thousand times the numbers would.
+With rows the two part: the table says from how many on a GPU pays here.
+
+    python benchmarks/devices.py --rows 200 2000 20000
+
+Images are made up: only their shape counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import time
+from collections.abc import Iterator
+
+import torch
+from pyro.infer import SVI
+
+from guides.core.svi import shuffled_epochs, svi_steps
+from zoo.experiments.lbbnn.networks import Images, make_guide, make_model
+from zoo.fitting.epochs import Training, set_up
+from zoo.fitting.svi import fitting
+
+SIDE, WIDTHS, SETTING, WARM = 28, (400, 600), "default", 3
+
+
+def steps_of(method: str, device: str, rows: int, steps: int) -> Iterator[float]:
+    """Seconds of one step after another; the loss is read after each, so that a GPU has ended it."""
+    torch.manual_seed(0)
+    x = torch.rand(2 * rows, SIDE**2).to(device)
+    y = torch.randint(10, (2 * rows,)).to(device)
+    model = make_model(method, SETTING, Images(x, y, x, y, SIDE), WIDTHS)
+    guide = make_guide(method, model, SETTING)
+    training = Training(steps, batch_size=rows)
+    set_up(guide, (x, y), training)
+    svi = SVI(guide.model, guide, guide.optimizer(training.lr), guide.elbo())
+    for step in svi_steps(svi, shuffled_epochs((x, y), rows, 0), training.schedule(len(x))):
+        yield step.seconds
+
+
+def line(method: str, rows: int, steps: int, devices: tuple[str, ...]) -> str:
+    """A row of the table: median seconds of a step on each device, steps taken in turn."""
+    with fitting():
+        runs = [steps_of(method, device, rows, WARM + steps) for device in devices]
+        times = list(itertools.islice(zip(*runs, strict=True), WARM, WARM + steps))
+    medians = [1e3 * statistics.median(values) for values in zip(*times, strict=True)]
+    ratio = f"{medians[0] / medians[1]:10.2f}" if len(medians) > 1 else ""
+    return f"{method:9} {rows:7}" + "".join(f"{value:12.2f}" for value in medians) + ratio
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--methods", nargs="+", default=["mlp", "gaussian", "lrt", "concrete", "mnf"])
+    parser.add_argument("--rows", nargs="+", type=int, default=[200, 2000, 20_000], help="of a minibatch")
+    parser.add_argument("--steps", type=int, default=10)
+    options = parser.parse_args()
+    devices = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+    gpu = torch.cuda.get_device_name() if len(devices) > 1 else "no GPU"
+    print(f"{torch.get_num_threads()} threads of the CPU, {gpu}; torch {torch.__version__}")
+    print("method       rows      CPU ms" + "      GPU ms   CPU / GPU" * (len(devices) > 1))
+    for rows in options.rows:
+        for method in options.methods:
+            print(line(method, rows, options.steps, devices), flush=True)
+
+
+if __name__ == "__main__":
+    started = time.perf_counter()
+    main()
+    print(f"{time.perf_counter() - started:.0f} s")
