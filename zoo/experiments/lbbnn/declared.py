@@ -183,7 +183,7 @@ EXPERIMENTS = (
         settings=("thesis",),
         quick=Effort(trials=1, cost="15 minutes", options=QUICK),
         full=Effort(
-            trials=10, cost="days on 2 cores; meant for device=cuda", options={**FULL, "epochs": 250}
+            trials=10, cost="days on 2 cores", options={**FULL, "epochs": 250}
         ),
         published=printed.thesis_recipe(),
         published_error=source_of(FOLDER, "thesis-table-1")[1],
