@@ -1,7 +1,7 @@
 r"""What a GPU is good for: steps of image networks on it and on this machine's CPU, in turn.
 
 A network of 400 and 600 units has little arithmetic in a step of a few hundred rows, and the guides start
-some hundred small programs for it, each of which takes a GPU as long as a thousand times the numbers would.
+hundreds of small programs for it, each of which takes a GPU as long as a thousand times the numbers would.
 With rows the two part: the table says from how many on a GPU pays here.
 
     python benchmarks/devices.py --rows 200 2000 20000
@@ -29,7 +29,7 @@ SIDE, WIDTHS, SETTING, WARM = 28, (400, 600), "default", 3
 
 
 def steps_of(method: str, device: str, rows: int, steps: int) -> Iterator[float]:
-    """Seconds of one step after another; the loss is read after each, so that a GPU has ended it."""
+    """Seconds of one step after another, to the end of its work: a GPU goes on when the call has returned."""
     torch.manual_seed(0)
     x = torch.rand(2 * rows, SIDE**2).to(device)
     y = torch.randint(10, (2 * rows,)).to(device)
@@ -38,8 +38,13 @@ def steps_of(method: str, device: str, rows: int, steps: int) -> Iterator[float]
     training = Training(steps, batch_size=rows)
     set_up(guide, (x, y), training)
     svi = SVI(guide.model, guide, guide.optimizer(training.lr), guide.elbo())
-    for step in svi_steps(svi, shuffled_epochs((x, y), rows, 0), training.schedule(len(x))):
-        yield step.seconds
+    taken = svi_steps(svi, shuffled_epochs((x, y), rows, 0), training.schedule(len(x)))
+    for _ in range(steps):
+        begun = time.perf_counter()
+        next(taken)
+        if x.is_cuda:
+            torch.cuda.synchronize()
+        yield time.perf_counter() - begun
 
 
 def line(method: str, rows: int, steps: int, devices: tuple[str, ...]) -> str:

@@ -228,11 +228,12 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         """The observed site of which one term sees several rows of a layer of ``names``, or None."""
 
         def run(probe: RowProbe) -> dict[str, Tensor]:
-            with torch.random.fork_rng(devices=[]), pyro.validation_enabled(False):
+            gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+            with torch.random.fork_rng(devices=gpus), pyro.validation_enabled(False):
                 # The runs differ in what the probe moves and in nothing else.  `torch.manual_seed` would note
                 # for every GPU that is not in use who gave it the seed, which takes as long as the run.
                 torch.default_generator.manual_seed(0)
-                if torch.cuda.is_initialized():
+                if gpus:
                     torch.cuda.manual_seed_all(0)
                 return self._run_recorded(probe, *args, **kwargs)
 

@@ -85,7 +85,7 @@ class GaussianWeights:
         check_scale(self.scale)
 
     def pyro(self, shape: tuple[int, ...], like: Tensor, layer: int) -> dist.TorchDistribution:
-        scale = like.new_full((), sd_of_layer(self.scale, layer, shape))
+        scale = like.new_full((), sd_of_layer(self.scale, layer, shape))  # nothing is sent to a GPU
         return dist.Normal(torch.zeros_like(scale), scale).expand(shape).to_event(len(shape))
 
     def numpyro(self, shape: tuple[int, ...], layer: int):

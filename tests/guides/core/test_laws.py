@@ -7,6 +7,7 @@ from torch.distributions import kl_divergence
 
 from guides import SpikeSlab
 from guides.core.laws import ClosedFormPrior
+from guides.core.purpose import Purpose
 from guides.testing import assert_mean
 from tests.guides.core.test_random_tensors import KINDS, make_law
 
@@ -72,3 +73,10 @@ def test_kl_of_particles_is_one_number_each():
     assert many.rsample().shape == (5, 2, 3)
     with pytest.raises(ValueError, match="site 'w'.*cannot become"):
         law.expand([5, 3])
+
+
+def test_a_run_that_looks_for_structure_stays_on_the_device():
+    law = make_law("gaussian", (3,))
+    law.loc = law.loc.to("meta")  # a device that every machine has
+    law.uses.purpose = Purpose.STRUCTURE
+    assert law.log_prob(None).device.type == "meta"

@@ -194,3 +194,15 @@ def test_a_probe_moves_some_rows_of_its_sites_only():
     assert (torch.stack(parts).sum(0) == 2).all()
     assert len(torch.stack(parts).unique(dim=1).T) == 6
     assert RowProbe({"w"}, 4, 1)("v", output, torch.Size([6])) is output
+
+
+def test_the_seed_of_a_gpu_is_given_back(monkeypatch):
+    """The probing runs have a seed of their own: fits with other seeds would have the same noise on a GPU."""
+    seeds = {"gpu": "the user's"}
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: seeds["gpu"])
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: seeds.update(gpu=state))
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: seeds.update(gpu=seed, asked=True))
+    AutoMeanField(choice).setup(torch.randn(5, 3, 2), torch.zeros(5))
+    assert seeds == {"gpu": "the user's", "asked": True}

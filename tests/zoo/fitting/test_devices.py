@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -171,6 +172,9 @@ def test_a_fit_on_a_gpu_goes_on_where_it_was_and_answers_on_the_cpu(tmp_path, mo
     draws = resumed.draws(5, 1)
     assert {value.device.type for value in draws.values()} == {"cpu"}
     assert resumed.predictor(20, 0)(rows()[0]).mean.isfinite().all()
+    state = torch.cuda.get_rng_state()
+    assert math.isfinite(whole.elbo(20)[0])
+    assert torch.equal(state, torch.cuda.get_rng_state())
     read = method.load(place.path, model)
     assert all(torch.equal(read.draws(5, 1)[site], draws[site]) for site in draws)
 

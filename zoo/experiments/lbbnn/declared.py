@@ -69,7 +69,7 @@ BETTER_WITH_MORE = (
 
 LEARNED = (
     "has not arrived: a prior that is learned follows its weights and they the prior, by small steps; where "
-    "the weights of a layer also move as one, bound and densities on MNIST get further in as many steps "
+    "the weights of a layer also move as one, bound and densities get further in as many steps "
     "(lbbnn/common): they are those of the budget"
 )
 #: Nats an image that a bound still rises by in the last tenth of a training that has ended; chosen, not
@@ -182,9 +182,7 @@ EXPERIMENTS = (
         methods=("lrt-thesis", *INCLUDING),
         settings=("thesis",),
         quick=Effort(trials=1, cost="15 minutes", options=QUICK),
-        full=Effort(
-            trials=10, cost="days on 2 cores", options={**FULL, "epochs": 250}
-        ),
+        full=Effort(trials=10, cost="days on 2 cores", options={**FULL, "epochs": 250}),
         published=printed.thesis_recipe(),
         published_error=source_of(FOLDER, "thesis-table-1")[1],
         explained=explanations(FOLDER, "thesis"),
