@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from zoo.evaluation.plots import DPI, arrange, colours
@@ -17,6 +18,8 @@ from zoo.files.tables import write_figure
 MOST = np.log(10)  # the largest entropy of ten classes, in nats
 BINS = 40
 MOST_COLUMNS = 4  # panels side by side
+#: What stands over the density on the frontier.
+FRONTIER = {"accuracy": "accuracy", "ece": "calibration error"}
 
 
 def plot_entropies(out: Path, records: Sequence[Record]) -> None:
@@ -101,33 +104,57 @@ def plot_frontier(out: Path, records: Sequence[Record]) -> None:
     line joins the weights of the divergence of a guide and prior, the posterior itself is the filled mark.
     """
     for dataset, group in _by_dataset(records, all_trials=True).items():
-        points: dict[tuple[str, str], dict[float, list[Record]]] = {}
-        for record in group:
-            prior, _, weight = record.cell.setting.partition("-kl")
-            line = points.setdefault((record.cell.method.removeprefix("cold-"), prior), {})
-            line.setdefault(float(weight), []).append(record)
-        figure, (axes,) = _figure(10.0, 4.2, 1, 2)
-        palette = colours([f"{guide}, {prior}" for guide, prior in points])
-        for axis, metric in zip(axes, ("accuracy", "ece"), strict=True):
-            for (guide, prior), line in points.items():
-                label = f"{guide}, {prior}"
+        lines = _frontier_lines(group)
+        guides, priors = (list(dict.fromkeys(names)) for names in zip(*lines, strict=True))
+        weights = sorted({weight for line in lines.values() for weight in line}, reverse=True)
+        palette, styles = colours(priors), dict(zip(guides, ("-", ":"), strict=False))
+        marks = dict(zip(weights, "os^Dv", strict=False))
+        figure, (axes,) = _figure(11.0, 4.2, 1, 2)
+        for axis, (metric, name) in zip(axes, FRONTIER.items(), strict=True):
+            for (guide, prior), line in lines.items():
+                colour = palette[prior]
                 means = {w: [_mean(line[w], m) for m in ("density_half", metric)] for w in sorted(line)}
-                colour = palette[label]
-                axis.plot(*zip(*means.values(), strict=True), "o-", color=colour, mfc="white", label=label)
+                axis.plot(*zip(*means.values(), strict=True), styles[guide], color=colour, lw=1)
                 for weight, (x, y) in means.items():
-                    axis.annotate(
-                        f"{weight:g}", (x, y), fontsize=6, xytext=(3, 3), textcoords="offset points"
-                    )
-                    if weight == 1:
-                        axis.plot(x, y, "o", color=colour)
-            axis.set(xscale="log", xlabel="share of weights with inclusion above one half", ylabel=metric)
-            axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+                    axis.plot(x, y, marks[weight], color=colour, mfc=_face(weight, colour), ms=5)
+            axis.set(xscale="log", xlabel="share of weights with inclusion above one half", ylabel=name)
+            axis.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
             axis.xaxis.set_major_formatter(lambda share, _: f"{100 * share:g} %")
             axis.xaxis.set_minor_formatter(NullFormatter())
             axis.margins(0.1)
-        axes[1].legend(fontsize=8, frameon=False)
-        figure.suptitle(f"{dataset}: filled 1 is the posterior, all others are cold posteriors", fontsize=9)
+        figure.legend(
+            handles=_frontier_keys(palette, styles, marks), fontsize=8, frameon=False, loc="outside right"
+        )
+        figure.suptitle(f"{dataset}: accuracy and calibration error by weight of the divergence", fontsize=9)
         write_figure(figure, out / f"frontier-{dataset}.png", dpi=DPI)
+
+
+def _frontier_lines(records: Sequence[Record]) -> dict[tuple[str, str], dict[float, list[Record]]]:
+    """``(guide, prior) -> weight of the divergence -> trials``."""
+    lines: dict[tuple[str, str], dict[float, list[Record]]] = {}
+    for record in records:
+        prior, _, weight = record.cell.setting.partition("-kl")
+        line = lines.setdefault((record.cell.method.removeprefix("cold-"), prior), {})
+        line.setdefault(float(weight), []).append(record)
+    return lines
+
+
+def _frontier_keys(
+    palette: Mapping[str, str], styles: Mapping[str, str], marks: Mapping[float, str]
+) -> list[Line2D]:
+    """Of the legend: what colour, line and mark stand for."""
+    grey = "0.3"
+    keys = [Line2D([], [], color=colour, label=prior) for prior, colour in palette.items()]
+    keys += [Line2D([], [], color=grey, ls=style, label=guide) for guide, style in styles.items()]
+    for weight, mark in marks.items():
+        label = f"{weight:g} ({'posterior' if weight == 1 else 'cold'})"
+        keys.append(Line2D([], [], color=grey, ls="", marker=mark, mfc=_face(weight, grey), label=label))
+    return keys
+
+
+def _face(weight: float, colour: str) -> str:
+    """The posterior is filled, cold ones are open."""
+    return colour if weight == 1 else "white"
 
 
 def _mean(records: Sequence[Record], metric: str) -> float:
