@@ -110,3 +110,23 @@ def test_correlation_matrices_are_drawn(tmp_path):
     plots.plot_correlations(tmp_path, records)
     assert (tmp_path / "correlations.png").exists()
     plots.plot_correlations(tmp_path / "empty", [])
+
+
+def test_frontier_has_a_line_for_guide_and_prior_and_a_filled_mark_for_the_posterior(drawn, tmp_path):
+    figures = {1: (0.01, 0.90, 0.05), 0.1: (0.04, 0.95, 0.01)}
+    records = []
+    for guide in ("lrt", "mnf"):
+        for prior in ("fixed", "rates"):
+            for weight, values in figures.items():
+                method = guide if weight == 1 else f"cold-{guide}"
+                found = record(tmp_path, method=method, setting=f"{prior}-kl{weight}")
+                metrics = dict(zip(("density_half", "accuracy", "ece"), values, strict=True))
+                records.append(Record(found.cell, "ok", metrics, 1.0, found.folder))
+    plots.plot_frontier(tmp_path, records)
+    for axis, metric in zip(drawn[0].axes, (1, 2), strict=True):
+        lines = [line for line in axis.lines if len(line.get_xdata()) == 2]
+        assert len(lines) == len({(line.get_color(), line.get_linestyle()) for line in lines}) == 4
+        marks = [line for line in axis.lines if len(line.get_xdata()) == 1]
+        filled = {line.get_ydata()[0] for line in marks if line.get_markerfacecolor() != "white"}
+        assert filled == {figures[1][metric]}
+        assert {line.get_ydata()[0] for line in marks} == {values[metric] for values in figures.values()}
