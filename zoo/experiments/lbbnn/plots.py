@@ -1,4 +1,6 @@
-"""The pictures of the latent binary experiments, from what their cells have left; of each cell trial 0."""
+"""The pictures of the latent binary experiments, from what their cells have left; of each cell trial 0,
+but on the frontier.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from zoo.files.tables import write_figure
 MOST = np.log(10)  # the largest entropy of ten classes, in nats
 BINS = 40
 MOST_COLUMNS = 4  # panels side by side
-#: What stands over the density on the frontier.
+#: Of weights of the divergence on the frontier; others have a cross.
+MARKS = {1.0: "o", 0.3: "s", 0.1: "^", 0.05: "D", 0.03: "v"}
+#: What stands over the density there.
 FRONTIER = {"accuracy": "accuracy", "ece": "calibration error"}
 
 
@@ -107,8 +111,9 @@ def plot_frontier(out: Path, records: Sequence[Record]) -> None:
         lines = _frontier_lines(group)
         guides, priors = (list(dict.fromkeys(names)) for names in zip(*lines, strict=True))
         weights = sorted({weight for line in lines.values() for weight in line}, reverse=True)
-        palette, styles = colours(priors), dict(zip(guides, ("-", ":"), strict=False))
-        marks = dict(zip(weights, "os^Dv", strict=False))
+        palette = colours(priors)
+        styles = {guide: "-:"[i % 2] for i, guide in enumerate(guides)}
+        marks = {weight: MARKS.get(weight, "x") for weight in weights}
         figure, (axes,) = _figure(11.0, 4.2, 1, 2)
         for axis, (metric, name) in zip(axes, FRONTIER.items(), strict=True):
             for (guide, prior), line in lines.items():

@@ -121,6 +121,7 @@ def test_the_cpu_finds_the_same_figures_of_a_fit(method, setting, tmp_path):
             bound(one, (x.to(d), y.to(d)), networks=500) for one, d in ((copy, "cpu"), (guide, GPU))
         )
         assert there.value == pytest.approx(here.value, abs=5 * math.hypot(here.se, there.se))
+        assert figures["bound"] == pytest.approx(here.value, abs=5 * math.hypot(here.se, there.se))
 
 
 def test_set_up_leaves_the_seed_of_the_gpu_alone():
