@@ -30,6 +30,7 @@ from guides.core.svi import (
 )
 from guides.posterior.evaluate import over_draws
 from zoo.evaluation.estimates import Estimate
+from zoo.fitting.devices import gpus
 from zoo.fitting.reach import last_change
 from zoo.fitting.svi import fitting
 from zoo.seeds import stable_seed
@@ -143,8 +144,7 @@ def train(
     if not rows:
         raise ValueError("there are no rows to train on")
     history = History()
-    devices = [data[0].device] if data[0].is_cuda else []
-    with torch.random.fork_rng(devices=devices), fitting():
+    with torch.random.fork_rng(devices=gpus(data[0].device)), fitting():
         torch.manual_seed(stable_seed("steps", training.seed))
         set_up(guide, data, training)
         optimizer = guide.optimizer(training.lr, factors=training.factors, common=training.common)
@@ -185,7 +185,7 @@ def bound(
     rows = min(rows, max(1, size // networks))
     svi = SVI(guide.model, guide, guide.optimizer(), guide.elbo())
     pieces = zip(*(part.split(rows) for part in data), strict=True)
-    with torch.random.fork_rng(devices=[data[0].device] if data[0].is_cuda else []), unwatched():
+    with torch.random.fork_rng(devices=gpus(data[0].device)), unwatched():
         torch.manual_seed(seed)
         values = [(-svi.evaluate_loss(*piece, size) / size, len(piece[0])) for piece in pieces]
     weights = torch.tensor([count / size for _, count in values], dtype=torch.float64)
@@ -244,9 +244,8 @@ def local_reparameterization_probabilities(
     training (in a convolution, filters with signs of its own).  The published programs call these passes
     networks.  **They are not**: no set of weights belongs to one, and what rows have in common is lost.
     """
-    devices = [x.device] if x.is_cuda else []
     parts = []
-    with torch.random.fork_rng(devices=devices), pyro.validation_enabled(False):
+    with torch.random.fork_rng(devices=gpus(x.device)), pyro.validation_enabled(False):
         torch.manual_seed(seed)
         for inputs in x.split(rows):
             nothing = torch.zeros(len(inputs), dtype=torch.long, device=x.device)
