@@ -62,8 +62,8 @@ STILL_RISING = (
 
 
 BETTER_WITH_MORE = (
-    "not settled: it still rises (bound_change), of lrt on MNIST with priors by layer it is higher after "
-    "twice as many epochs (--set epochs=40), so densities and calibration are those of the budget"
+    "has not arrived where its run has ended: of lrt on MNIST with priors by layer it is higher after twice "
+    "as many epochs (--set epochs=40), so densities and calibration are those of the budget"
 )
 
 
