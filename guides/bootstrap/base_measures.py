@@ -20,6 +20,8 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.func import vmap
 
+from guides.core.rng import seeded_rng
+
 Rows = tuple[Tensor, ...]
 
 
@@ -132,10 +134,8 @@ class PredictiveBase:
         keep = torch.randint(len(self.inputs[0]), (count,), generator=generator)
         chosen = tuple(part[keep] for part in self.inputs)
         seed = int(torch.randint(2**31, (), generator=generator))
-        with torch.random.fork_rng(devices=[]), poutine.block(), torch.no_grad():
-            torch.manual_seed(seed)
-            with pyro.validation_enabled(False):
-                return (*chosen, self._targets(chosen))
+        with seeded_rng(seed), poutine.block(), torch.no_grad(), pyro.validation_enabled(False):
+            return (*chosen, self._targets(chosen))
 
     def _targets(self, inputs: Rows) -> Tensor:
         """Together where the model allows it, else one after the other."""

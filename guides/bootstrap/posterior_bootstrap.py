@@ -28,6 +28,7 @@ from torch.func import vmap
 from guides.bootstrap.base_measures import BaseMeasure, Rows, base_for
 from guides.bootstrap.weighted_loss import Loss, Parameters, WeightedLoss
 from guides.bootstrap.weights import check_process, dirichlet_weights
+from guides.core.rng import seeded_rng
 from guides.core.sites import initial_value
 from guides.core.svi import DivergenceError, half_cosine
 from guides.posterior.draws import Posterior
@@ -108,8 +109,7 @@ class PosteriorBootstrap:
         if num_draws < 1 or steps < 1 or not lr > 0:
             raise ValueError(f"num_draws, steps and lr must be positive, got {num_draws}, {steps} and {lr}")
         generator = torch.Generator().manual_seed(seed)
-        with pyro.get_param_store().scope(), poutine.block(), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with pyro.get_param_store().scope(), poutine.block(), seeded_rng(seed):
             target = WeightedLoss.of(self.model, args, self.loss, self.plate)
             start = target.starts(self.init_loc_fn, num_draws)
             weights = dirichlet_weights(

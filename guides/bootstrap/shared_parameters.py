@@ -29,6 +29,7 @@ from guides.bootstrap.posterior_bootstrap import PosteriorBootstrap
 from guides.bootstrap.training import ClosedForm, InClosedForm, Law, Objective, Progress, Training, train
 from guides.bootstrap.weighted_loss import Parameters, WeightedLoss
 from guides.bootstrap.weights import check_process, dirichlet_weights, stream_seed
+from guides.core.rng import seeded_rng
 from guides.core.sites import initial_value
 from guides.core.svi import DivergenceError
 from guides.posterior.draws import Posterior
@@ -135,8 +136,7 @@ class SharedParameterBootstrap:
         training = training or Training()
         generator = torch.Generator().manual_seed(stream_seed("laws", seed))
         found: list[tuple[Progress, dict]] = []
-        with pyro.get_param_store().scope(), poutine.block(), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with pyro.get_param_store().scope(), poutine.block(), seeded_rng(seed):
             target = WeightedLoss.of(self.model, args, "mle", self.plate)
             rows, base = target.row_values, None
             check_rows(rows)

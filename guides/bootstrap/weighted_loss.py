@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.distributions import Transform, biject_to
 
 from guides.bootstrap.base_measures import BaseMeasure, Rows, row_not_finite
+from guides.core.rng import kept_rng
 from guides.core.sites import UnsupportedSiteError
 
 Parameters = dict[str, Tensor]
@@ -95,7 +96,7 @@ class WeightedLoss:
         parts = zip(self.row_values, drawn, strict=True)
         args = self._beside(tuple(more.to(own) for own, more in parts))
         # whatever latent values are drawn: what is compared are the data and the pseudo-observations
-        with torch.random.fork_rng(devices=[]), pyro.validation_enabled(False), torch.no_grad():
+        with kept_rng(), pyro.validation_enabled(False), torch.no_grad():
             nodes = poutine.trace(self.model).get_trace(*args).nodes
         for name, node in nodes.items():
             if node["type"] != "sample" or not node["is_observed"]:

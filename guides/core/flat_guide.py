@@ -41,6 +41,7 @@ from guides.core.optim import Common, FusedAdam
 from guides.core.pathwise import check_pathwise
 from guides.core.purpose import Purpose, draws_in_parallel, purpose_of_run
 from guides.core.pyro_traces import first_messenger, hide_other_sites, share_minibatch, two_traces
+from guides.core.rng import seeded_rng
 from guides.core.row_mixing import RowProbe, Watched, mixed_site
 from guides.core.sites import (
     Site,
@@ -228,13 +229,8 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         """The observed site of which one term sees several rows of a layer of ``names``, or None."""
 
         def run(probe: RowProbe) -> dict[str, Tensor]:
-            gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-            with torch.random.fork_rng(devices=gpus), pyro.validation_enabled(False):
-                # The runs differ in what the probe moves and in nothing else.  `torch.manual_seed` would note
-                # for every GPU that is not in use who gave it the seed, which takes as long as the run.
-                torch.default_generator.manual_seed(0)
-                if gpus:
-                    torch.cuda.manual_seed_all(0)
+            # one seed: the runs differ in what the probe moves and in nothing else
+            with seeded_rng(0), pyro.validation_enabled(False):
                 return self._run_recorded(probe, *args, **kwargs)
 
         return mixed_site(run, names) if names else None

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.distributions import constraints, transforms
 from torch.func import vmap
 
+from guides.core.rng import kept_rng
 from guides.core.sites import UnsupportedSiteError, drawn_in_part
 
 #: Supports of sites, by their names in a file: maps from all real numbers.
@@ -46,7 +47,7 @@ class WeightSites:
         :raises UnsupportedSiteError: a site is discrete, has another support than the real or the positive
             numbers or the unit interval, or lies in a minibatch of a plate; there is none at all
         """
-        with torch.no_grad(), torch.random.fork_rng(), poutine.block():
+        with torch.no_grad(), kept_rng(), poutine.block():
             trace = poutine.trace(model).get_trace(*args)
         found = []
         for name, node in trace.nodes.items():

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from guides.core.checks import check_counts
 from guides.core.course import Course
+from guides.core.rng import seeded_rng
 from guides.core.svi import shuffled_epochs
 from guides.core.weight_sites import WeightSites, scores
 from guides.implicit.discriminator import DiscriminatorKL
@@ -109,8 +110,7 @@ class AdversarialVariationalBayes(FittedGuide):
         """
         course = Course(steps, lr, warm_up, seed, batch_size)
         begun = time.perf_counter()
-        with torch.random.fork_rng(), pyro.validation_enabled(False):
-            torch.manual_seed(seed)
+        with seeded_rng(seed), pyro.validation_enabled(False):
             batches = repeat(args) if batch_size is None else shuffled_epochs(args, batch_size, seed)
             first = next(batches)
             self._start(WeightSites.of(self.model, first), _dtype(args))
@@ -153,8 +153,7 @@ class AdversarialVariationalBayes(FittedGuide):
     def draws(self, n: int, seed: int = 0) -> dict[str, Tensor]:
         """``{site: [n, *site]}``: independent draws of every latent site."""
         self._require_fit()
-        with torch.no_grad(), torch.random.fork_rng():
-            torch.manual_seed(seed)
+        with torch.no_grad(), seeded_rng(seed):
             return self._sites.values(self.generator(n))
 
     def posterior(self, n: int = 1000, seed: int = 0) -> Posterior:

@@ -16,6 +16,7 @@ from torch.distributions import Distribution, Normal
 
 from guides.core.checks import check_counts, check_numbers
 from guides.core.course import Course
+from guides.core.rng import seeded_rng
 from guides.core.svi import DivergenceError, shuffled_epochs
 from guides.implicit.energy import gaussian_log_power, power_mean
 from guides.implicit.evidence import fit_by_evidence
@@ -132,8 +133,7 @@ class FunctionalBNN(RegressionGuide):
         self._model.check(x[:2])
         check_process(self.prior, x[:2])
         begun = time.perf_counter()
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
+        with seeded_rng(seed):
             prior_noise = math.nan
             if prior_steps:
                 prior_noise = self._fit_prior(x, y, steps=prior_steps, lr=prior_lr, seed=seed)
@@ -222,8 +222,7 @@ class FunctionalBNN(RegressionGuide):
         self._require_fit()
         like = next(self.network.parameters())
         x = torch.zeros(2, self._columns, dtype=self.log_noise.dtype, device=like.device)
-        with torch.no_grad(), torch.random.fork_rng():
-            torch.manual_seed(seed)
+        with torch.no_grad(), seeded_rng(seed):
             return self._model.latent(n, x)
 
     def posterior(self, n: int = 500, seed: int = 0) -> Posterior:

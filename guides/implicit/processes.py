@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.overrides import TorchFunctionMode
 
+from guides.core.rng import kept_rng
 from guides.posterior.evaluate import elementwise
 
 #: ``x: [N, d]`` -> the values ``[n, N]`` of ``n`` functions, differentiable; the same functions every time.
@@ -102,7 +103,7 @@ class FunctionSite(nn.Module):
         :raises ValueError: the site is missing, is drawn instead of computed or has another shape than
             ``[N]``; a latent site, or its law, hangs on the rows; a parameter belongs to no module
         """
-        with torch.no_grad(), torch.random.fork_rng():
+        with torch.no_grad(), kept_rng():
             trace, short = self._trace(x, {}), self._trace(x[:-1], {})
         if self.site not in trace or trace.nodes[self.site]["type"] != "sample":
             raise ValueError(
@@ -129,7 +130,7 @@ class FunctionSite(nn.Module):
                     "shared by all rows"
                 )
         values = {name: trace.nodes[name]["value"] for name in self._latent(trace)}
-        with torch.no_grad(), torch.random.fork_rng():
+        with torch.no_grad(), kept_rng():
             elsewhere = self._trace(x[:-1], values)
         for name, value in values.items():
             laws = [run.nodes[name]["fn"] for run in (trace, elsewhere)]
@@ -172,7 +173,7 @@ def check_process(process: ImplicitProcess, x: Tensor) -> None:
     if isinstance(process, FunctionSite):
         process.check(x)
         return
-    with torch.no_grad(), torch.random.fork_rng():
+    with torch.no_grad(), kept_rng():
         values = process.draw(3)(x)
     got = f"shape {list(values.shape)}" if isinstance(values, Tensor) else f"a {type(values).__name__}"
     if got != f"shape {[3, len(x)]}":

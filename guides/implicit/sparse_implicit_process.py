@@ -17,6 +17,7 @@ from torch.distributions import Distribution, Normal
 
 from guides.core.checks import check_counts, check_numbers
 from guides.core.course import Course
+from guides.core.rng import seeded_rng
 from guides.core.svi import shuffled_epochs
 from guides.implicit.conditional import Conditional, InducingMoments
 from guides.implicit.discriminator import DiscriminatorKL, SaturationWarning
@@ -188,8 +189,7 @@ class SparseImplicitProcess(RegressionGuide):
         check_regression(x, y)
         check_process(self.prior, x[:2])
         begun = time.perf_counter()
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
+        with seeded_rng(seed):
             self._start(x)
             classifier = DiscriminatorKL(
                 self.settings.hidden, self.settings.adaptive_contrast, lr=classifier_lr
@@ -322,9 +322,8 @@ class SparseImplicitProcess(RegressionGuide):
         those that the same seed gives to draws of ``u``.
         """
         self._require_fit()
-        with torch.random.fork_rng(), evaluating(self):
-            torch.manual_seed(seed)
-            torch.manual_seed(int(torch.randint(2**31, ())))
+        other = int(torch.randint(2**31, (), generator=torch.Generator().manual_seed(seed)))
+        with seeded_rng(other), evaluating(self):
             functions = self.prior.draw(self.settings.num_functions)
             drawn = functions(self.inducing)
         return functions, InducingMoments.of(drawn, self.settings.jitter)
@@ -342,8 +341,7 @@ class SparseImplicitProcess(RegressionGuide):
     def draws(self, n: int, seed: int = 0) -> dict[str, Tensor]:
         """``{"u": [n, M]}``: independent draws of the function's values at the inducing inputs."""
         self._require_fit()
-        with torch.no_grad(), torch.random.fork_rng():
-            torch.manual_seed(seed)
+        with torch.no_grad(), seeded_rng(seed):
             return {"u": self.generator(n)}
 
     def posterior(self, n: int = 500, seed: int = 0) -> Posterior:
@@ -374,9 +372,8 @@ class SparseImplicitProcess(RegressionGuide):
             return f
 
         u = self.draws(n, seed)["u"].double()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            torch.manual_seed(int(torch.randint(2**31, (2,))[1]))  # other numbers than those behind u
+        other = int(torch.randint(2**31, (2,), generator=torch.Generator().manual_seed(seed))[1])
+        with seeded_rng(other):  # other numbers than those behind u
             draws = {"u": u, "epsilon": standard.sample((n,))}
         return self._posterior(model, draws, "sparse implicit process", seed)
 

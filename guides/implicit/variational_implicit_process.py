@@ -16,6 +16,7 @@ from torch.distributions import Normal
 
 from guides.core.checks import check_counts, check_numbers
 from guides.core.course import Course
+from guides.core.rng import seeded_rng
 from guides.core.svi import shuffled_epochs
 from guides.implicit.energy import check_alpha, gaussian_log_power
 from guides.implicit.fitted import RegressionGuide, check_inputs, check_regression, remembered
@@ -152,16 +153,14 @@ class VariationalImplicitProcess(RegressionGuide):
     def _functions(self) -> Functions:
         """The prior's draws; those of a Pyro model are made at the first inputs they are asked for."""
         seed, is_drawn = self.settings.prior_seed, False
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
+        with seeded_rng(seed):
             functions = self.prior.draw(self.settings.num_functions)
 
         def repeatable(x: Tensor) -> Tensor:
             nonlocal is_drawn
             if is_drawn:
                 return functions(x)
-            with torch.random.fork_rng():
-                torch.manual_seed(seed)
+            with seeded_rng(seed):
                 is_drawn = True
                 return functions(x)
 

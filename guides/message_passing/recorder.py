@@ -21,6 +21,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from guides.core.distributions import base_prior
+from guides.core.rng import kept_rng
 from guides.core.sites import UnsupportedSiteError
 from guides.message_passing.operations import apply
 from guides.message_passing.program import Program
@@ -252,7 +253,7 @@ def _record_rows(
     try:
         with (
             torch.no_grad(),
-            torch.random.fork_rng(devices=[]),
+            kept_rng(),
             pyro.validation_enabled(False),
             poutine.block(),
             recorder,

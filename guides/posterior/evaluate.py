@@ -25,6 +25,7 @@ from torch.distributions import Categorical, Distribution, Independent, MixtureS
 from torch.func import vmap
 from torch.overrides import TorchFunctionMode
 
+from guides.core.rng import kept_rng
 from guides.posterior.law_of_draws import LawsOfDraws, MixtureOfDraws
 
 Draws = Mapping[str, Tensor]
@@ -151,7 +152,7 @@ def predicted_sites(model: Callable, draws: Draws, *args, **kwargs) -> list[str]
 
 def _first_trace(model: Callable, draws: Draws, args: tuple, kwargs: Mapping) -> poutine.Trace:
     """Of the first draw; what a run draws is for looking only."""
-    with torch.no_grad(), pyro.validation_enabled(False), poutine.block(), torch.random.fork_rng(devices=[]):
+    with torch.no_grad(), pyro.validation_enabled(False), poutine.block(), kept_rng():
         return _trace(model, next(_one_by_one(draws)), args, kwargs)
 
 

@@ -7,9 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
-import torch
 from torch import Tensor, nn
 
+from guides.core.rng import kept_rng
 from guides.posterior.draws import Posterior
 from guides.posterior.files import read_guide, save_guide
 
@@ -64,7 +64,7 @@ class FittedGuide(nn.Module):
         if layout.get("guide") != cls.__name__:
             raise ValueError(f"{path} is of a {layout.get('guide')}, not of a {cls.__name__}")
         guide = cls(*args, **layout["settings"], **kwargs)
-        with torch.random.fork_rng():  # new parameters start at random, until those of the file take over
+        with kept_rng():  # new parameters start at random, until those of the file take over
             guide._make_room(state, layout)
         try:
             guide.load_state_dict({**state, "_extra_state": layout})

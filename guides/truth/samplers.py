@@ -285,8 +285,10 @@ def pyro_attempt(model: Callable, args: tuple, kwargs: dict, plan: Plan, show: b
     from pyro import poutine
     from pyro.infer.reparam import LocScaleReparam
 
+    from guides.core.rng import kept_rng
+
     before = torch.get_default_dtype()
-    with torch.random.fork_rng(devices=[]):
+    with kept_rng():
         try:
             if plan.float64:
                 torch.set_default_dtype(torch.float64)
@@ -332,21 +334,22 @@ def _pyro_chain(
     model: Callable, args: tuple, kwargs: dict, plan: Plan, chain: int, names: Sequence[str], bar: _Bar
 ) -> tuple[Draws, np.ndarray]:
     """Draws {site: [draw, *site]} in centred coordinates, and which of them diverged [draw]."""
-    import torch
     from pyro import poutine
     from pyro.infer.mcmc import MCMC, NUTS
 
-    torch.manual_seed(int(np.random.SeedSequence([plan.seed, plan.attempt, chain]).generate_state(1)[0]))
+    from guides.core.rng import seeded_rng
+
+    seed = int(np.random.SeedSequence([plan.seed, plan.attempt, chain]).generate_state(1)[0])
     settings = {"max_tree_depth": plan.max_tree_depth, "full_mass": plan.dense_mass}
     kernel = NUTS(model, target_accept_prob=plan.target_accept, **settings)
 
     run = MCMC(kernel, plan.draws, plan.warmup, disable_progbar=True, hook_fn=lambda *_: bar.add(1))
-    run.run(*args, **kwargs)
+    with seeded_rng(seed):
+        run.run(*args, **kwargs)
     raw = run.get_samples()
     rows = []
-    for i in range(
-        plan.draws
-    ):  # x = loc + scale z needs the model: its loc and scale may depend on other sites
+    # x = loc + scale z needs the model: its loc and scale may depend on other sites
+    for i in range(plan.draws):
         fixed = poutine.condition(model, data={k: v[i] for k, v in raw.items()})
         nodes = poutine.trace(fixed).get_trace(*args, **kwargs).nodes
         rows.append({k: nodes[k]["value"].detach().numpy() for k in names})

@@ -29,6 +29,7 @@ from guides.core.distributions import base_prior
 from guides.core.flat_guide import FlatGuide
 from guides.core.laws import ClosedFormPrior, RandomTensorLaw, SiteLaw
 from guides.core.moments import bernoulli_entropy
+from guides.core.rng import kept_rng
 from guides.core.sites import (
     Site,
     UnsupportedSiteError,
@@ -196,7 +197,7 @@ class AutoDropout(FlatGuide):
         for site in self.sites.values():
             if self._loses_inputs(site):
                 self._axes[site.name] = input_axis(site, self._uses[site.name].axis)
-        with torch.random.fork_rng(devices=[]), torch.enable_grad(), poutine.block():
+        with kept_rng(), torch.enable_grad(), poutine.block():
             self(*args, **kwargs)
         self._warn_of_learned_scales()
 

@@ -22,6 +22,7 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
 from guides.core.optim import FusedAdam
+from guides.core.rng import kept_rng
 from guides.core.sites import initial_value, require_density_of_points
 from guides.core.svi import DivergenceError, Schedule, svi_steps, unwatched
 from guides.posterior.draws import Posterior
@@ -101,7 +102,7 @@ def _seed_of_member(seed: int, members: int, member: int) -> int:
 def _generators_restored() -> Iterator[None]:
     """The generators of torch (CUDA's too), numpy and Python end as they began."""
     before = pyro.util.get_rng_state()
-    with torch.random.fork_rng():
+    with kept_rng():
         try:
             yield
         finally:

@@ -38,6 +38,7 @@ from torch.nn.functional import logsigmoid
 from guides.core.checks import check_counts
 from guides.core.course import Course
 from guides.core.distributions import SpikeSlab, base_prior
+from guides.core.rng import kept_rng, seeded_rng
 from guides.core.sites import UnsupportedSiteError
 from guides.core.svi import DivergenceError, shuffled_epochs
 from guides.core.weight_sites import WeightSites, scores
@@ -184,8 +185,7 @@ class JointSpikeSlab(FittedGuide):
         course = Course(steps, lr, 0.0, seed, batch_size)
         begun = time.perf_counter()
         args = tuple(map(_double, args))
-        with torch.random.fork_rng(), pyro.validation_enabled(False):
-            torch.manual_seed(seed)
+        with seeded_rng(seed), pyro.validation_enabled(False):
             batches = repeat(args) if batch_size is None else shuffled_epochs(args, batch_size, seed)
             first = next(batches)
             sites = WeightSites.of(self.model, first)
@@ -279,8 +279,7 @@ class JointSpikeSlab(FittedGuide):
     def draws_with_log_prob(self, n: int, seed: int = 0) -> tuple[dict[str, Tensor], Tensor]:
         """:meth:`draws`, and the log density of each on the sites' supports, ``[n]``, nats."""
         self._require_fit()
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
+        with seeded_rng(seed):
             law = self.law
             gamma = law.indicators(n)
             w, log_q = law.weights(gamma)
@@ -292,8 +291,7 @@ class JointSpikeSlab(FittedGuide):
         """The bound on the log evidence, nats, and its standard error, for the model's arguments ``args``."""
         self._require_fit()
         args = tuple(map(_double, args))
-        with torch.no_grad(), torch.random.fork_rng(), pyro.validation_enabled(False):
-            torch.manual_seed(seed)
+        with torch.no_grad(), seeded_rng(seed), pyro.validation_enabled(False):
             law = self.law
             gamma = law.indicators(num_samples)
             gains = -law.log_prob_of_indicators(gamma)
@@ -307,8 +305,7 @@ class JointSpikeSlab(FittedGuide):
         draws of the indicators before: standard error below 0.008.
         """
         self._require_fit()
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
+        with seeded_rng(seed):
             gamma = self.law.indicators(INCLUSION_DRAWS)
         probs = self.spikes.new_ones(len(self.spikes), dtype=gamma.dtype)
         probs[self.spikes] = torch.sigmoid(self.law.conditional_logits(gamma)).mean(0)
@@ -342,7 +339,7 @@ class JointSpikeSlab(FittedGuide):
 
 def spikes_of(model: Callable, sites: WeightSites, args: tuple) -> Tensor:
     """Which elements of the vector of all sites have a spike-and-slab prior, ``[D]``."""
-    with torch.no_grad(), torch.random.fork_rng(), poutine.block():
+    with torch.no_grad(), kept_rng(), poutine.block():
         trace = poutine.trace(model).get_trace(*args)
     nodes = [trace.nodes[name] for name, _, _ in sites.sites]
     return torch.cat([

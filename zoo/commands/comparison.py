@@ -13,6 +13,7 @@ import torch
 from pyro import poutine
 from pyro.poutine.util import site_is_subsample
 
+from guides.core.rng import kept_rng, seeded_rng
 from guides.posterior.arviz_io import group_names, load_netcdf, save_netcdf, with_groups
 from guides.posterior.draws import Posterior
 from zoo.budgets import BUDGETS, Budget
@@ -165,8 +166,7 @@ class Comparison:
         thinned = replace(posterior, sites={name: value[:, ::step] for name, value in sites.items()})
         numbers = sum(value[0, 0].numel() for value in sites.values())
         prior = min(self.budget.draws, max(1, LARGEST_GROUP // max(numbers, problem.size)))
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(stable_seed("groups", self.seed, name))
+        with seeded_rng(stable_seed("groups", self.seed, name)):
             groups = thinned.groups(problem.x, observed_data={"y": problem.y}, prior=prior)
         priors = {name: groups.pop(name) for name in ("prior", "prior_predictive")}
         draws = np.arange(next(iter(sites.values())).shape[1])[::step]
@@ -272,7 +272,7 @@ def plan(
 def _nuts_or_none(entry: ModelEntry, problem: Problem, options: Options) -> tuple[str, str]:
     """NUTS where nobody has asked for it, unless it would take hours; then none, and a remark."""
     model = entry.build(problem.shape, options)
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    with kept_rng(), torch.no_grad():
         nodes = poutine.trace(model).get_trace(problem.x[:1]).nodes.values()
     latent = [node for node in nodes if node["type"] == "sample" and not node["is_observed"]]
     latent = [node for node in latent if node["name"] != "y" and not site_is_subsample(node)]

@@ -11,6 +11,7 @@ from pyro import poutine
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
+from guides.core.rng import seeded_rng
 from guides.posterior.draws import Posterior
 from zoo.errors import FailedError
 from zoo.evaluation.calibration import rank
@@ -49,8 +50,7 @@ def inputs(options: Mapping, seed: int) -> tuple[Tensor, Tensor]:
 @torch.no_grad()
 def truth_and_target(model: Callable, x: Tensor, seed: int) -> tuple[Draws, Tensor]:
     """Values ``{site: [1, *site]}`` from the prior, and a target ``[N]`` drawn from them."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded_rng(seed):
         nodes = poutine.trace(model).get_trace(x).nodes
     values = {
         name: node["value"]

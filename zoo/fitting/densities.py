@@ -22,6 +22,7 @@ from guides.bootstrap.base_measures import BaseMeasure, base_for
 from guides.bootstrap.shared_parameters import Laws, local_draws
 from guides.bootstrap.training import InClosedForm, Law, Progress, Training, train
 from guides.bootstrap.weights import NUM_PSEUDO, dirichlet_weights
+from guides.core.rng import seeded_rng
 from guides.core.svi import DivergenceError
 from guides.posterior.files import write_atomically
 from zoo.errors import FailedError, UserError
@@ -118,8 +119,7 @@ class FittedDensity:
             for flow, sites in self.members
             for b in range(len(sites["mean"]))
         ]
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            torch.manual_seed(seed)
+        with seeded_rng(seed), torch.no_grad():
             counts = torch.bincount(torch.randint(len(parts), (n,)), minlength=len(parts)).tolist()
             drawn = [
                 flow.decode(flow.latent(sites, count))
@@ -251,9 +251,8 @@ def _best(
     if constant:
         raise ValueError(f"column {constant[0]} of the training rows is constant: it has no density")
     found: list[tuple[FlowDensity, Progress]] = []
-    with torch.random.fork_rng(devices=[]):
-        for start in range(effort.restarts):
-            torch.manual_seed(stable_seed("start", effort.seed, start))
+    for start in range(effort.restarts):
+        with seeded_rng(stable_seed("start", effort.seed, start)):
             flow = shape.build(rows.train)
             local = None if mean else (lambda weights, z, flow=flow: _zero(flow, batch=False))
             objective = InClosedForm(flow, (rows.validation,), local)

@@ -31,11 +31,6 @@ def moved(data: tuple, device: str) -> tuple:
     return tuple(part.to(device) if isinstance(part, Tensor) else part for part in data)
 
 
-def gpus(device: torch.device) -> list[torch.device]:
-    """Whose random state, beside the CPU's, changes where numbers are drawn on a device: for ``fork_rng``."""
-    return [device] if device.type == "cuda" else []
-
-
 def device_of(data: tuple) -> torch.device:
     """Of the first tensor; the CPU where there is none."""
     return next((part.device for part in data if isinstance(part, Tensor)), torch.device(CPU))

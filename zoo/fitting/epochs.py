@@ -20,6 +20,7 @@ from torch.distributions import Categorical
 
 from guides.core.distributions import base_prior
 from guides.core.flat_guide import FlatGuide
+from guides.core.rng import seeded_rng
 from guides.core.svi import (
     Schedule,
     geometric_ramp,
@@ -30,7 +31,6 @@ from guides.core.svi import (
 )
 from guides.posterior.evaluate import over_draws
 from zoo.evaluation.estimates import Estimate
-from zoo.fitting.devices import gpus
 from zoo.fitting.reach import last_change
 from zoo.fitting.svi import fitting
 from zoo.seeds import stable_seed
@@ -144,8 +144,7 @@ def train(
     if not rows:
         raise ValueError("there are no rows to train on")
     history = History()
-    with torch.random.fork_rng(devices=gpus(data[0].device)), fitting():
-        torch.manual_seed(stable_seed("steps", training.seed))
+    with seeded_rng(stable_seed("steps", training.seed)), fitting():
         set_up(guide, data, training)
         optimizer = guide.optimizer(training.lr, factors=training.factors, common=training.common)
         svi = SVI(model, guide, optimizer, guide.elbo())
@@ -185,8 +184,7 @@ def bound(
     rows = min(rows, max(1, size // networks))
     svi = SVI(guide.model, guide, guide.optimizer(), guide.elbo())
     pieces = zip(*(part.split(rows) for part in data), strict=True)
-    with torch.random.fork_rng(devices=gpus(data[0].device)), unwatched():
-        torch.manual_seed(seed)
+    with seeded_rng(seed), unwatched():
         values = [(-svi.evaluate_loss(*piece, size) / size, len(piece[0])) for piece in pieces]
     weights = torch.tensor([count / size for _, count in values], dtype=torch.float64)
     bounds = torch.tensor([value for value, _ in values], dtype=torch.float64)
@@ -245,8 +243,7 @@ def local_reparameterization_probabilities(
     networks.  **They are not**: no set of weights belongs to one, and what rows have in common is lost.
     """
     parts = []
-    with torch.random.fork_rng(devices=gpus(x.device)), pyro.validation_enabled(False):
-        torch.manual_seed(seed)
+    with seeded_rng(seed), pyro.validation_enabled(False):
         for inputs in x.split(rows):
             nothing = torch.zeros(len(inputs), dtype=torch.long, device=x.device)
             total = torch.zeros((), device=x.device)

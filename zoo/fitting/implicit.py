@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from guides.core.rng import seeded_rng
 from guides.implicit import (
     AdversarialVariationalBayes,
     FunctionalBNN,
@@ -96,9 +97,9 @@ class Implicit(Stored):
 
     def run(self, model: Callable, data: tuple, settings: ImplicitSettings, watch: Watch) -> FittedGuide:
         advance = watch.start(settings.steps)
-        with torch.random.fork_rng(devices=[]), fitting(), warnings.catch_warnings():
+        # the seed: of where a prior starts
+        with seeded_rng(settings.seed), fitting(), warnings.catch_warnings():
             warnings.simplefilter("ignore", SaturationWarning)  # the summary says it
-            torch.manual_seed(settings.seed)  # of where a prior starts
             try:
                 rows = len(data[0])
                 options = self.options_of_fit(model, rows, settings)

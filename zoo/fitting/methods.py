@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
 from rich.progress import Progress
 from torch import Tensor
 from torch.distributions import Distribution
 
 from guides.core.flat_guide import FlatGuide
+from guides.core.rng import kept_rng
 from guides.posterior.draws import Posterior
 from zoo.budgets import STEPS
 from zoo.errors import UserError
@@ -224,7 +224,7 @@ class Variational:
         copy = self.build(self.replace(model))
         state = guide.state_dict().items()
         copy.load_state_dict({k: v.cpu() if isinstance(v, Tensor) else v for k, v in state})
-        with torch.random.fork_rng(devices=[]):  # it sees the supports of its sites, not the numbers
+        with kept_rng():  # it sees the supports of its sites, not the numbers
             copy.setup(*(part[:2] for part in moved(data, CPU)))
         return copy
 
@@ -239,7 +239,7 @@ class Variational:
         guide = self.build(self.replace(model))
         guide.load_state_dict(guide_state(header, tensors))
         if any(site.family == "transformed" for site in guide.sites.values()):
-            with torch.random.fork_rng(devices=[]):  # supports are in no file: it sees them on made-up data
+            with kept_rng():  # supports are in no file: it sees them on made-up data
                 guide.setup(*made_up_data(header))
         losses = tensors["losses"].tolist()
         change = FitSettings(**header["settings"]).last_change(losses)

@@ -21,11 +21,12 @@ from torch import Tensor
 import guides.core.svi
 from guides.core.flat_guide import FlatGuide
 from guides.core.memory import keep_freed_memory
+from guides.core.rng import seeded_rng
 from guides.core.svi import Schedule, half_cosine, random_rows, svi_steps, unwatched
 from guides.posterior.files import write_atomically
 from zoo.errors import FailedError, UserError
 from zoo.evaluation.estimates import Estimate
-from zoo.fitting.devices import device_of, gpus
+from zoo.fitting.devices import device_of
 from zoo.fitting.reach import last_change, own_rates
 from zoo.seeds import stable_seed
 
@@ -119,8 +120,7 @@ class Fit:
         :raises UserError: when the checkpoint is damaged, or of another fit
         """
         about = json.loads(json.dumps(about or {}))
-        with torch.random.fork_rng(devices=gpus(self.device)):
-            torch.manual_seed(stable_seed("steps", self.settings.seed))
+        with seeded_rng(stable_seed("steps", self.settings.seed)):
             if checkpoint is not None and checkpoint.exists():
                 self._restore(checkpoint, about)
             else:
@@ -148,8 +148,7 @@ class Fit:
         if num_samples is None:
             work = len(self.data[0]) * sum(parameter.numel() for parameter in self.guide.parameters())
             num_samples = max(FEWEST_ELBO_DRAWS, min(ELBO_DRAWS, ELBO_WORK // max(1, work)))
-        with torch.random.fork_rng(devices=gpus(self.device)), unwatched():
-            torch.manual_seed(stable_seed("bound", self.settings.seed))
+        with seeded_rng(stable_seed("bound", self.settings.seed)), unwatched():
             values = torch.tensor([-self.svi.evaluate_loss(*self.data) for _ in range(num_samples)])
         return values.mean().item(), (values.std() / math.sqrt(num_samples)).item()
 

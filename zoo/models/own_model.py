@@ -14,6 +14,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from guides.core.distributions import SpikeSlab, base_prior
+from guides.core.rng import kept_rng
 from guides.posterior.evaluate import elementwise
 from zoo.errors import UserError, where
 
@@ -83,7 +84,7 @@ class OwnModel:
 
     def _trace(self, *args: Tensor) -> poutine.Trace:
         try:
-            with torch.random.fork_rng(devices=[]), torch.no_grad(), poutine.block():
+            with kept_rng(), torch.no_grad(), poutine.block():
                 trace = poutine.trace(self).get_trace(*args)
                 trace.compute_log_prob()
                 return trace

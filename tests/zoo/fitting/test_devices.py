@@ -17,7 +17,7 @@ from zoo.budgets import BUDGETS
 from zoo.commands.compare import fit_guide
 from zoo.commands.leaderboard import plan
 from zoo.errors import UserError
-from zoo.fitting.devices import check_device, device_of, gpus, moved
+from zoo.fitting.devices import check_device, device_of, moved
 from zoo.fitting.methods import Place, Variational, Watch
 from zoo.fitting.svi import FitSettings
 from zoo.models import create
@@ -127,11 +127,6 @@ def test_calibration_and_leaderboard_fit_on_a_device(tmp_path, pretended):
     fit_guide(short, "mean-field", tmp_path)
     assert len(pretended) == 2
     assert "device" not in plan(["diabetes"], ["mean-field"]).config()
-
-
-def test_only_a_gpu_has_a_random_state_of_its_own():
-    assert gpus(torch.device("cpu")) == []
-    assert gpus(torch.device("cuda:1")) == [torch.device("cuda:1")]
 
 
 def test_lists_stay_where_they_are():

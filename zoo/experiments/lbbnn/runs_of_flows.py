@@ -17,6 +17,7 @@ from torch.func import functional_call, stack_module_state, vmap
 from guides import AutoMNF
 from guides.core.laws import SiteLaw
 from guides.core.moments import spike_slab_kl
+from guides.core.rng import seeded_rng
 from guides.core.sites import Site
 from guides.variational.multiplied_laws import MultipliedSpikeSlabLaw
 from guides.variational.multipliers import Multipliers
@@ -129,8 +130,7 @@ class AutoMNFOfRuns(AutoMNF):
         """
         loc, log_scale, logits = (part[:, None] for part in self._detached()["w"])
         multipliers = self._multipliers_of("w")
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded_rng(seed):
             z, log_density = multipliers(torch.randn(len(loc), num_samples, loc.shape[-1]))
             loc = loc * z
             slab = loc + log_scale.exp() * torch.randn_like(z)

@@ -12,6 +12,7 @@ from torch.distributions import Distribution
 
 from data_loaders import LAWS
 from guides import AutoMeanField
+from guides.core.rng import kept_rng, seeded_rng
 from guides.implicit import SparseImplicitProcess
 from guides.implicit.generator import Generator
 from guides.posterior.evaluate import function_values, observed_laws
@@ -143,8 +144,7 @@ def _leave(cell: Cell, problem: Problem, predictor: Callable[[Tensor], Distribut
     data, scale = problem.dataset, problem.scale
     x = np.linspace(data.x_train.min(), data.x_train.max(), PLACES)
     inputs = problem.inputs(x[:, None])
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(cell.seed % 2**31)
+    with seeded_rng(cell.seed % 2**31), torch.no_grad():
         y = predictor(inputs).sample((DRAWN,)).double().numpy()
         drawn = np.empty((0, PLACES)) if prior is None else prior.draw(FUNCTIONS)(inputs).double().numpy()
     arrays = {"y": scale.inverse_mean(y), "prior": scale.inverse_mean(drawn)}
@@ -226,7 +226,7 @@ def large(cell: Cell) -> Mapping[str, float]:
         if step not in at:
             return
         paused = time.process_time()
-        with torch.random.fork_rng(devices=[]):
+        with kept_rng():
             found = figures(_predictive(guide, problem.x_test), problem)
         curve.append((paused - begun - aside, *found.values()))
         aside += time.process_time() - paused
@@ -263,8 +263,7 @@ def gradients(cell: Cell) -> Mapping[str, float]:
     parameters = list(guide.prior.parameters()) if cell.method == "theta" else [guide.inducing]
 
     def terms() -> tuple[Tensor, Tensor]:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
+        with seeded_rng(0):
             return guide.terms(problem.x.double(), problem.y.double())
 
     data, divergence = (_flat(torch.autograd.grad(term, parameters, retain_graph=True)) for term in terms())

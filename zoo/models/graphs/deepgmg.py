@@ -20,6 +20,7 @@ from pyro import distributions as dist
 from torch import Tensor, nn
 
 from data_loaders.graphs.edge_lists import EdgeList
+from guides.core.rng import seeded_rng
 from zoo.errors import UserError
 from zoo.models.graphs.edge_batches import Layout, by_length, check_room, in_batches, of_each, padded
 from zoo.models.graphs.graph_states import fitted, folded, joined_to, round_of_messages, steadily, whole_graph
@@ -87,8 +88,7 @@ class DeepGMG(nn.Module):
 
     def __init__(self, *, seed: int = 0) -> None:
         super().__init__()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded_rng(seed):
             self.kind = nn.Parameter(torch.randn(STATE))
             self.gate, self.project = nn.Linear(STATE, 1), nn.Linear(STATE, WHOLE)
             self.start = nn.Linear(STATE + WHOLE, STATE)

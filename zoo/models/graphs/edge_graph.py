@@ -19,6 +19,7 @@ from pyro import distributions as dist
 from torch import Tensor, nn
 
 from data_loaders.graphs.edge_lists import EdgeList, edge_list
+from guides.core.rng import seeded_rng
 from zoo.errors import UserError
 from zoo.models.graphs.edge_batches import Plan, check_room, in_batches, of_each
 from zoo.models.graphs.graph_states import fitted, folded, joined_to, round_of_messages, steadily, whole_graph
@@ -119,8 +120,7 @@ class EdgeGraphModel(nn.Module):
         self.state, self.aggregation, self.timed, self.window = state, aggregation, timed, window
         self.sees_end, self.steady = sees_end, aggregation == "sum"
         whole, end = 2 * state, int(sees_end)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded_rng(seed):
             self.gate, self.project = nn.Linear(state, 1), nn.Linear(state, whole)
             self.start = nn.Sequential(nn.Linear(whole, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, state))
             self.sender, self.new_sender = Head(state), Head(whole + end)
