@@ -71,3 +71,18 @@ def _caches_released():
         sys.modules["jax"].clear_caches()
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def seeds_given(monkeypatch) -> list[int]:
+    """The seeds that torch's generator of the CPU is given, in turn."""
+    seeds, seed_torch, generator = [], torch.manual_seed, torch.default_generator
+
+    class Noted:
+        def manual_seed(self, seed: int) -> torch.Generator:
+            seeds.append(seed)
+            return generator.manual_seed(seed)
+
+    monkeypatch.setattr(torch, "manual_seed", lambda seed: (seeds.append(seed), seed_torch(seed))[1])
+    monkeypatch.setattr(torch, "default_generator", Noted())
+    return seeds

@@ -177,11 +177,9 @@ def test_saved_draws_are_an_arviz_posterior(graded):
 
 
 @pytest.mark.slow
-def test_no_two_guides_and_no_two_purposes_share_a_seed(graded, tmp_path, monkeypatch):
+def test_no_two_guides_and_no_two_purposes_share_a_seed(graded, tmp_path, monkeypatch, seeds_given):
     """Of fits, of draws from them, of bounds and of replicates."""
-    seeds, seed_torch = [], torch.manual_seed
-    monkeypatch.setattr(torch, "manual_seed", lambda seed: (seeds.append(seed), seed_torch(seed))[1])
-    draw = FlatGuide._generator
+    seeds, draw = seeds_given, FlatGuide._generator
     monkeypatch.setattr(FlatGuide, "_generator", lambda self, seed: (seeds.append(seed), draw(self, seed))[1])
     words = ["--widths", 3, "--reference", "none", "--out", tmp_path / "out"]
     assert run_zoo("compare", graded[0] / "table.csv", *words).exit_code == 0

@@ -140,11 +140,9 @@ def test_few_rows_are_passed_more_often_in_an_epoch(dataset, setting, rows, pass
     assert networks.training_of(place, rows, 7).epochs == 5 * passes
 
 
-def test_nothing_that_is_random_in_a_fit_shares_a_seed(monkeypatch):
+def test_nothing_that_is_random_in_a_fit_shares_a_seed(monkeypatch, seeds_given):
     """Not the draws with the fit either: their noise was correlated with the means' start."""
-    seeds, seed_torch = [], torch.manual_seed
-    monkeypatch.setattr(torch, "manual_seed", lambda seed: (seeds.append(seed), seed_torch(seed))[1])
-    make, orders = FlatGuide._generator, epochs.shuffled_epochs
+    seeds, make, orders = seeds_given, FlatGuide._generator, epochs.shuffled_epochs
     monkeypatch.setattr(FlatGuide, "_generator", lambda self, seed: (seeds.append(seed), make(self, seed))[1])
     monkeypatch.setattr(
         epochs, "shuffled_epochs", lambda data, size, seed: (seeds.append(seed), orders(data, size, seed))[1]
