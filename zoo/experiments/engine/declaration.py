@@ -202,6 +202,7 @@ class Experiment:
     :param full: as published, or as near to it as a table that anybody can rerun allows
     :param published: ``(data set, method, setting, metric)`` -> what is in print
     :param published_error: how the published standard errors were computed
+    :param beside: heads the column of the published numbers
     :param explained: why some of our numbers differ from the print
     :param notes: ``(data set, method, setting, metric)``, ``"*"`` for any -> what a reader must know
     :param exists: whether a combination is part of the grid; all are by default
@@ -211,6 +212,8 @@ class Experiment:
         out
     :param settled: metric that says how far an objective still moved at the end of a fit -> how far one that
         has ended moves at most, either way
+    :param unarrived: ``(data set, method, setting)``, ``"*"`` for any -> what fits that have ended are known
+        to do in longer ones; their numbers are marked
     :param check: raises ``UserError`` for options that no cell could be computed with
     :param revision: to be raised when the same cell gives other numbers than before
     :param together: how many trials of a combination, 0 to ``together - 1`` and so on, one process computes
@@ -231,12 +234,14 @@ class Experiment:
     settings: Sequence[str] = ("default",)
     published: Mapping[Place, Published] = field(default_factory=dict)
     published_error: str = "not available"
+    beside: str = "printed"
     explained: Sequence[Explanation] = ()
     notes: Mapping[Place, str] = field(default_factory=dict)
     exists: Callable[[str, str, str], bool] | None = None
     finish: Callable[[Path, Sequence[Record]], None] | None = None
     questions: Mapping[str, Sequence[str]] = field(default_factory=dict)
     settled: Mapping[str, float] = field(default_factory=dict)
+    unarrived: Mapping[Combination, str] = field(default_factory=dict)
     check: Callable[[Mapping[str, Any]], None] | None = None
     revision: int = 1
     together: int = 1
@@ -257,6 +262,8 @@ class Experiment:
             self._check_place(place)
         for place in (*self.notes, *(explanation.place for explanation in self.explained)):
             self._check_place(place, "*")
+        for combination in self.unarrived:
+            self._check_place((*combination, "*"), "*")
         asked = [metric for metrics in self.questions.values() for metric in metrics]
         if self.questions and sorted(asked) != sorted(self.metrics):
             raise ValueError(f"{self.name}: the questions ask for every metric once")
@@ -286,13 +293,20 @@ class Experiment:
 
     def note(self, *place: str) -> str:
         """All notes that apply to ``(data set, method, setting, metric)``."""
-        return "; ".join(text for pattern, text in self.notes.items() if matches(pattern, place))
+        found = [text for pattern, text in self.notes.items() if matches(pattern, place)]
+        if place[-1] not in self.settled:
+            found += self.further(place[:-1])
+        return "; ".join(found)
+
+    def further(self, combination: Sequence[str]) -> list[str]:
+        """What longer fits of ``(data set, method, setting)`` are known to do."""
+        return [text for pattern, text in self.unarrived.items() if matches(pattern, combination)]
 
     def explanation(self, *place: str) -> Explanation | None:
         """The first that applies to ``(data set, method, setting, metric)``."""
         return next((found for found in self.explained if matches(found.place, place)), None)
 
 
-def matches(pattern: Place, place: Sequence[str]) -> bool:
+def matches(pattern: Sequence[str], place: Sequence[str]) -> bool:
     """Whether a note or an explanation for ``pattern``, ``"*"`` for any name, applies to ``place``."""
     return all(name in ("*", found) for name, found in zip(pattern, place, strict=True))

@@ -7,7 +7,6 @@ from the print, and for how many of these we know why.
 from __future__ import annotations
 
 import itertools
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,13 +24,12 @@ from zoo.experiments.engine.declaration import (
     UNPUBLISHED,
     Combination,
     Experiment,
-    Place,
     Record,
-    matches,
 )
 from zoo.experiments.engine.records import RESULT
 from zoo.experiments.engine.request import WORDS, Request
-from zoo.experiments.engine.tables import FAR, Line, Summary, is_published_effort
+from zoo.experiments.engine.tables import Line, Summary, is_published_effort
+from zoo.experiments.engine.verdicts import ONE_RUN, Marks, explanations, notes, settled, verdict
 from zoo.files.output import read_config
 from zoo.files.tables import markdown_table
 
@@ -39,16 +37,10 @@ from zoo.files.tables import markdown_table
 DIGITS = 4
 #: A table with more metrics than this has a row a metric.
 MOST_COLUMNS = 6
-#: Numbers that a verdict names, the farthest of all.
-MOST_NAMED = 12
 _NUMBER = re.compile(r"\d+")
 #: On a page of other options than those of the full budget.
 PARTIAL_EFFORT = "not the work of the full budget"
 ERRORS_IN_PRINT = "published standard errors: "
-#: Behind a number of one run, where others have several.
-ONE_RUN = "†"
-#: Behind a number of a fit whose objective still moved at its end.
-MOVING = "‡"
 #: Of the table for a terminal.
 HEADINGS = ("data set", "method", "setting", "metric", "ours", "n", "published", "z")
 
@@ -68,7 +60,7 @@ def page(request: Request, folder: Path, records: Sequence[Record], lines: Seque
 def numbers(experiment: Experiment, lines: Sequence[Line]) -> list[str]:
     """The parts of a page that depend on the numbers alone: tables, verdicts, explanations, notes."""
     parts = []
-    marks = _Marks.of(experiment, lines)
+    marks = Marks.of(experiment, lines)
     questions = experiment.questions or {metric: (metric,) for metric in experiment.metrics}
     for title, metrics in questions.items():
         about = [line for line in lines if line.metric in metrics]
@@ -76,13 +68,20 @@ def numbers(experiment: Experiment, lines: Sequence[Line]) -> list[str]:
             parts += [f"## {title}", _definitions(experiment, title, about)]
             parts += [
                 *_tables(experiment, metrics, about, marks),
-                _verdict(about, marks),
+                verdict(about, marks),
                 marks.legend(about),
             ]
-            parts += _settled(experiment, about)
-    parts += [_explanations(experiment, lines), _notes(experiment, lines)]
+            parts += settled(experiment, about)
+    parts += [explanations(experiment, lines), notes(experiment, lines), _unmeasured(experiment, lines)]
     parts.append("All numbers, with their notes, are in the CSV file beside this page.")
     return [part for part in parts if part]
+
+
+def _unmeasured(experiment: Experiment, lines: Sequence[Line]) -> str:
+    """What the experiment measures, and the cells behind this page did not."""
+    missing = experiment.metrics.keys() - {line.metric for line in lines}
+    names = ", ".join(f"`{metric}`" for metric in experiment.metrics if metric in missing)
+    return f"Measured in no cell of this page: {names}." if missing else ""
 
 
 # ------------------------------------------------------------------------------ what was made, and how
@@ -196,43 +195,14 @@ def _failures(folder: Path, records: Sequence[Record]) -> Iterable[str]:
 
 
 @dataclass(frozen=True)
-class _Marks:
-    """What stands behind numbers.
-
-    :ivar one_run: behind those of one run; nothing where all are
-    :ivar moving: combinations whose fits still moved at their end
-    :ivar changes: metrics that say so themselves, whose numbers need no mark
-    """
-
-    one_run: str
-    moving: frozenset[Combination]
-    changes: frozenset[str]
-
-    @classmethod
-    def of(cls, experiment: Experiment, lines: Sequence[Line]) -> _Marks:
-        one_run = ONE_RUN if len({line.ours.n > 1 for line in lines if line.ours}) == 2 else ""
-        moving = frozenset(line.combination for line in lines if _moved(experiment, line))
-        return cls(one_run, moving, frozenset(experiment.settled))
-
-    def behind(self, line: Line) -> str:
-        one_run = self.one_run if line.ours and line.ours.n == 1 else ""
-        return one_run + (MOVING if self.is_moving(line) else "")
-
-    def is_moving(self, line: Line) -> bool:
-        return line.combination in self.moving and line.metric not in self.changes
-
-    def legend(self, lines: Sequence[Line]) -> str:
-        if not any(map(self.is_moving, lines)):
-            return ""
-        return f"{MOVING} the fit still moved at its end (**Not settled**): a figure of this budget."
-
-
-@dataclass(frozen=True)
 class _Layout:
-    """How lines become a table: the names that make a row, and those that make a column."""
+    """How lines become a table: the names that make a row, those that make a column, and what the column of
+    the published numbers is headed.
+    """
 
     rows: tuple[str, ...]
     columns: tuple[str, ...]
+    beside: str
 
     def row(self, line: Line) -> tuple[str, ...]:
         return tuple(getattr(line, name) for name in self.rows)
@@ -242,18 +212,18 @@ class _Layout:
 
 
 def _tables(
-    experiment: Experiment, metrics: Sequence[str], lines: Sequence[Line], marks: _Marks
+    experiment: Experiment, metrics: Sequence[str], lines: Sequence[Line], marks: Marks
 ) -> Iterator[str]:
     """One metric of several data sets: one table, a column a method.  Else a table a data set: a row a method
     and setting and a column a metric, or the other way round where there are many metrics.
     """
     setting = ("setting",) if len(experiment.settings) > 1 else ()
     if len(metrics) == 1 and len(experiment.datasets) > 1:
-        yield _table(lines, _Layout(("dataset", *setting), ("method",)), marks)
+        yield _table(lines, _Layout(("dataset", *setting), ("method",), experiment.beside), marks)
         return
-    layout = _Layout(("method", *setting), ("metric",))
+    layout = _Layout(("method", *setting), ("metric",), experiment.beside)
     if len(metrics) > MOST_COLUMNS:
-        layout = _Layout(layout.columns, layout.rows)
+        layout = replace(layout, rows=layout.columns, columns=layout.rows)
     for dataset in experiment.datasets:
         of_this = [line for line in lines if line.dataset == dataset]
         if of_this:
@@ -261,7 +231,7 @@ def _tables(
             yield title + _table(of_this, layout, marks)
 
 
-def _table(lines: Sequence[Line], layout: _Layout, marks: _Marks) -> str:
+def _table(lines: Sequence[Line], layout: _Layout, marks: Marks) -> str:
     """Ours in a column, and beside it what is printed and z where a number of the column has them."""
     rows = list(dict.fromkeys(layout.row(line) for line in lines))
     cells = {(layout.row(line), layout.column(line)): line for line in lines}
@@ -269,7 +239,7 @@ def _table(lines: Sequence[Line], layout: _Layout, marks: _Marks) -> str:
     headings = [WORDS.get(name, name) for name in layout.rows]
     for column in dict.fromkeys(layout.column(line) for line in lines):
         found = [cells.get((row, column)) for row in rows]
-        for heading, texts in _columns(" ".join(column), found, marks):
+        for heading, texts in _columns(" ".join(column), layout.beside, found, marks):
             headings.append(heading)
             for row, text in zip(table, texts, strict=True):
                 row.append(text)
@@ -277,10 +247,12 @@ def _table(lines: Sequence[Line], layout: _Layout, marks: _Marks) -> str:
     return markdown_table(pd.DataFrame(table, columns=headings), sides)
 
 
-def _columns(name: str, lines: Sequence[Line | None], marks: _Marks) -> Iterator[tuple[str, list[str]]]:
+def _columns(
+    name: str, beside: str, lines: Sequence[Line | None], marks: Marks
+) -> Iterator[tuple[str, list[str]]]:
     yield name, [ours(line) + marks.behind(line) if line else "" for line in lines]
     if any(line and line.published for line in lines):
-        yield "printed", [str(line.published or "") if line else "" for line in lines]
+        yield beside, [str(line.published or "") if line else "" for line in lines]
     if any(line and line.z is not None for line in lines):
         yield "z", [z_text(line) if line else "" for line in lines]
 
@@ -321,109 +293,6 @@ def _definitions(experiment: Experiment, title: str, lines: Sequence[Line]) -> s
         names = f"`{first}` to `{others[-1]}`" if others else f"`{first}`"
         parts.append(f"- {names}: {experiment.metrics[first]}")
     return "\n".join(parts)
-
-
-# --------------------------------------------------------------------- what to make of the comparison
-
-
-def _verdict(lines: Sequence[Line], marks: _Marks) -> str:
-    """How many numbers of a table are far from the print, and for how many of them we know why."""
-    measured = [line for line in lines if line.z is not None]
-    ranged = [line for line in lines if line.ranged]
-    bare = sum(line.compared for line in lines) - len(measured) - len(ranged)
-    words = []
-    if measured:
-        words.append(_count(f"|z| > {FAR:g}", measured, [line for line in measured if line.far], marks))
-    if any(line.borrowed for line in measured):
-        words.append(
-            "The z of one run takes the spread of the printed runs for its standard deviation; where "
-            "these are few, chance alone takes it beyond 2 more often (of four in one of seven)."
-        )
-    if ranged:
-        outside = [line for line in ranged if line.outside]
-        what = "Our median is outside the printed range (min / median / max)"
-        words.append(_count(what, ranged, outside, marks))
-    if bare:
-        words.append(
-            f"No z for {bare}: a standard error, of ours or of the print, is missing or rounded to zero."
-        )
-    return " ".join(words)
-
-
-def _settled(experiment: Experiment, lines: Sequence[Line]) -> Iterator[str]:
-    """Which fits still moved at their end, by the metrics of a table that tell."""
-    for metric, limit in experiment.settled.items():
-        measured = [line for line in lines if line.metric == metric and line.ours]
-        moving = [line for line in measured if _moved(experiment, line)]
-        what = f"`{metric}` is beyond {limit:g}"
-        if moving:
-            names = ", ".join(f"{_words(line)} ({line.ours.mean:.3g})" for line in moving)
-            yield f"**Not settled**, {what}, in {len(moving)} of {len(measured)}: {names}."
-        elif measured:
-            yield f"{what} in none of {len(measured)}: these runs have ended; longer ones may end elsewhere."
-
-
-def _moved(experiment: Experiment, line: Line) -> bool:
-    """Whether this is the change of a fit that still moved at its end."""
-    return bool(line.ours) and abs(line.ours.mean) > experiment.settled.get(line.metric, math.inf)
-
-
-def _count(what: str, compared: Sequence[Line], far: Sequence[Line], marks: _Marks) -> str:
-    """``what in 3 of 32: 2 explained (another task 2), unexplained: naval pbp 50 (z 2.9).``"""
-    words = f"{what} in {len(far)} of {len(compared)}"
-    kinds = Counter(line.explanation.kind for line in far if line.explanation)
-    parts = []
-    if kinds:
-        listed = ", ".join(f"{kind} {count}" for kind, count in kinds.items())
-        parts.append(f"{kinds.total()} explained below ({listed})")
-    unexplained = [line for line in far if not line.explanation]
-    if unexplained:
-        unexplained.sort(key=lambda line: -abs(line.z or 0))
-        named, more = unexplained[:MOST_NAMED], len(unexplained) - MOST_NAMED
-        several = len({line.metric for line in compared}) > 1
-        names = ", ".join(_name(line, several, marks) for line in named)
-        rest = f", and {more} nearer ones" if more > 0 else ""
-        parts.append(f"{len(unexplained)} unexplained: {names}{rest}")
-    return f"{words}: {'; '.join(parts)}." if parts else f"{words}."
-
-
-def _name(line: Line, metric: bool, marks: _Marks) -> str:
-    what = f"{_words(line)} {line.metric}" if metric else _words(line)
-    what += MOVING if marks.is_moving(line) else ""
-    return what + ("" if line.z is None else f" (z {line.z:.1f})")
-
-
-def _words(line: Line) -> str:
-    return " ".join(name for name in line.combination if name != "default")
-
-
-def _explanations(experiment: Experiment, lines: Sequence[Line]) -> str:
-    used = [found for found in experiment.explained if any(line.explanation is found for line in lines)]
-    if not used:
-        return ""
-    scopes: dict[tuple[str, str], list[str]] = {}
-    for found in used:
-        scopes.setdefault((found.kind, found.why), []).append(_scope(found.place))
-    return "\n".join(
-        ["## Why ours and the print differ\n"]
-        + [f"- **{kind}**, {'; '.join(places)}: {why}" for (kind, why), places in scopes.items()]
-    )
-
-
-def _notes(experiment: Experiment, lines: Sequence[Line]) -> str:
-    scopes: dict[str, list[str]] = {}
-    for place, text in experiment.notes.items():
-        if any(matches(place, line.place) for line in lines):
-            scopes.setdefault(text, []).append(_scope(place))
-    used = [
-        f"- {text}" if places == ["all"] else f"- {'; '.join(places)}: {text}"
-        for text, places in scopes.items()
-    ]
-    return "\n".join(["## Notes\n", *used]) if used else ""
-
-
-def _scope(pattern: Place) -> str:
-    return " ".join(name for name in pattern if name != "*") or "all"
 
 
 # ------------------------------------------------------------------------------------- on a terminal

@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 
 import pandas as pd
@@ -113,6 +114,22 @@ class Line:
     def outside(self) -> bool:
         """Whether our median lies outside the range in print."""
         return self.ranged and not self.published.lowest <= self.ours.median <= self.published.highest
+
+    @property
+    def has_printed_digits(self) -> bool:
+        """Whether ours is the printed number to its last digit."""
+        if not self.compared:
+            return False
+        digits, *_ = (self.published.printed or f"{self.published.value:g}").split()
+        unit = 10.0 ** Decimal(digits).as_tuple().exponent
+        return abs(self.ours.mean - self.published.value) <= unit / 2 * (1 + 1e-9)
+
+    @property
+    def is_near(self) -> bool:
+        """Whether ours is within a tenth of the printed number."""
+        if not self.compared:
+            return False
+        return abs(self.ours.mean - self.published.value) <= 0.1 * abs(self.published.value)
 
     @property
     def ranged(self) -> bool:

@@ -242,7 +242,8 @@ def test_verdict_counts_what_is_far_and_names_what_is_not_explained(tmp_path):
     lines = section(run(tmp_path, published=published, explained=explained[:1]), "error")
     assert lines[-1] == (
         "|z| > 2 in 3 of 4: 2 explained below (another task 2); 1 unexplained: a m 5 (z -7.5). "
-        "No z for 1: a standard error, of ours or of the print, is missing or rounded to zero."
+        "No z for 1: a standard error, of ours or of the print, is missing or rounded to zero; printed "
+        "digits in 1, within a tenth of the print in 1."
     )
     text = run(tmp_path, published=published, explained=explained)
     assert "|z| > 2 in 3 of 4: 3 explained below (misprint 1, another task 2)." in text
@@ -332,6 +333,44 @@ def test_verdict_marks_what_has_not_settled():
         for method, metric, value in values
     ]
     assert "2 unexplained: a m 5, a n 5‡." in page_numbers(experiment, lines)[3]
+
+
+def test_numbers_that_longer_fits_do_not_have_are_marked_too():
+    """With a note of what longer ones do; what still moved has the stronger mark."""
+    metrics = {"density": "share", "change": "how much it rose"}
+    questions = {"density": ("density",), "changes": ("change",)}
+    unarrived = {("*", method, "*"): "doubled after twice as many epochs" for method in ("m", "n")}
+    declared = {"metrics": metrics, "questions": questions, "notes": {}, "published": {}}
+    experiment = declare(**declared, settled={"change": 0.5}, unarrived=unarrived)
+    assert experiment.note("a", "m", "5", "density") == "doubled after twice as many epochs"
+    assert experiment.note("a", "m", "5", "change") == ""
+    lines = [
+        Line("a", method, "5", metric, summary([value]), None)
+        for method, rise in (("m", 0.1), ("n", 0.7))
+        for metric, value in (("density", 0.25), ("change", rise))
+    ]
+    _, _, densities, legend, _, _, changes, _, notes, *_ = page_numbers(experiment, lines)
+    assert densities.splitlines()[-1] == "| a | 5 | 0.25§ | 0.25‡ |"
+    assert "§ the run has ended, and longer ones end elsewhere (**Notes**)" in legend
+    assert "§" not in changes
+    assert "- m; n: § doubled after twice as many epochs" in notes
+    with pytest.raises(ValueError, match="'o' of .* is nowhere in the grid"):
+        declare(**declared, unarrived={("*", "o", "*"): "words"})
+
+
+def test_a_page_says_what_its_cells_did_not_measure():
+    metrics = {"density": "share", "change": "how much it rose"}
+    experiment = declare(metrics=metrics, notes={}, published={})
+    density = Line("a", "m", "5", "density", summary([0.25]), None)
+    words = "Measured in no cell of this page: `change`."
+    assert words in page_numbers(experiment, [density])
+    change = Line("a", "m", "5", "change", summary([0.1]), None)
+    assert "Measured in no cell" not in "".join(page_numbers(experiment, [density, change]))
+
+
+def test_what_no_paper_printed_has_another_heading(tmp_path):
+    published = {("a", "m", "5", "error"): Published(2.0)}
+    assert " | other program |" in run(tmp_path, published=published, beside="other program")
 
 
 def test_verdict_on_ranges(tmp_path):

@@ -104,6 +104,27 @@ def test_outside_is_the_median_outside_the_range(lowest, highest, outside):
     assert not Line(*PLACE, summary([1.0, 2.0, 4.0]), Published(9.0, 0.1)).ranged
 
 
+@pytest.mark.parametrize(
+    ("ours", "printed", "same", "near"),
+    [
+        (2.3449, "2.34 ± 0.10", True, True),
+        (2.3451, "2.34", False, True),
+        (-0.0351, "-0.03", False, False),
+        (3.024e-5, "3.02e-5", True, True),
+        (3.026e-5, "3.02e-5", False, True),
+        (44.0, "40", False, True),
+        (44.1, "40", False, False),
+        (0.3, "0", True, False),
+    ],
+)
+def test_how_near_a_number_is_that_has_no_z(ours, printed, same, near):
+    value = float(printed.split()[0])
+    line = Line(*PLACE, summary([ours]), Published(value, printed=printed))
+    assert (line.has_printed_digits, line.is_near) == (same, near)
+    assert Line(*PLACE, summary([value]), Published(value)).has_printed_digits
+    assert not Line(*PLACE, summary([value]), Published(value), comparable=False).has_printed_digits
+
+
 def test_less_work_than_published_is_not_compared(tmp_path):
     far = {PLACE: Published(100.0, 0.1), ("b", "m", "5", "error"): Published(100.0, None, 90.0, 110.0)}
     lines = run(tmp_path, published=far, quick=Effort(3, "", {"epochs": 1}), axes={"budget": "quick"})

@@ -1,0 +1,181 @@
+"""What a page makes of its numbers: marks behind them, verdicts under its tables, notes at its end."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from zoo.experiments.engine.declaration import Combination, Experiment, Place, matches
+from zoo.experiments.engine.tables import FAR, Line
+
+#: Numbers that a verdict names, the farthest of all.
+MOST_NAMED = 12
+#: Behind a number of one run, where others have several.
+ONE_RUN = "†"
+#: Behind a number of a fit whose objective still moved at its end.
+MOVING = "‡"
+#: Behind a number of a fit whose run has ended, where a longer one is known to end elsewhere.
+UNARRIVED = "§"
+
+
+@dataclass(frozen=True)
+class Marks:
+    """What stands behind numbers.
+
+    :ivar one_run: behind those of one run; nothing where all are
+    :ivar moving: combinations whose fits still moved at their end
+    :ivar unarrived: the others of which longer fits are known to end elsewhere
+    :ivar changes: metrics that say so themselves, whose numbers need no mark
+    """
+
+    one_run: str
+    moving: frozenset[Combination]
+    unarrived: frozenset[Combination]
+    changes: frozenset[str]
+
+    @classmethod
+    def of(cls, experiment: Experiment, lines: Sequence[Line]) -> Marks:
+        one_run = ONE_RUN if len({line.ours.n > 1 for line in lines if line.ours}) == 2 else ""
+        moving = frozenset(line.combination for line in lines if _moved(experiment, line))
+        unarrived = frozenset(line.combination for line in lines if experiment.further(line.combination))
+        return cls(one_run, moving, unarrived - moving, frozenset(experiment.settled))
+
+    def behind(self, line: Line) -> str:
+        one_run = self.one_run if line.ours and line.ours.n == 1 else ""
+        return one_run + self.of_budget(line)
+
+    def of_budget(self, line: Line) -> str:
+        """Behind a number that a longer fit would not have."""
+        if not line.ours or line.metric in self.changes:
+            return ""
+        if line.combination in self.moving:
+            return MOVING
+        return UNARRIVED if line.combination in self.unarrived else ""
+
+    def legend(self, lines: Sequence[Line]) -> str:
+        seen = {self.of_budget(line) for line in lines}
+        words = []
+        if MOVING in seen:
+            words.append(
+                f"{MOVING} the fit still moved at its end (**Not settled**): a figure of this budget."
+            )
+        if UNARRIVED in seen:
+            words.append(
+                f"{UNARRIVED} the run has ended, and longer ones end elsewhere (**Notes**): a figure of the "
+                "budget."
+            )
+        return " ".join(words)
+
+
+def verdict(lines: Sequence[Line], marks: Marks) -> str:
+    """How many numbers of a table are far from the print, and for how many of them we know why."""
+    measured = [line for line in lines if line.z is not None]
+    ranged = [line for line in lines if line.ranged]
+    bare = [line for line in lines if line.compared and line.z is None and not line.ranged]
+    words = []
+    if measured:
+        words.append(_count(f"|z| > {FAR:g}", measured, [line for line in measured if line.far], marks))
+    if any(line.borrowed for line in measured):
+        words.append(
+            "The z of one run takes the spread of the printed runs for its standard deviation; where "
+            "these are few, chance alone takes it beyond 2 more often (of four in one of seven)."
+        )
+    if ranged:
+        outside = [line for line in ranged if line.outside]
+        what = "Our median is outside the printed range (min / median / max)"
+        words.append(_count(what, ranged, outside, marks))
+    if bare:
+        words.append(_without_z(bare))
+    return " ".join(words)
+
+
+def _without_z(lines: Sequence[Line]) -> str:
+    """How near the print numbers are that have no z."""
+    same = sum(line.has_printed_digits for line in lines)
+    near = sum(line.has_printed_digits or line.is_near for line in lines)
+    return (
+        f"No z for {len(lines)}: a standard error, of ours or of the print, is missing or rounded to zero; "
+        f"printed digits in {same}, within a tenth of the print in {near}."
+    )
+
+
+def settled(experiment: Experiment, lines: Sequence[Line]) -> Iterator[str]:
+    """Which fits still moved at their end, by the metrics of a table that tell."""
+    for metric, limit in experiment.settled.items():
+        measured = [line for line in lines if line.metric == metric and line.ours]
+        moving = [line for line in measured if _moved(experiment, line)]
+        what = f"`{metric}` is beyond {limit:g}"
+        if moving:
+            names = ", ".join(f"{_words(line)} ({line.ours.mean:.3g})" for line in moving)
+            yield f"**Not settled**, {what}, in {len(moving)} of {len(measured)}: {names}."
+        elif measured:
+            yield f"{what} in none of {len(measured)}: these runs have ended; longer ones may end elsewhere."
+
+
+def _moved(experiment: Experiment, line: Line) -> bool:
+    """Whether this is the change of a fit that still moved at its end."""
+    return bool(line.ours) and abs(line.ours.mean) > experiment.settled.get(line.metric, math.inf)
+
+
+def _count(what: str, compared: Sequence[Line], far: Sequence[Line], marks: Marks) -> str:
+    """``what in 3 of 32: 2 explained (another task 2), unexplained: naval pbp 50 (z 2.9).``"""
+    words = f"{what} in {len(far)} of {len(compared)}"
+    kinds = Counter(line.explanation.kind for line in far if line.explanation)
+    parts = []
+    if kinds:
+        listed = ", ".join(f"{kind} {count}" for kind, count in kinds.items())
+        parts.append(f"{kinds.total()} explained below ({listed})")
+    unexplained = [line for line in far if not line.explanation]
+    if unexplained:
+        unexplained.sort(key=lambda line: -abs(line.z or 0))
+        named, more = unexplained[:MOST_NAMED], len(unexplained) - MOST_NAMED
+        several = len({line.metric for line in compared}) > 1
+        names = ", ".join(_name(line, several, marks) for line in named)
+        rest = f", and {more} nearer ones" if more > 0 else ""
+        parts.append(f"{len(unexplained)} unexplained: {names}{rest}")
+    return f"{words}: {'; '.join(parts)}." if parts else f"{words}."
+
+
+def _name(line: Line, metric: bool, marks: Marks) -> str:
+    what = f"{_words(line)} {line.metric}" if metric else _words(line)
+    return what + marks.of_budget(line) + ("" if line.z is None else f" (z {line.z:.1f})")
+
+
+def _words(line: Line) -> str:
+    return " ".join(name for name in line.combination if name != "default")
+
+
+def explanations(experiment: Experiment, lines: Sequence[Line]) -> str:
+    """Why numbers differ from the print, each reason once."""
+    used = [found for found in experiment.explained if any(line.explanation is found for line in lines)]
+    if not used:
+        return ""
+    scopes: dict[tuple[str, str], list[str]] = {}
+    for found in used:
+        scopes.setdefault((found.kind, found.why), []).append(_scope(found.place))
+    return "\n".join(
+        ["## Why ours and the print differ\n"]
+        + [f"- **{kind}**, {'; '.join(places)}: {why}" for (kind, why), places in scopes.items()]
+    )
+
+
+def notes(experiment: Experiment, lines: Sequence[Line]) -> str:
+    """What applies to numbers of the page, each note once; those of longer fits have their mark."""
+    scopes: dict[str, list[str]] = {}
+    for pattern, text in experiment.unarrived.items():
+        if any(matches(pattern, line.combination) for line in lines):
+            scopes.setdefault(f"{UNARRIVED} {text}", []).append(_scope(pattern))
+    for place, text in experiment.notes.items():
+        if any(matches(place, line.place) for line in lines):
+            scopes.setdefault(text, []).append(_scope(place))
+    used = [
+        f"- {text}" if places == ["all"] else f"- {'; '.join(places)}: {text}"
+        for text, places in scopes.items()
+    ]
+    return "\n".join(["## Notes\n", *used]) if used else ""
+
+
+def _scope(pattern: Combination | Place) -> str:
+    return " ".join(name for name in pattern if name != "*") or "all"
