@@ -59,7 +59,7 @@ class Marks:
         words = []
         if MOVING in seen:
             words.append(
-                f"{MOVING} the fit still moved at its end (**Not settled**): a figure of this budget."
+                f"{MOVING} the fit had not settled (**Not settled**): a figure of this budget."
             )
         if UNARRIVED in seen:
             words.append(
@@ -108,7 +108,7 @@ def settled(experiment: Experiment, lines: Sequence[Line]) -> Iterator[str]:
         moving = [line for line in measured if _moved(experiment, line)]
         what = f"`{metric}` is beyond {limit:g}"
         if moving:
-            names = ", ".join(f"{_words(line)} ({line.ours.mean:.3g})" for line in moving)
+            names = ", ".join(f"{_words(line)} ({line.ours.mean:.4g})" for line in moving)
             yield f"**Not settled**, {what}, in {len(moving)} of {len(measured)}: {names}."
         elif measured:
             yield f"{what} in none of {len(measured)}: these runs have ended; longer ones may end elsewhere."

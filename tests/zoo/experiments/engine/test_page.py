@@ -316,7 +316,7 @@ def test_numbers_of_fits_that_have_not_settled_are_marked():
 
     _, _, densities, legend, _, _, changes, again, named, *_ = parts(0.7)
     assert "0.25 | 0.25‡ |" in densities.splitlines()[-1]
-    assert legend.startswith("‡ the fit still moved at its end")
+    assert legend.startswith("‡ the fit had not settled")
     assert changes.splitlines()[-1].endswith("| -1.5‡ |")
     assert "0.7 |" in changes
     assert again == legend
