@@ -58,9 +58,7 @@ class Marks:
         seen = {self.of_budget(line) for line in lines}
         words = []
         if MOVING in seen:
-            words.append(
-                f"{MOVING} the fit had not settled (**Not settled**): a figure of this budget."
-            )
+            words.append(f"{MOVING} the fit had not settled (**Not settled**): a figure of this budget.")
         if UNARRIVED in seen:
             words.append(
                 f"{UNARRIVED} the run has ended, and longer ones end elsewhere (**Notes**): a figure of the "
