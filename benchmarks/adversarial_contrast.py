@@ -1,11 +1,11 @@
-r"""How many draws a step adversarial variational Bayes needs: its divergence beside the exact one.
+r"""How many draws a step adversarial variational Bayes needs: its objective beside the exact evidence.
 
-A linear regression on 40 correlated features has its posterior, evidence and divergence in closed form.  From
+A linear regression on 40 correlated features has its posterior and evidence in closed form.  From
 five draws a weight on, adaptive contrast has the draws' correlations; with fewer the classifier has to find
 them, tells the draws from independent ones without fail, and the divergence counts too little: the objective
 rises above the log evidence, which no bound does, and longer fits leave the posterior behind.
 
-    python benchmarks/adversarial_contrast.py --num-samples 100 200 --steps 10000
+    python benchmarks/adversarial_contrast.py --num-samples 100 200 --steps 2000 10000
 
 Some 40 seconds a fit.
 """

@@ -17,7 +17,11 @@ def kept_rng() -> Iterator[None]:
 
 @contextmanager
 def seeded_rng(seed: int) -> Iterator[None]:
-    """What is drawn within hangs on the seed alone; the generators end as they began."""
+    """What is drawn within, on the CPU and on GPUs in use, hangs on the seed alone; they end as they began.
+
+    :param seed: a whole number, numpy's too
+    """
+    seed = int(seed)
     with kept_rng():
         # `torch.manual_seed` would seed GPUs that come into use later, and nobody would undo that.  It would
         # also note for each of them who gave it the seed, which takes as long as a short run of a model.

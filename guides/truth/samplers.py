@@ -344,15 +344,15 @@ def _pyro_chain(
     kernel = NUTS(model, target_accept_prob=plan.target_accept, **settings)
 
     run = MCMC(kernel, plan.draws, plan.warmup, disable_progbar=True, hook_fn=lambda *_: bar.add(1))
+    rows = []
     with seeded_rng(seed):
         run.run(*args, **kwargs)
-    raw = run.get_samples()
-    rows = []
-    # x = loc + scale z needs the model: its loc and scale may depend on other sites
-    for i in range(plan.draws):
-        fixed = poutine.condition(model, data={k: v[i] for k, v in raw.items()})
-        nodes = poutine.trace(fixed).get_trace(*args, **kwargs).nodes
-        rows.append({k: nodes[k]["value"].detach().numpy() for k in names})
+        raw = run.get_samples()
+        # x = loc + scale z needs the model: its loc and scale may depend on other sites
+        for i in range(plan.draws):
+            fixed = poutine.condition(model, data={k: v[i] for k, v in raw.items()})
+            nodes = poutine.trace(fixed).get_trace(*args, **kwargs).nodes
+            rows.append({k: nodes[k]["value"].detach().numpy() for k in names})
     diverging = np.zeros(plan.draws, dtype=bool)
     diverging[run.diagnostics()["divergences"]["chain 0"]] = True
     return {k: np.stack([row[k] for row in rows]) for k in names}, diverging

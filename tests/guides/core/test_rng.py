@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -37,6 +38,13 @@ def test_a_seed_gives_the_same_numbers_and_leaves_no_trace():
     assert torch.equal(torch.rand(3), undisturbed)
 
 
+def test_seeds_may_be_numpys():
+    with seeded_rng(3):
+        expected = torch.rand(3)
+    with seeded_rng(np.arange(4)[3]):
+        assert torch.equal(torch.rand(3), expected)
+
+
 def test_a_fault_within_leaves_no_trace_either():
     before = torch.get_rng_state()
     with pytest.raises(RuntimeError, match="shape"), seeded_rng(1):
@@ -60,7 +68,7 @@ def test_a_gpu_that_is_not_in_use_is_left_alone(gpu, monkeypatch):
     assert gpu == {"seed": "the user's", "asked": []}
 
 
-def test_nobody_keeps_random_states_in_another_way():
+def test_nobody_else_forks_random_states():
     """``fork_rng(devices=[])`` with ``torch.manual_seed`` would leave a user's GPU at our seed."""
     files = [path for room in ("guides", "zoo") for path in (ROOT / room).rglob("*.py")]
-    assert [path.name for path in files if "fork_rng" in path.read_text()] == ["rng.py"]
+    assert [path.name for path in files if "fork_rng" in path.read_text("utf-8")] == ["rng.py"]

@@ -210,10 +210,10 @@ class Experiment:
         output folder and the records; reads results only, and may meet a partial grid
     :param questions: title -> metrics that answer it, a table each in ``table.md``; a table a metric if left
         out
-    :param settled: metric that says how far an objective still moved at the end of a fit -> how far one that
-        has ended moves at most, either way
-    :param unarrived: ``(data set, method, setting)``, ``"*"`` for any -> what fits that have ended are known
-        to do in longer ones; their numbers are marked
+    :param settled: metric that says how far an objective still moved at the end of a fit, or how well chains
+        have mixed -> how far it is from zero at most, where the fit has settled
+    :param unarrived: ``(data set, method, setting, metric)``, ``"*"`` for any -> how far fits of the full
+        budget were seen to go on, though their runs have ended; such numbers are marked
     :param check: raises ``UserError`` for options that no cell could be computed with
     :param revision: to be raised when the same cell gives other numbers than before
     :param together: how many trials of a combination, 0 to ``together - 1`` and so on, one process computes
@@ -241,7 +241,7 @@ class Experiment:
     finish: Callable[[Path, Sequence[Record]], None] | None = None
     questions: Mapping[str, Sequence[str]] = field(default_factory=dict)
     settled: Mapping[str, float] = field(default_factory=dict)
-    unarrived: Mapping[Combination, str] = field(default_factory=dict)
+    unarrived: Mapping[Place, str] = field(default_factory=dict)
     check: Callable[[Mapping[str, Any]], None] | None = None
     revision: int = 1
     together: int = 1
@@ -260,10 +260,8 @@ class Experiment:
                 raise ValueError(f"{self.name}: two of {', '.join(names)} are one {axis}")
         for place in self.published:
             self._check_place(place)
-        for place in (*self.notes, *(explanation.place for explanation in self.explained)):
+        for place in (*self.notes, *self.unarrived, *(found.place for found in self.explained)):
             self._check_place(place, "*")
-        for combination in self.unarrived:
-            self._check_place((*combination, "*"), "*")
         asked = [metric for metrics in self.questions.values() for metric in metrics]
         if self.questions and sorted(asked) != sorted(self.metrics):
             raise ValueError(f"{self.name}: the questions ask for every metric once")
@@ -293,14 +291,11 @@ class Experiment:
 
     def note(self, *place: str) -> str:
         """All notes that apply to ``(data set, method, setting, metric)``."""
-        found = [text for pattern, text in self.notes.items() if matches(pattern, place)]
-        if place[-1] not in self.settled:
-            found += self.further(place[:-1])
-        return "; ".join(found)
+        return "; ".join(text for pattern, text in self.notes.items() if matches(pattern, place))
 
-    def further(self, combination: Sequence[str]) -> list[str]:
-        """What longer fits of ``(data set, method, setting)`` are known to do."""
-        return [text for pattern, text in self.unarrived.items() if matches(pattern, combination)]
+    def further(self, *place: str) -> str:
+        """How far fits of ``(data set, method, setting, metric)`` were seen to go on."""
+        return "; ".join(text for pattern, text in self.unarrived.items() if matches(pattern, place))
 
     def explanation(self, *place: str) -> Explanation | None:
         """The first that applies to ``(data set, method, setting, metric)``."""

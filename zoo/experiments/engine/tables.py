@@ -203,7 +203,7 @@ def line_at(
     """A number of ours beside what the declaration has for its place; ``lost`` says which trials failed."""
     published = experiment.published.get(place)
     explanation = experiment.explanation(*place) if published else None
-    notes = [experiment.note(*place), lost]
+    notes = [experiment.note(*place), experiment.further(*place) if comparable else "", lost]
     if published and published.remark:
         notes.append(f"print: {published.remark}")
     if explanation:

@@ -16,7 +16,7 @@ MOST_NAMED = 12
 ONE_RUN = "†"
 #: Behind a number of a fit whose objective still moved at its end.
 MOVING = "‡"
-#: Behind a number of a fit whose run has ended, where a longer one is known to end elsewhere.
+#: Behind a number of a fit whose run has ended, where it, or one like it, was seen to go on.
 UNARRIVED = "§"
 
 
@@ -26,21 +26,21 @@ class Marks:
 
     :ivar one_run: behind those of one run; nothing where all are
     :ivar moving: combinations whose fits still moved at their end
-    :ivar unarrived: the others of which longer fits are known to end elsewhere
+    :ivar unarrived: the places of which fits like these were seen to go on
     :ivar changes: metrics that say so themselves, whose numbers need no mark
     """
 
     one_run: str
     moving: frozenset[Combination]
-    unarrived: frozenset[Combination]
+    unarrived: frozenset[Place]
     changes: frozenset[str]
 
     @classmethod
     def of(cls, experiment: Experiment, lines: Sequence[Line]) -> Marks:
         one_run = ONE_RUN if len({line.ours.n > 1 for line in lines if line.ours}) == 2 else ""
         moving = frozenset(line.combination for line in lines if _moved(experiment, line))
-        unarrived = frozenset(line.combination for line in lines if experiment.further(line.combination))
-        return cls(one_run, moving, unarrived - moving, frozenset(experiment.settled))
+        unarrived = frozenset(line.place for line in lines if _goes_on(experiment, line))
+        return cls(one_run, moving, unarrived, frozenset(experiment.settled))
 
     def behind(self, line: Line) -> str:
         one_run = self.one_run if line.ours and line.ours.n == 1 else ""
@@ -52,7 +52,7 @@ class Marks:
             return ""
         if line.combination in self.moving:
             return MOVING
-        return UNARRIVED if line.combination in self.unarrived else ""
+        return UNARRIVED if line.place in self.unarrived else ""
 
     def legend(self, lines: Sequence[Line]) -> str:
         seen = {self.of_budget(line) for line in lines}
@@ -61,8 +61,8 @@ class Marks:
             words.append(f"{MOVING} the fit had not settled (**Not settled**): a figure of this budget.")
         if UNARRIVED in seen:
             words.append(
-                f"{UNARRIVED} the run has ended, and longer ones end elsewhere (**Notes**): a figure of the "
-                "budget."
+                f"{UNARRIVED} the run has ended, and this or like fits were seen to go on (**Notes**): a "
+                "figure of this budget."
             )
         return " ".join(words)
 
@@ -117,6 +117,11 @@ def _moved(experiment: Experiment, line: Line) -> bool:
     return bool(line.ours) and abs(line.ours.mean) > experiment.settled.get(line.metric, math.inf)
 
 
+def _goes_on(experiment: Experiment, line: Line) -> bool:
+    """Whether fits like that of this number were seen to go on; said of the full budget alone."""
+    return line.comparable and bool(experiment.further(*line.place))
+
+
 def _count(what: str, compared: Sequence[Line], far: Sequence[Line], marks: Marks) -> str:
     """``what in 3 of 32: 2 explained (another task 2), unexplained: naval pbp 50 (z 2.9).``"""
     words = f"{what} in {len(far)} of {len(compared)}"
@@ -162,9 +167,9 @@ def explanations(experiment: Experiment, lines: Sequence[Line]) -> str:
 def notes(experiment: Experiment, lines: Sequence[Line]) -> str:
     """What applies to numbers of the page, each note once; those of longer fits have their mark."""
     scopes: dict[str, list[str]] = {}
-    for pattern, text in experiment.unarrived.items():
-        if any(matches(pattern, line.combination) for line in lines):
-            scopes.setdefault(f"{UNARRIVED} {text}", []).append(_scope(pattern))
+    for text in dict.fromkeys(experiment.unarrived.values()):
+        if any(_goes_on(experiment, line) and text in experiment.further(*line.place) for line in lines):
+            scopes[f"{UNARRIVED} {text}"] = ["all"]
     for place, text in experiment.notes.items():
         if any(matches(place, line.place) for line in lines):
             scopes.setdefault(text, []).append(_scope(place))

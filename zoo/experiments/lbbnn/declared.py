@@ -9,11 +9,11 @@ one data set with as many epochs look at the same networks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from zoo.experiments.engine.declaration import UNPUBLISHED, Combination, Deferred, Effort, Experiment, Source
+from zoo.experiments.engine.declaration import UNPUBLISHED, Deferred, Effort, Experiment, Place, Source
 from zoo.experiments.engine.published import explanations, source_of
 from zoo.experiments.lbbnn import declared_selection, printed
 from zoo.experiments.lbbnn.metrics import (
@@ -47,6 +47,13 @@ PAPER = "Skaaret-Lund 2022, latent binary Bayesian neural networks (thesis); Hub
 #: Of the frontier; learned: inclusion and scales by empirical Bayes, rates: inclusion by output and input.
 FRONTIER_PRIORS = ("learned", "rates", "fixed", "pi0.1-sd1")
 KL_WEIGHTS = ("1", "0.3", "0.1", "0.05", "0.03")
+FRONTIER = {
+    **SCORES,
+    **{f"{name}_validation": f"{name} on the images held out to choose by" for name in SCORES},
+    **DENSITIES,
+    "density_paths": TABLE["density_paths"],
+    **SETTLING,
+}
 #: Of the tables of dense networks: what ``lbbnn/frontier`` found to be sparse, sharp and calibrated.
 COLD_SETTING = "fixed-kl0.1"
 COLD_NOTE = "a cold posterior, of data that count 1/kl times: sharper than the posterior, and not it"
@@ -54,22 +61,29 @@ KMNIST = (
     "where the training images cannot be had, 8000 of the test images train and 2000 test, and an epoch is "
     "four passes (one under the thesis's recipe): such numbers do not compare with published ones"
 )
-#: What fits are known to do in longer runs than those of the pages.
+#: How far fits were seen to go on beyond those of the pages.
 CONVOLUTIONS_GO_ON = (
     "of lrt on MNIST 5, 10, 20 and 80 epochs end at -0.269, -0.230, -0.197 and -0.137 nats, with 1.9, 1.6, "
-    "1.5 and 0.7 % of the weights more likely in than out (--set epochs=5, 10, 80)"
+    "1.5 and 0.7 % of the weights more likely in than out (--set epochs=5, 10, 80); the other learned priors "
+    "and sets by analogy"
 )
 DENSE_GO_ON = (
-    "of lrt on MNIST with priors by layer the bound is higher after twice as many epochs (--set epochs=40)"
+    "of lrt on MNIST with priors by layer the bound is higher after twice as many epochs (--set epochs=40), "
+    "with common moves and without; the others by analogy"
 )
 LEARNED = (
-    "a prior that is learned follows its weights and they the prior, by small steps; where the weights of a "
-    "layer also move as one, bound and densities get further in as many steps (lbbnn/common)"
+    "a prior that is learned follows its weights and they the prior, by small steps: where the weights of a "
+    "layer also move as one, lrt and mnf on MNIST, Fashion-MNIST and KMNIST end in as many steps at better "
+    "bounds, other densities and lower accuracies (lbbnn/common); the other methods by analogy"
 )
 FEW_ROWS_GO_ON = (
-    "after three times as many epochs (lbbnn/kmnist --set epochs=60) bounds, densities and accuracies of all "
-    "posteriors are others"
+    "on the 8000 rows at hand three times as many epochs (one run each, --set epochs=60) end at other "
+    "bounds, and most at other densities and accuracies; mvn was not run"
 )
+#: What a longer fit leaves as it is: what is learned is counted, or says itself how a fit ended.
+UNMOVED = ("bound_charge", "bound_change")
+#: Methods whose priors can be learned.
+LEARNING = (*INCLUDING, "gaussian")
 #: Nats an image that a bound still rises by in the last tenth of a training that has ended; chosen, not
 #: derived.
 ENDED = 0.05
@@ -81,9 +95,21 @@ def _of_this_kind(**declared: Any) -> Experiment:
     return Experiment(check=check_options, settled=settled, **declared)
 
 
-def _learned(*settings: str, methods: Sequence[str] = (*INCLUDING, "gaussian")) -> dict[Combination, str]:
+def _going_on(
+    why: str, settings: Sequence[str], methods: Sequence[str], metrics: Collection[str]
+) -> dict[Place, str]:
+    return {
+        ("*", method, setting, metric): why
+        for method in methods
+        for setting in settings
+        for metric in metrics
+        if metric not in UNMOVED
+    }
+
+
+def _learned(metrics: Collection[str], *settings: str, methods: Sequence[str] = LEARNING) -> dict[Place, str]:
     """Of the methods that learn priors; what has no prior to learn is called ``default`` too."""
-    return {("*", method, setting): LEARNED for method in methods for setting in settings}
+    return _going_on(LEARNED, settings or ("default",), methods, metrics)
 
 
 def _dense(
@@ -95,7 +121,7 @@ def _dense(
     thesis: str = "",
     slides: str = "",
     revision: int = 5,
-    unarrived: Mapping[Combination, str] | None = None,
+    unarrived: Mapping[Place, str] | None = None,
 ) -> Experiment:
     """A dense network by every method; ``thesis`` and ``slides`` are the tables that are in print."""
     source, errors = source_of(FOLDER, thesis) if thesis else (UNPUBLISHED, "none")
@@ -118,7 +144,7 @@ def _dense(
         explained=explanations(FOLDER, name),
         exists=_has_row,
         notes=notes | {("*", "cold-mnf", "*", "*"): COLD_NOTE},
-        unarrived=unarrived or _learned("default", "rates"),
+        unarrived=unarrived or _learned(TABLE, "default", "rates"),
         questions=QUESTIONS,
     )
 
@@ -168,7 +194,7 @@ EXPERIMENTS = (
         {("kmnist", "*", "*", "*"): KMNIST},
         thesis="thesis-table-1",
         revision=6,
-        unarrived={("*", method, "*"): FEW_ROWS_GO_ON for method in (*INCLUDING, "gaussian")},
+        unarrived=_going_on(FEW_ROWS_GO_ON, ("*",), (*LEARNING, "group-normal-jeffreys"), TABLE),
     ),
     _of_this_kind(
         name="lbbnn/thesis",
@@ -214,7 +240,12 @@ EXPERIMENTS = (
         published_error=source_of(FOLDER, "slides-cnn-mnist")[1],
         explained=explanations(FOLDER, "cnn"),
         notes={("kmnist", "*", "*", "*"): KMNIST},
-        unarrived={("*", method, "default"): CONVOLUTIONS_GO_ON for method in ("lrt", "mnf", "gaussian")},
+        unarrived=_going_on(
+            CONVOLUTIONS_GO_ON,
+            ("default",),
+            ("lrt", "mnf", "gaussian"),
+            [name for name in TABLE if name != "density_paths"],
+        ),
         questions=CONVOLUTIONAL_QUESTIONS,
     ),
     _of_this_kind(
@@ -225,13 +256,7 @@ EXPERIMENTS = (
         "posteriors.",
         source=UNPUBLISHED,
         run=Deferred("lbbnn.images", "frontier"),
-        metrics={
-            **SCORES,
-            **{f"{name}_validation": f"{name} on the images held out to choose by" for name in SCORES},
-            **DENSITIES,
-            "density_paths": TABLE["density_paths"],
-            **SETTLING,
-        },
+        metrics=FRONTIER,
         datasets=("mnist", "fmnist", "kmnist"),
         methods=("lrt", "mnf", "cold-lrt", "cold-mnf"),
         settings=tuple(f"{prior}-kl{weight}" for prior in FRONTIER_PRIORS for weight in KL_WEIGHTS),
@@ -240,11 +265,7 @@ EXPERIMENTS = (
         exists=lambda dataset, method, setting: method.startswith("cold-") != setting.endswith("-kl1"),
         notes={("*", method, "*", "*"): COLD_NOTE for method in ("cold-lrt", "cold-mnf")}
         | {("kmnist", "*", "*", "*"): KMNIST},
-        unarrived={
-            ("*", method, f"{prior}-kl1"): LEARNED
-            for method in ("lrt", "mnf")
-            for prior in ("learned", "rates")
-        },
+        unarrived=_learned(FRONTIER, "learned-kl1", "rates-kl1", methods=("lrt", "mnf")),
         finish=Deferred("lbbnn.plots", "plot_frontier"),
         questions={
             "Ten drawn networks on the test images": tuple(SCORES),
@@ -267,7 +288,7 @@ EXPERIMENTS = (
         quick=Effort(trials=1, cost="10 minutes", options=QUICK),
         full=Effort(trials=3, cost="3 hours on 2 cores", options=FULL),
         notes={("kmnist", "*", "*", "*"): KMNIST},
-        unarrived={("*", "*", "*"): DENSE_GO_ON},
+        unarrived=_going_on(DENSE_GO_ON, ("*",), ("*",), TABLE),
         questions=QUESTIONS,
     ),
     _of_this_kind(
@@ -310,6 +331,7 @@ EXPERIMENTS = (
         published_error=source_of(FOLDER, "slides-decisions")[1],
         explained=explanations(FOLDER, "decisions"),
         notes={("kmnist", "*", "*", "*"): KMNIST},
+        unarrived=_learned(("decided", "accuracy_decided", "accuracy_all", "decided_outside")),
         questions={
             "What is decided, and how well": ("decided", "accuracy_decided", "accuracy_all"),
             "What is decided that should not be": ("decided_outside",),
@@ -337,6 +359,9 @@ EXPERIMENTS = (
         full=Effort(trials=1, cost="35 minutes on 2 cores", options=FULL),
         notes={("kmnist", "*", "*", "*"): KMNIST},
         finish=Deferred("lbbnn.plots", "plot_entropies"),
+        unarrived=_learned(
+            ("accuracy", "entropy_inside", "entropy_outside", "auroc"), methods=("lrt", "mnf")
+        ),
         questions={
             "How sure the ensemble is": ("accuracy", "entropy_inside", "entropy_outside", "auroc"),
             "Where the bound stands": ("bound_change",),
@@ -360,6 +385,7 @@ EXPERIMENTS = (
         quick=Effort(trials=1, cost="5 minutes", options={**QUICK, "epochs": 2}),
         full=Effort(trials=1, cost="20 minutes on 2 cores", options=FULL),
         finish=Deferred("lbbnn.plots", "plot_training"),
+        unarrived=_learned(["nll_ensemble_test", "nll_ensemble_train", "nll_mean_test", "nll_mean_train"]),
         questions={
             "Ten drawn networks": ("nll_ensemble_test", "nll_ensemble_train", "nll_best"),
             "The posterior mean network": ("nll_mean_test", "nll_mean_train"),
@@ -383,6 +409,7 @@ EXPERIMENTS = (
         quick=Effort(trials=1, cost="3 minutes", options=QUICK),
         full=Effort(trials=1, cost="15 minutes on 2 cores", options=FULL),
         finish=Deferred("lbbnn.plots", "plot_pictures"),
+        unarrived=_learned(["entropy_low", "wrong_low", "entropy_high", "wrong_high"], methods=("*",)),
         questions={
             "Images of lowest entropy": ("entropy_low", "wrong_low"),
             "Images of highest entropy": ("entropy_high", "wrong_high"),
@@ -399,7 +426,7 @@ EXPERIMENTS = (
         methods=("lrt", "mnf", "concrete"),
         quick=Effort(trials=1, cost="1 minute", options=QUICK),
         full=Effort(trials=1, cost="10 minutes on 2 cores", options=FULL),
-        unarrived={("*", "*", "*"): LEARNED},
+        unarrived=_learned(["density_half"], methods=("*",)),
         questions=EXPORT_QUESTIONS,
     ),
     _of_this_kind(

@@ -335,27 +335,31 @@ def test_verdict_marks_what_has_not_settled():
     assert "2 unexplained: a m 5, a n 5‡." in page_numbers(experiment, lines)[3]
 
 
-def test_numbers_that_longer_fits_do_not_have_are_marked_too():
-    """With a note of what longer ones do; what still moved has the stronger mark."""
-    metrics = {"density": "share", "change": "how much it rose"}
-    questions = {"density": ("density",), "changes": ("change",)}
-    unarrived = {("*", method, "*"): "doubled after twice as many epochs" for method in ("m", "n")}
+def test_numbers_of_fits_that_were_seen_to_go_on_are_marked_too():
+    """With a note of how far; what still moved has the stronger mark, and other budgets have none."""
+    metrics = {"density": "share", "size": "bytes", "change": "how much it rose"}
+    questions = {"density": ("density",), "size": ("size",), "changes": ("change",)}
+    unarrived = {("*", method, "*", "density"): "doubled after twice as many epochs" for method in ("m", "n")}
     declared = {"metrics": metrics, "questions": questions, "notes": {}, "published": {}}
     experiment = declare(**declared, settled={"change": 0.5}, unarrived=unarrived)
-    assert experiment.note("a", "m", "5", "density") == "doubled after twice as many epochs"
-    assert experiment.note("a", "m", "5", "change") == ""
-    lines = [
-        Line("a", method, "5", metric, summary([value]), None)
-        for method, rise in (("m", 0.1), ("n", 0.7))
-        for metric, value in (("density", 0.25), ("change", rise))
-    ]
-    _, _, densities, legend, _, _, changes, _, notes, *_ = page_numbers(experiment, lines)
+
+    def parts(comparable: bool) -> list[str]:
+        lines = [
+            Line("a", method, "5", metric, summary([value]), None, comparable)
+            for method, rise in (("m", 0.1), ("n", 0.7))
+            for metric, value in (("density", 0.25), ("size", 8.0), ("change", rise))
+        ]
+        return page_numbers(experiment, lines)
+
+    _, _, densities, legend, _, _, sizes, _, _, _, changes, _, notes, *_ = parts(comparable=True)
     assert densities.splitlines()[-1] == "| a | 5 | 0.25§ | 0.25‡ |"
-    assert "§ the run has ended, and longer ones end elsewhere (**Notes**)" in legend
+    assert "§ the run has ended, and this or like fits were seen to go on (**Notes**)" in legend
+    assert sizes.splitlines()[-1] == "| a | 5 | 8 | 8‡ |"
     assert "§" not in changes
-    assert "- m; n: § doubled after twice as many epochs" in notes
+    assert "- § doubled after twice as many epochs" in notes
+    assert "§" not in "".join(parts(comparable=False))
     with pytest.raises(ValueError, match="'o' of .* is nowhere in the grid"):
-        declare(**declared, unarrived={("*", "o", "*"): "words"})
+        declare(**declared, unarrived={("*", "o", "*", "*"): "words"})
 
 
 def test_a_page_says_what_its_cells_did_not_measure():
