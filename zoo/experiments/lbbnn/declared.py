@@ -9,13 +9,21 @@ one data set with as many epochs look at the same networks.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from zoo.experiments.engine.declaration import UNPUBLISHED, Deferred, Effort, Experiment, Place, Source
 from zoo.experiments.engine.published import explanations, source_of
 from zoo.experiments.lbbnn import declared_selection, printed
+from zoo.experiments.lbbnn.going_on import (
+    CONVOLUTIONS_GO_ON,
+    DENSE_GO_ON,
+    FEW_ROWS_GO_ON,
+    LEARNING,
+    going_on,
+    learned,
+)
 from zoo.experiments.lbbnn.metrics import (
     CONVOLUTIONAL_QUESTIONS,
     CORRELATED,
@@ -61,29 +69,6 @@ KMNIST = (
     "where the training images cannot be had, 8000 of the test images train and 2000 test, and an epoch is "
     "four passes (one under the thesis's recipe): such numbers do not compare with published ones"
 )
-#: How far fits were seen to go on beyond those of the pages.
-CONVOLUTIONS_GO_ON = (
-    "of lrt on MNIST 5, 10, 20 and 80 epochs end at -0.269, -0.230, -0.197 and -0.137 nats, with 1.9, 1.6, "
-    "1.5 and 0.7 % of the weights more likely in than out (--set epochs=5, 10, 80); the other learned priors "
-    "and sets by analogy"
-)
-DENSE_GO_ON = (
-    "of lrt on MNIST with priors by layer the bound is higher after twice as many epochs (--set epochs=40), "
-    "with common moves and without; the others by analogy"
-)
-LEARNED = (
-    "a prior that is learned follows its weights and they the prior, by small steps: where the weights of a "
-    "layer also move as one, lrt and mnf on MNIST, Fashion-MNIST and KMNIST end in as many steps at better "
-    "bounds, other densities and lower accuracies (lbbnn/common); the other methods by analogy"
-)
-FEW_ROWS_GO_ON = (
-    "on the 8000 rows at hand three times as many epochs (one run each, --set epochs=60) end at other "
-    "bounds, and most at other densities and accuracies; mvn was not run"
-)
-#: What a longer fit leaves as it is: what is learned is counted, or says itself how a fit ended.
-UNMOVED = ("bound_charge", "bound_change")
-#: Methods whose priors can be learned.
-LEARNING = (*INCLUDING, "gaussian")
 #: Nats an image that a bound still rises by in the last tenth of a training that has ended; chosen, not
 #: derived.
 ENDED = 0.05
@@ -93,23 +78,6 @@ def _of_this_kind(**declared: Any) -> Experiment:
     """An experiment of this family: all check their options alike, and say alike what has not settled."""
     settled = {"bound_change": ENDED} if "bound_change" in declared["metrics"] else {}
     return Experiment(check=check_options, settled=settled, **declared)
-
-
-def _going_on(
-    why: str, settings: Sequence[str], methods: Sequence[str], metrics: Collection[str]
-) -> dict[Place, str]:
-    return {
-        ("*", method, setting, metric): why
-        for method in methods
-        for setting in settings
-        for metric in metrics
-        if metric not in UNMOVED
-    }
-
-
-def _learned(metrics: Collection[str], *settings: str, methods: Sequence[str] = LEARNING) -> dict[Place, str]:
-    """Of the methods that learn priors; what has no prior to learn is called ``default`` too."""
-    return _going_on(LEARNED, settings or ("default",), methods, metrics)
 
 
 def _dense(
@@ -144,7 +112,7 @@ def _dense(
         explained=explanations(FOLDER, name),
         exists=_has_row,
         notes=notes | {("*", "cold-mnf", "*", "*"): COLD_NOTE},
-        unarrived=unarrived or _learned(TABLE, "default", "rates"),
+        unarrived=unarrived or learned(TABLE, "default", "rates"),
         questions=QUESTIONS,
     )
 
@@ -194,7 +162,7 @@ EXPERIMENTS = (
         {("kmnist", "*", "*", "*"): KMNIST},
         thesis="thesis-table-1",
         revision=6,
-        unarrived=_going_on(FEW_ROWS_GO_ON, ("*",), (*LEARNING, "group-normal-jeffreys"), TABLE),
+        unarrived=going_on(FEW_ROWS_GO_ON, ("*",), (*LEARNING, "group-normal-jeffreys"), TABLE),
     ),
     _of_this_kind(
         name="lbbnn/thesis",
@@ -240,7 +208,7 @@ EXPERIMENTS = (
         published_error=source_of(FOLDER, "slides-cnn-mnist")[1],
         explained=explanations(FOLDER, "cnn"),
         notes={("kmnist", "*", "*", "*"): KMNIST},
-        unarrived=_going_on(
+        unarrived=going_on(
             CONVOLUTIONS_GO_ON,
             ("default",),
             ("lrt", "mnf", "gaussian"),
@@ -265,7 +233,7 @@ EXPERIMENTS = (
         exists=lambda dataset, method, setting: method.startswith("cold-") != setting.endswith("-kl1"),
         notes={("*", method, "*", "*"): COLD_NOTE for method in ("cold-lrt", "cold-mnf")}
         | {("kmnist", "*", "*", "*"): KMNIST},
-        unarrived=_learned(FRONTIER, "learned-kl1", "rates-kl1", methods=("lrt", "mnf")),
+        unarrived=learned(FRONTIER, "learned-kl1", "rates-kl1", methods=("lrt", "mnf")),
         finish=Deferred("lbbnn.plots", "plot_frontier"),
         questions={
             "Ten drawn networks on the test images": tuple(SCORES),
@@ -288,7 +256,7 @@ EXPERIMENTS = (
         quick=Effort(trials=1, cost="10 minutes", options=QUICK),
         full=Effort(trials=3, cost="3 hours on 2 cores", options=FULL),
         notes={("kmnist", "*", "*", "*"): KMNIST},
-        unarrived=_going_on(DENSE_GO_ON, ("*",), ("*",), TABLE),
+        unarrived=going_on(DENSE_GO_ON, ("*",), ("*",), TABLE),
         questions=QUESTIONS,
     ),
     _of_this_kind(
@@ -331,7 +299,7 @@ EXPERIMENTS = (
         published_error=source_of(FOLDER, "slides-decisions")[1],
         explained=explanations(FOLDER, "decisions"),
         notes={("kmnist", "*", "*", "*"): KMNIST},
-        unarrived=_learned(("decided", "accuracy_decided", "accuracy_all", "decided_outside")),
+        unarrived=learned(("decided", "accuracy_decided", "accuracy_all", "decided_outside")),
         questions={
             "What is decided, and how well": ("decided", "accuracy_decided", "accuracy_all"),
             "What is decided that should not be": ("decided_outside",),
@@ -359,9 +327,7 @@ EXPERIMENTS = (
         full=Effort(trials=1, cost="35 minutes on 2 cores", options=FULL),
         notes={("kmnist", "*", "*", "*"): KMNIST},
         finish=Deferred("lbbnn.plots", "plot_entropies"),
-        unarrived=_learned(
-            ("accuracy", "entropy_inside", "entropy_outside", "auroc"), methods=("lrt", "mnf")
-        ),
+        unarrived=learned(("accuracy", "entropy_inside", "entropy_outside", "auroc"), methods=("lrt", "mnf")),
         questions={
             "How sure the ensemble is": ("accuracy", "entropy_inside", "entropy_outside", "auroc"),
             "Where the bound stands": ("bound_change",),
@@ -385,7 +351,7 @@ EXPERIMENTS = (
         quick=Effort(trials=1, cost="5 minutes", options={**QUICK, "epochs": 2}),
         full=Effort(trials=1, cost="20 minutes on 2 cores", options=FULL),
         finish=Deferred("lbbnn.plots", "plot_training"),
-        unarrived=_learned(["nll_ensemble_test", "nll_ensemble_train", "nll_mean_test", "nll_mean_train"]),
+        unarrived=learned(["nll_ensemble_test", "nll_ensemble_train", "nll_mean_test", "nll_mean_train"]),
         questions={
             "Ten drawn networks": ("nll_ensemble_test", "nll_ensemble_train", "nll_best"),
             "The posterior mean network": ("nll_mean_test", "nll_mean_train"),
@@ -409,7 +375,7 @@ EXPERIMENTS = (
         quick=Effort(trials=1, cost="3 minutes", options=QUICK),
         full=Effort(trials=1, cost="15 minutes on 2 cores", options=FULL),
         finish=Deferred("lbbnn.plots", "plot_pictures"),
-        unarrived=_learned(["entropy_low", "wrong_low", "entropy_high", "wrong_high"], methods=("*",)),
+        unarrived=learned(["entropy_low", "wrong_low", "entropy_high", "wrong_high"], methods=("*",)),
         questions={
             "Images of lowest entropy": ("entropy_low", "wrong_low"),
             "Images of highest entropy": ("entropy_high", "wrong_high"),
@@ -426,7 +392,7 @@ EXPERIMENTS = (
         methods=("lrt", "mnf", "concrete"),
         quick=Effort(trials=1, cost="1 minute", options=QUICK),
         full=Effort(trials=1, cost="10 minutes on 2 cores", options=FULL),
-        unarrived=_learned(["density_half"], methods=("*",)),
+        unarrived=learned(["density_half"], methods=("*",)),
         questions=EXPORT_QUESTIONS,
     ),
     _of_this_kind(
