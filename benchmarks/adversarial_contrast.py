@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import time
+import warnings
 from collections.abc import Callable
 
 import pyro
@@ -21,7 +22,7 @@ import torch
 from pyro import distributions as dist
 from torch import Tensor
 
-from guides.implicit import AdversarialVariationalBayes
+from guides.implicit import AdversarialVariationalBayes, SaturationWarning
 from guides.truth import conjugate_linear_regression
 
 ROWS, INPUTS, NOISE = 400, 10, 0.7
@@ -49,13 +50,17 @@ def regression(weights: int) -> Callable:
     return model
 
 
-def line(weights: int, num_samples: int, steps: int, seed: int) -> str:
+def line(
+    weights: int, num_samples: int, steps: int, seed: int, width: int, classifier_lr: float | None
+) -> str:
     """A row of the table."""
     x, y, x_test = problem(weights)
     exact = conjugate_linear_regression(x.numpy(), y.numpy(), prior_scale=weights**-0.5, noise_scale=NOISE)
     begun = time.process_time()
-    guide = AdversarialVariationalBayes(regression(weights), num_samples=num_samples)
-    guide.fit(x, y, steps=steps, lr=5e-3, seed=seed)
+    guide = AdversarialVariationalBayes(
+        regression(weights), num_samples=num_samples, hidden=(width, width), noise_features=max(width, 100)
+    )
+    guide.fit(x, y, steps=steps, lr=5e-3, classifier_lr=classifier_lr, seed=seed)
     seconds = time.process_time() - begun
     objective = -sum(guide.losses[-LOOKS:]) / LOOKS
     functions = guide.draws(DRAWS, seed=seed)["w"].double() @ x_test.double().mT
@@ -79,15 +84,19 @@ def main() -> None:
     parser.add_argument("--num-samples", nargs="+", type=int, default=[100, 200], help="draws a step")
     parser.add_argument("--steps", nargs="+", type=int, default=[2000, 10000])
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--width", type=int, default=50, help="hidden units a layer, of both networks")
+    parser.add_argument("--classifier-lr", type=float, help="default: 5e-3, as of the generator")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    warnings.simplefilter("ignore", SaturationWarning)  # the table shows the classifier's loss
     print("objective less the log evidence, nats; mean error and sd ratio of the function, in exact sds")
     print("weights num_samples  steps seed  above Z classifier mean error sd ratio CPU sec")
     for weights in options.weights:
         for num_samples in options.num_samples:
             for steps in options.steps:
                 for seed in range(options.seeds):
-                    print(line(weights, num_samples, steps, seed), flush=True)
+                    row = line(weights, num_samples, steps, seed, options.width, options.classifier_lr)
+                    print(row, flush=True)
 
 
 if __name__ == "__main__":

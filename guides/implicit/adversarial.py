@@ -17,7 +17,7 @@ from guides.core.course import Course
 from guides.core.rng import seeded_rng
 from guides.core.svi import shuffled_epochs
 from guides.core.weight_sites import WeightSites, scores
-from guides.implicit.discriminator import DiscriminatorKL
+from guides.implicit.discriminator import DiscriminatorKL, warn_of_saturation
 from guides.implicit.energy import check_alpha, power_mean
 from guides.implicit.generator import Generator
 from guides.implicit.moments import Correlated, Diagonal, contrast_law
@@ -93,7 +93,7 @@ class AdversarialVariationalBayes(FittedGuide):
         steps: int = 2000,
         batch_size: int | None = None,
         lr: float = 1e-3,
-        classifier_lr: float = 1e-3,
+        classifier_lr: float | None = None,
         warm_up: float = 0.1,
         seed: int = 0,
         on_step: Callable[[int, AdversarialVariationalBayes], None] | None = None,
@@ -104,16 +104,18 @@ class AdversarialVariationalBayes(FittedGuide):
         :param batch_size: rows of a minibatch: the model is then called with rows of all arguments and the
             number of all rows (:func:`guides.core.svi.shuffled_epochs`); None: with ``args`` themselves
         :param lr: first learning rate, falling to zero as half a cosine
-        :param classifier_lr: learning rate of the classifier; above ``lr`` it follows closely what it judges,
-            below it lags behind
+        :param classifier_lr: learning rate of the classifier, which does not fall; None: ``lr``.  Below
+            ``lr`` it lags behind what it judges
         :param warm_up: share of the steps in which the weight of the KL divergence grows from 0 to 1
         :param seed: of everything random; torch's generators stay as they are
         :param on_step: called after every step with its number, from 1, and this object
-        :returns: this object
+        :returns: this object; warns (:class:`~guides.implicit.SaturationWarning`) where the classifier
+            ended ``saturated``
         :raises UnsupportedSiteError: a latent site that no network's output can stand for
         :raises DivergenceError: a RuntimeError, at the first loss that is not finite
         """
         course = Course(steps, lr, warm_up, seed, batch_size)
+        classifier_lr = lr if classifier_lr is None else classifier_lr
         begun = time.perf_counter()
         with seeded_rng(seed), pyro.validation_enabled(False):
             batches = repeat(args) if batch_size is None else shuffled_epochs(args, batch_size, seed)
@@ -134,6 +136,7 @@ class AdversarialVariationalBayes(FittedGuide):
             "classifier_loss": contrast.classifier.classifier_loss,
             "saturated": contrast.classifier.saturated,
         }  # fmt: skip
+        warn_of_saturation(contrast.classifier)
         return self
 
     def _start(self, sites: WeightSites, dtype: torch.dtype) -> None:

@@ -33,6 +33,17 @@ class SaturationWarning(UserWarning):
     """The classifier tells the two laws apart almost surely: its KL divergence is far too small."""
 
 
+def warn_of_saturation(classifier: DiscriminatorKL, stacklevel: int = 3) -> None:
+    """At the end of a fit that ``classifier`` judged; by default the warning names the caller's caller."""
+    if classifier.saturated:
+        warnings.warn(
+            f"the classifier ended at a loss of {classifier.classifier_loss:.2g} nats: the KL divergence "
+            "served as a penalty, its value is far too small",
+            SaturationWarning,
+            stacklevel=stacklevel,
+        )
+
+
 class DiscriminatorKL:
     """``KL(q || p)`` of draws, by a classifier that is trained beside what it measures.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from guides.core.course import Course
 from guides.core.rng import seeded_rng
 from guides.core.svi import shuffled_epochs
 from guides.implicit.conditional import Conditional, InducingMoments
-from guides.implicit.discriminator import DiscriminatorKL, SaturationWarning
+from guides.implicit.discriminator import DiscriminatorKL, warn_of_saturation
 from guides.implicit.energy import check_alpha, gaussian_log_power, power_mean
 from guides.implicit.fitted import RegressionGuide, check_inputs, check_regression, evaluating, remembered
 from guides.implicit.generator import Generator
@@ -218,13 +217,7 @@ class SparseImplicitProcess(RegressionGuide):
             "classifier_loss": classifier.classifier_loss, "saturated": classifier.saturated,
             "retained_variance": self._retained(x[:: math.ceil(len(x) / ROWS_AT_ONCE)], course),
         }  # fmt: skip
-        if classifier.saturated:
-            warnings.warn(
-                f"the classifier ended at a loss of {classifier.classifier_loss:.2g} nats: the KL divergence "
-                "served as a penalty, its value is far too small",
-                SaturationWarning,
-                stacklevel=2,
-            )
+        warn_of_saturation(classifier)
         return self
 
     def _start(self, x: Tensor) -> None:

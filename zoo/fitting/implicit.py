@@ -122,17 +122,24 @@ class Implicit(Stored):
 
     def fitted(self, model: Callable, found: FittedGuide) -> Fitted:
         facts = found.facts
-        judged = f", classifier's loss {facts['classifier_loss']:.2g}" if "classifier_loss" in facts else ""
         return Fitted(
             found.posterior(2).model if self.of_functions else model,
             draws=lambda n, seed: found.posterior(n, seed).draws(),
             num_parameters=sum(p.numel() for p in found.parameters() if p.requires_grad),
             seconds=facts["seconds"],
             summary=f"{facts['steps']} steps in {facts['seconds']:.1f} s; the last tenth changed the loss by "
-            f"{found.change:.2g} nats{judged}",
+            f"{found.change:.2g} nats{_judged(facts)}",
             losses=found.losses,
             closed_form=found if self.of_functions else None,
         )
+
+
+def _judged(facts: Mapping[str, Any]) -> str:
+    """What the classifier of a fit makes of its divergence."""
+    if "classifier_loss" not in facts:
+        return ""
+    saturated = ": it errs nowhere, and the divergence counts too little" if facts["saturated"] else ""
+    return f", classifier's loss {facts['classifier_loss']:.2g}{saturated}"
 
 
 def alpha_for(model: Callable) -> float:

@@ -14,7 +14,7 @@ from pyro import distributions as dist
 from guides import UnsupportedSiteError
 from guides.core.svi import DivergenceError
 from guides.core.weight_sites import WeightSites, scores
-from guides.implicit import AADM, AdversarialVariationalBayes, DiscriminatorKL
+from guides.implicit import AADM, AdversarialVariationalBayes, DiscriminatorKL, SaturationWarning
 from guides.implicit.adversarial import Contrast
 from guides.implicit.moments import contrast_law
 from guides.posterior import log_joint
@@ -163,10 +163,30 @@ def test_minibatches():
     assert guide.posterior(3).info["method"] == "AADM"
 
 
+def test_the_classifier_s_learning_rate():
+    """By default that of the generator."""
+
+    def fit(**options):
+        guide = AdversarialVariationalBayes(regression, num_samples=8, hidden=(5,), noise_features=4)
+        return guide.fit(x, y, steps=5, lr=5e-3, **options)
+
+    assert fit().facts["classifier_lr"] == 5e-3
+    assert fit().losses == fit(classifier_lr=5e-3).losses != fit(classifier_lr=1e-3).losses
+
+
+def test_a_classifier_that_never_errs_is_reported():
+    """Few draws of many weights are told from independent ones without fail."""
+    guide = AdversarialVariationalBayes(BNN(2, widths=(40,)), num_samples=50, noise_features=2)
+    with pytest.warns(SaturationWarning, match="penalty"):
+        guide.fit(x, y, steps=300, lr=1e-2)
+    assert guide.facts["saturated"]
+    assert guide.facts["classifier_loss"] < 0.05
+
+
 def test_divergence_names_the_step():
     guide = AADM(regression, num_samples=20, hidden=(5,))
     with pytest.raises(DivergenceError, match="step [1-9].*lower the learning rate"):
-        guide.fit(x, y, steps=100, lr=1e30)
+        guide.fit(x, y, steps=100, lr=1e30, classifier_lr=1e-3)
 
 
 def test_refusals(tmp_path):
@@ -209,7 +229,7 @@ def test_conjugate_regression():
     """Mean and covariance, which is not diagonal: the correlation is -0.83."""
     exact = conjugate_linear_regression(X, Y, prior_scale=1.0, noise_scale=0.7)
     guide = AdversarialVariationalBayes(regression, num_samples=200, noise_features=4)
-    guide.fit(x, y, steps=1000, lr=2e-3, classifier_lr=2e-3)
+    guide.fit(x, y, steps=1000, lr=2e-3)
     w = guide.draws(20_000)["w"].double().numpy()
     sd = np.sqrt(np.diag(exact.covariance))
     correlation = exact.covariance[0, 1] / sd.prod()
