@@ -7,7 +7,12 @@ rises above the log evidence, which no bound does, and longer fits leave the pos
 
     python benchmarks/adversarial_contrast.py --num-samples 100 200 --steps 2000 10000
 
-Some 40 seconds a fit.
+A generator narrower than the weights are many has no density, whatever the draws:
+
+    python benchmarks/adversarial_contrast.py --weights 100 --num-samples 500 --steps 2000
+    python benchmarks/adversarial_contrast.py --weights 100 --num-samples 500 --steps 2000 --width 200
+
+Some 5 to 40 seconds a fit.
 """
 
 from __future__ import annotations

@@ -237,3 +237,34 @@ def test_conjugate_regression():
     assert (np.abs(w.mean(0) - exact.mean) < 0.1 * sd).all()
     assert np.abs(np.log(w.std(0) / sd)).max() < 0.08
     assert np.corrcoef(w.T)[0, 1] == pytest.approx(correlation, abs=0.03)
+
+
+@pytest.mark.slow
+def test_five_draws_a_weight():
+    """Of 30 weights: the objective stays below the evidence; with fewer draws it is no bound."""
+    weights, noise = 30, 0.7
+    rng = np.random.default_rng(1)
+    features = np.maximum(rng.standard_normal((200, 8)) @ rng.standard_normal((8, weights)), 0)
+    target = features @ rng.standard_normal(weights) / weights**0.5 + noise * rng.standard_normal(200)
+    scale = weights**-0.5
+    exact = conjugate_linear_regression(features, target, prior_scale=scale, noise_scale=noise)
+    data = torch.tensor(features, dtype=torch.float32), torch.tensor(target, dtype=torch.float32)
+
+    def model(x, y=None):
+        w = pyro.sample("w", dist.Normal(torch.zeros(weights), scale).to_event(1))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(x @ w, noise), obs=y)
+
+    guide = AdversarialVariationalBayes(model, num_samples=5 * weights)
+    guide.fit(*data, steps=2000, lr=5e-3)
+    objective = -np.array(guide.losses[-200:])
+    assert not guide.facts["saturated"]
+    assert objective.mean() + 3 * objective.std() / 200**0.5 < exact.log_evidence
+    sd = np.sqrt(np.einsum("ni,ij,nj->n", features, exact.covariance, features))
+    error = features @ (guide.draws(4000)["w"].double().numpy().mean(0) - exact.mean) / sd
+    assert np.abs(error).mean() < 0.08
+
+    few = AdversarialVariationalBayes(model, num_samples=40)
+    with pytest.warns(SaturationWarning):
+        few.fit(*data, steps=2000, lr=5e-3)
+    assert -np.mean(few.losses[-200:]) > objective.mean()
