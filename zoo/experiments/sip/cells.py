@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch.distributions import Distribution
 from data_loaders import LAWS
 from guides import AutoMeanField
 from guides.core.rng import kept_rng, seeded_rng
-from guides.implicit import SparseImplicitProcess
+from guides.implicit import SaturationWarning, SparseImplicitProcess
 from guides.implicit.generator import Generator
 from guides.posterior.evaluate import function_values, observed_laws
 from guides.truth.mcmc import nuts
@@ -231,7 +232,9 @@ def large(cell: Cell) -> Mapping[str, float]:
         curve.append((paused - begun - aside, *found.values()))
         aside += time.process_time() - paused
 
-    guide.fit(*problem.train, on_step=look, **method.options_of_fit(model, problem.size, settings))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SaturationWarning)  # of a grid: the guides' docstrings say it
+        guide.fit(*problem.train, on_step=look, **method.options_of_fit(model, problem.size, settings))
     np.savez_compressed(cell.folder / "curve.npz", curve=np.array(curve))
     seconds, *last = curve[-1]
     return dict(zip(("rmse", "log_likelihood", "crps"), last, strict=True)) | {
