@@ -84,9 +84,9 @@ def correlations(cell: Cell) -> Mapping[str, float]:
     x, y = mixed_data(float(cell.setting), cell.options["noise"], cell.split_seed)
     np.save(cell.folder / "correlations.npy", np.corrcoef(x.T))
     exact = sampled_inclusion(x, y, cell.options["draws"], stable_seed("reference", cell.split_seed))
-    found = exact if cell.method == "exact" else fit_inclusion(cell, x, y)[0]
+    found, bounds = (exact, {}) if cell.method == "exact" else fit_inclusion(cell, x, y)
     np.savez(cell.folder / "inclusion.npz", found=found, exact=exact)
-    return figures(found, exact, each=False)
+    return figures(found, exact, each=False) | bounds
 
 
 def design() -> tuple[np.ndarray, np.ndarray]:

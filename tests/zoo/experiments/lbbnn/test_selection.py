@@ -36,7 +36,8 @@ def test_figures_of_selection_by_hand():
     assert (figures["wrongly_in"], figures["wrongly_out"]) == (2, 1)
     assert (figures["selected_1"], figures["selected_3"], figures["inclusion_2"]) == (1, 0, 0.7)
     assert {*figures, "elbo", "bound_change"} == set(BY_NAME["lbbnn/simulation"].metrics)
-    assert set(selection.figures(found, exact, each=False)) == set(BY_NAME["lbbnn/correlations"].metrics)
+    mixed = selection.figures(found, exact, each=False)
+    assert {*mixed, "elbo", "bound_change"} == set(BY_NAME["lbbnn/correlations"].metrics)
 
 
 @NEEDS_MIRROR
@@ -154,6 +155,18 @@ def test_correlation_cell_of_the_reference(cell, first_rows, rows):
     assert_declared("correlations", figures)
     assert figures["rmse"] == 0
     assert np.load(place.folder / "correlations.npy").shape == (20, 20)
+
+
+@pytest.mark.slow
+@NEEDS_MIRROR
+@pytest.mark.usefixtures("no_gates")
+def test_correlation_cells_say_where_the_bound_stands(cell, first_rows):
+    first_rows(300)
+    place = cell("spike-slab", "0.4", dataset="mjmcmc_sim_logistic", draws=40, noise=0.1, steps=20)
+    figures = selection.correlations(place)
+    assert_declared("correlations", figures)
+    assert figures["elbo"] < 0
+    assert "bound_change" in figures
 
 
 def test_a_reference_that_fails_its_gates_is_no_reference():
