@@ -33,14 +33,15 @@ class SaturationWarning(UserWarning):
     """The classifier tells the two laws apart almost surely: its KL divergence is far too small."""
 
 
-def warn_of_saturation(classifier: DiscriminatorKL, stacklevel: int = 3) -> None:
-    """At the end of a fit that ``classifier`` judged; by default the warning names the caller's caller."""
+def warn_of_saturation(classifier: DiscriminatorKL) -> None:
+    """At the end of a ``fit`` that ``classifier`` judged; the warning names the line that called that."""
     if classifier.saturated:
         warnings.warn(
-            f"the classifier ended at a loss of {classifier.classifier_loss:.2g} nats: the KL divergence "
-            "served as a penalty, its value is far too small",
+            f"the classifier ended at a loss of {classifier.classifier_loss:.2g} nats, it hardly errs: the "
+            "KL divergence served as a penalty, its value is too small; draw more a step (num_samples), or "
+            "judge the fit by other means than its loss",
             SaturationWarning,
-            stacklevel=stacklevel,
+            stacklevel=3,
         )
 
 

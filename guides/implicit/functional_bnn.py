@@ -61,15 +61,15 @@ class FunctionalBNN(RegressionGuide):
     :class:`~guides.implicit.GaussianProcess` in closed form.  Both laws get white noise first, without which
     they have no density.
 
-    Unlike the published code: the divergence counts once for all N rows, as in the evidence bound, and not
-    once for every minibatch of B; the box, like the standardisation, knows nothing of held-out rows; the
+    Unlike the published code: the divergence counts once for all N rows and not once for every minibatch of
+    B; the box, like the standardisation, knows nothing of held-out rows; the
     estimator keeps its number of eigenfunctions for no later law; and a network prior is fitted to the data
     too, as the Gaussian process is (by the evidence of the Gaussian process with its moments), where the
     published training of its parameters does nothing.
 
-    The gradient's bias grows with the number of inputs that are measured, and nothing bounds the evidence:
-    the divergence of two laws of functions is the supremum of those at finitely many inputs (theorem 1), so
-    that what is measured at few of them is too small, and the data count too much.
+    The objective is no bound on the evidence.  It would be one if every training row were measured; a step
+    measures its own rows and ``num_measured`` more, where the divergence is smaller as a rule, so that the
+    data count too much.  And the estimated gradient has a bias that grows with the inputs that are measured.
 
     :param network: the posterior: a Pyro model ``network(x)`` with a ``pyro.deterministic`` site of its
         function's values ``[N]``, and a torch module whose parameters are the posterior's, the means and sds

@@ -170,14 +170,15 @@ class SparseImplicitProcess(RegressionGuide):
         :param lr: first learning rate, falling to zero as half a cosine
         :param noise_lr: the same of the noise's log variance, ``lr`` by default; where that is low the noise
             may have farther to go
-        :param classifier_lr: learning rate of the classifier; above ``lr`` its KL divergence is followed
-            closely, below it stays a loose penalty
+        :param classifier_lr: learning rate of the classifier, which does not fall; above ``lr`` its KL
+            divergence is followed closely, below it stays a loose penalty, as in all figures of the zoo
         :param warm_up: share of the steps in which the weight of the KL divergence grows from 0 to 1
         :param seed: of everything random; torch's generators stay as they are
         :param on_start: called with this object before the first step, to start inducing inputs elsewhere, or
             to keep parameters where they are (``requires_grad_(False)``)
         :param on_step: called after every step with its number, from 1, and this object
-        :returns: this object
+        :returns: this object; warns (:class:`~guides.implicit.SaturationWarning`) where the classifier
+            ended ``saturated``
         :raises ValueError: for data of other shapes, not finite or constant, or arguments out of range
         :raises DivergenceError: a RuntimeError, at the first loss that is not finite, or when the last step
             leaves nothing to predict from

@@ -138,7 +138,7 @@ def _judged(facts: Mapping[str, Any]) -> str:
     """What the classifier of a fit makes of its divergence."""
     if "classifier_loss" not in facts:
         return ""
-    saturated = ": it errs nowhere, and the divergence counts too little" if facts["saturated"] else ""
+    saturated = ": it hardly errs, and the divergence counts too little" if facts["saturated"] else ""
     return f", classifier's loss {facts['classifier_loss']:.2g}{saturated}"
 
 

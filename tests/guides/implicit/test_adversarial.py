@@ -174,11 +174,12 @@ def test_the_classifier_s_learning_rate():
     assert fit().losses == fit(classifier_lr=5e-3).losses != fit(classifier_lr=1e-3).losses
 
 
-def test_a_classifier_that_never_errs_is_reported():
+def test_a_classifier_that_hardly_errs_is_reported():
     """Few draws of many weights are told from independent ones without fail."""
     guide = AdversarialVariationalBayes(BNN(2, widths=(40,)), num_samples=50, noise_features=2)
-    with pytest.warns(SaturationWarning, match="penalty"):
-        guide.fit(x, y, steps=300, lr=1e-2)
+    with pytest.warns(SaturationWarning, match="penalty") as warned:
+        guide.fit(x, y, steps=500, lr=1e-2)
+    assert warned[0].filename == __file__
     assert guide.facts["saturated"]
     assert guide.facts["classifier_loss"] < 0.05
 
@@ -241,7 +242,7 @@ def test_conjugate_regression():
 
 @pytest.mark.slow
 def test_five_draws_a_weight():
-    """Of 30 weights: the objective stays below the evidence; with fewer draws it is no bound."""
+    """Of 30 weights: the objective stays below the evidence, which with fewer draws it does not."""
     weights, noise = 30, 0.7
     rng = np.random.default_rng(1)
     features = np.maximum(rng.standard_normal((200, 8)) @ rng.standard_normal((8, weights)), 0)
@@ -257,14 +258,36 @@ def test_five_draws_a_weight():
 
     guide = AdversarialVariationalBayes(model, num_samples=5 * weights)
     guide.fit(*data, steps=2000, lr=5e-3)
-    objective = -np.array(guide.losses[-200:])
     assert not guide.facts["saturated"]
-    assert objective.mean() + 3 * objective.std() / 200**0.5 < exact.log_evidence
+    # what a Gaussian q of these widths leaves is some 3 nats; the mean of 200 steps is known to 0.05
+    assert -5 < -np.mean(guide.losses[-200:]) - exact.log_evidence < -1
     sd = np.sqrt(np.einsum("ni,ij,nj->n", features, exact.covariance, features))
     error = features @ (guide.draws(4000)["w"].double().numpy().mean(0) - exact.mean) / sd
-    assert np.abs(error).mean() < 0.08
+    assert np.abs(error).mean() < 0.04  # of which 4000 draws account for 0.013
 
     few = AdversarialVariationalBayes(model, num_samples=40)
     with pytest.warns(SaturationWarning):
         few.fit(*data, steps=2000, lr=5e-3)
-    assert -np.mean(few.losses[-200:]) > objective.mean()
+    assert -np.mean(few.losses[-200:]) > exact.log_evidence + 1
+
+
+@pytest.mark.slow
+def test_the_classifier_finds_what_the_moments_do_not_say():
+    """Of a bent posterior: the objective is its log evidence, which a Gaussian's entropy would exceed."""
+
+    def bent(x, y=None):
+        w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(w[..., 1:] - w[..., :1] ** 2 + 1 + 0 * x[:, 0], 0.2), obs=y)
+
+    grid = torch.linspace(-6, 6, 1201, dtype=torch.float64)
+    first, second = torch.meshgrid(grid, grid, indexing="ij")
+    normal = dist.Normal(0.0, 1.0)
+    log_joint = normal.log_prob(first) + normal.log_prob(second)
+    log_joint = log_joint + dist.Normal(0.0, 0.2).log_prob(second - first**2 + 1)
+    log_evidence = (log_joint.flatten().logsumexp(0) + 2 * math.log(0.01)).item()
+    guide = AdversarialVariationalBayes(bent, num_samples=400)
+    guide.fit(torch.zeros(1, 1), torch.zeros(1), steps=2000, lr=3e-3)
+    objective = -np.mean(guide.losses[-200:])
+    # the classifier's estimate leaves 0.06 to 0.08 (three seeds); without it 1.97 are missing
+    assert objective == pytest.approx(log_evidence, abs=0.2)

@@ -233,7 +233,7 @@ def large(cell: Cell) -> Mapping[str, float]:
         aside += time.process_time() - paused
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SaturationWarning)  # of a grid: the guides' docstrings say it
+        warnings.simplefilter("ignore", SaturationWarning)  # hundreds of weights: it always is
         guide.fit(*problem.train, on_step=look, **method.options_of_fit(model, problem.size, settings))
     np.savez_compressed(cell.folder / "curve.npz", curve=np.array(curve))
     seconds, *last = curve[-1]
