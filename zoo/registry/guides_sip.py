@@ -148,6 +148,7 @@ ENTRIES = (
         code="guides.implicit.AdversarialVariationalBayes(model).fit(x, y)",
         citation=AVB,
         refuses=refuses_spikes,
+        note="a classifier estimates its divergence: no bound on the evidence",
         card=Card(
             law="w = network(e), e ~ N(0, I) of 100 dimensions\n"
             "maximised: E log p(y | w) - KL(q || p), the KL by adaptive contrast: a classifier of whitened "
