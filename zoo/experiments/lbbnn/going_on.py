@@ -22,8 +22,8 @@ LEARNED = (
     "bounds, other densities and lower accuracies (lbbnn/common); the other methods by analogy"
 )
 FEW_ROWS_GO_ON = (
-    "on the 8000 rows at hand three times as many epochs (one run each, --set epochs=60) end at other "
-    "bounds, and most at other densities and accuracies; mvn was not run"
+    "on the 8000 rows at hand three and nine times as many epochs (one run each, --set epochs=60, 180) end "
+    "at other bounds, and most at other densities and accuracies; mvn was not run, nor mnf with rates for 180"
 )
 #: What a longer fit leaves as it is: what is learned is counted, or says itself how a fit ended.
 UNMOVED = ("bound_charge", "bound_change")
