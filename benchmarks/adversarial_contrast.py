@@ -2,10 +2,10 @@ r"""How many draws a step adversarial variational Bayes needs: its objective bes
 
 A linear regression on 40 correlated features has its posterior and evidence in closed form.  From
 five draws a weight on, adaptive contrast has the draws' correlations; with fewer the classifier has to find
-them, tells the draws from independent ones without fail, and the divergence counts too little: the objective
-rises above the log evidence, which no bound does, and longer fits leave the posterior behind.
+them, hardly ever errs, and the divergence counts too little: the objective rises above the log evidence,
+which no bound does.
 
-    python benchmarks/adversarial_contrast.py --num-samples 100 200 --steps 2000 10000
+    python benchmarks/adversarial_contrast.py --seeds 2
 
 A generator narrower than the weights are many has no density, whatever the draws:
 
@@ -89,7 +89,12 @@ def main() -> None:
     parser.add_argument("--num-samples", nargs="+", type=int, default=[100, 200], help="draws a step")
     parser.add_argument("--steps", nargs="+", type=int, default=[2000, 10000])
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--width", type=int, default=50, help="hidden units a layer, of both networks")
+    parser.add_argument(
+        "--width",
+        type=int,
+        default=50,
+        help="hidden units a layer, of both networks; noise has as many dimensions, 100 at least",
+    )
     parser.add_argument("--classifier-lr", type=float, help="default: 5e-3, as of the generator")
     options = parser.parse_args()
     torch.set_num_threads(1)

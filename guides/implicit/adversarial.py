@@ -58,13 +58,13 @@ class AdversarialVariationalBayes(FittedGuide):
     - five draws a weight: the classifier has to find the correlations, hardly ever errs (``saturated``) and
       counts the divergence too little.
 
-    In linear models whose posterior and evidence are known (``python benchmarks/adversarial_contrast.py``),
-    with 40 weights 100 draws take the objective above the log evidence by 1 to 3 nats, and the function's
-    mean 0.08 to 0.17 sds off, its sd to 0.9 of what it should be; 200 leave it 3 to 4 nats below, and the
-    mean 0.01 to 0.02 off.  With 100 weights and 500 draws layers of 50 units end 2000 nats below and the mean
-    7 sds off, layers of 200 units 8 nats below and 0.02 off.  On a network of hundreds of weights the
-    defaults meet neither: the divergence is a penalty, and only a comparison with NUTS tells how good the fit
-    is.
+    In linear models whose posterior and evidence are known (``python benchmarks/adversarial_contrast.py``,
+    two seeds) with 40 weights 100 draws take the objective above the log evidence by 1 to 3 nats, and the
+    function's mean 0.08 to 0.17 sds off, its sd to 0.9 of what it should be; 200 leave it 3 to 4 nats below,
+    and the mean 0.01 to 0.02 off.  With 100 weights and 500 draws (one seed) layers of 50 units end 2000 nats
+    below and the mean 7 sds off, layers of 200 units 8 nats below and 0.02 off.  On a network of hundreds of
+    weights the defaults meet neither: the divergence is a penalty, and only a comparison with NUTS tells how
+    good the fit is.
 
     :param model: a Pyro model; latent sites are real, positive or in the unit interval.  Sites of other
         supports are refused when it is fitted

@@ -29,6 +29,12 @@ def _small(monkeypatch):
         monkeypatch.setattr(implicit, name, (6,))
 
 
+def test_a_summary_says_whether_its_divergence_can_be_believed():
+    assert implicit._judged({}) == ""
+    assert implicit._judged({"classifier_loss": 0.4, "saturated": False}) == ", classifier's loss 0.4"
+    assert implicit._judged({"classifier_loss": 0.01, "saturated": True}).endswith("counts too little")
+
+
 @pytest.mark.parametrize(
     "name",
     [
