@@ -157,4 +157,5 @@ def _rise(row: Row, clear: float) -> str:
     rise = row.estimate("bound_change")
     if not still_rising(rise, clear):
         return ""
-    return f"its bound was still rising ({format_figure(rise)} nats in the last tenth: more steps)"
+    what = "loss was still falling" if row.elbo is None else "bound was still rising"
+    return f"its {what} ({format_figure(rise)} nats in the last tenth: more steps)"

@@ -24,6 +24,7 @@ from guides.posterior.fitted_guide import FittedGuide
 from zoo.budgets import STEPS
 from zoo.errors import FailedError
 from zoo.fitting.methods import Fitted, Watch
+from zoo.fitting.reach import half_cosine_change
 from zoo.fitting.stored import Stored
 from zoo.fitting.svi import fitting
 from zoo.models.bnn import BNN
@@ -121,15 +122,16 @@ class Implicit(Stored):
         return self.reopen(path, model)
 
     def fitted(self, model: Callable, found: FittedGuide) -> Fitted:
-        facts = found.facts
+        facts, change = found.facts, half_cosine_change(found.losses)
         return Fitted(
             found.posterior(2).model if self.of_functions else model,
             draws=lambda n, seed: found.posterior(n, seed).draws(),
             num_parameters=sum(p.numel() for p in found.parameters() if p.requires_grad),
             seconds=facts["seconds"],
-            summary=f"{facts['steps']} steps in {facts['seconds']:.1f} s; the last tenth changed the loss by "
-            f"{found.change:.2g} nats{_judged(facts)}",
+            summary=f"{facts['steps']} steps in {facts['seconds']:.1f} s, {change.value:+.2g} nats gained in "
+            f"the last tenth{_judged(facts)}",
             losses=found.losses,
+            bound_change=change,
             closed_form=found if self.of_functions else None,
         )
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from guides.core.svi import half_cosine
 from zoo.evaluation.estimates import Estimate
 
 #: How far kinds of parameters may have to go: inclusion logits from "surely in" to "surely out", logarithms
@@ -50,3 +51,9 @@ def last_change(losses: Sequence[float], rates: Sequence[float]) -> Estimate:
     before, after = (np.asarray(part) for part in (losses[start : start + width], losses[-width:]))
     se = math.sqrt(sum(part.var(ddof=1) / len(part) for part in (before, after))) if width > 1 else None
     return Estimate(float(before.mean() - after.mean()), se)
+
+
+def half_cosine_change(losses: Sequence[float]) -> Estimate:
+    """:func:`last_change` of a fit whose learning rate fell from its first to zero along a half cosine."""
+    steps = len(losses)
+    return last_change(losses, [half_cosine(1.0, step, steps) for step in range(steps)])

@@ -14,13 +14,13 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from guides import JointSpikeSlab, SpikeSlab
-from guides.core.svi import half_cosine
 from guides.variational.varbvs import VARBVS
 from zoo.budgets import STEPS
 from zoo.errors import FailedError
 from zoo.fitting.methods import Fitted, Watch
+from zoo.fitting.reach import half_cosine_change
 from zoo.fitting.stored import Numbers, Stored, Tensors
-from zoo.fitting.svi import fitting, last_change
+from zoo.fitting.svi import fitting
 from zoo.models.latent_binary import VariableSelection
 
 
@@ -126,7 +126,6 @@ class JointSelection(Stored):
 
     def fitted(self, model: Callable, found: JointSpikeSlab) -> Fitted:
         facts = found.facts
-        rates = [half_cosine(facts["lr"], step, facts["steps"]) for step in range(facts["steps"])]
 
         def draws_with_log_prob(n: int, seed: int) -> tuple[dict[str, Tensor], Tensor]:
             drawn, log_q = found.draws_with_log_prob(n, seed)
@@ -139,7 +138,7 @@ class JointSelection(Stored):
             seconds=facts["seconds"],
             summary=f"{facts['steps']} steps in {facts['seconds']:.1f} s, bound {facts['elbo'][0]:.1f} nats",
             losses=found.losses,
-            bound_change=last_change(found.losses, rates),
+            bound_change=half_cosine_change(found.losses),
             draws_with_log_prob=draws_with_log_prob,
             elbo=lambda: tuple(facts["elbo"]),
             inclusion={name: p.float() for name, p in found.inclusion_probabilities().items()},

@@ -168,7 +168,7 @@ def test_what_has_not_settled_is_said(runs):
         "(without one: minus the loss) still rose, in nats at most, of far 7 (1 of 2 runs)."
     )
     assert [verdict([row])[-1:] for run in both for row in run.rows if row.method == "far"][0][0].endswith(
-        "its bound was still rising (7.00 ± 0.20 nats in the last tenth: more steps)."
+        "its loss was still falling (7.00 ± 0.20 nats in the last tenth: more steps)."
     )
     text = page(found, both, [], "zoo leaderboard ...", "quick")
     assert "| no (7; 1 of 2 runs) |" in text

@@ -158,11 +158,13 @@ class Explanation:
     :param place: that it is about; ``"*"`` for any name
     :param kind: in few words: "another task", "another protocol", "misprint"
     :param why: with the evidence
+    :param factor: what the print must be multiplied by if this is so; it then explains what this brings near
     """
 
     place: Place
     kind: str
     why: str
+    factor: float = 1.0
 
 
 #: Computes a cell: metric -> finite number.
@@ -212,8 +214,9 @@ class Experiment:
         out
     :param settled: metric that says how far an objective still moved at the end of a fit, or how well chains
         have mixed -> how far it is from zero at most, where the fit has settled
-    :param unarrived: ``(data set, method, setting, metric)``, ``"*"`` for any -> how far fits of the full
-        budget were seen to go on, though their runs have ended; such numbers are marked
+    :param unarrived: ``(data set, method, setting, metric)``, ``"*"`` for any -> how far fits were seen to
+        go on, in longer runs or by other steps, though their runs had ended; such numbers are marked, at
+        every budget
     :param check: raises ``UserError`` for options that no cell could be computed with
     :param revision: to be raised when the same cell gives other numbers than before
     :param together: how many trials of a combination, 0 to ``together - 1`` and so on, one process computes

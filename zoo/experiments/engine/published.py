@@ -4,7 +4,8 @@ A table has the columns ``dataset, method, setting, metric, value`` and, where t
 ``se``, ``statistic`` (min, median, max over the runs), ``n`` and ``note``.  Names and digits are those of the
 print; a function of the experiment says which number of ours each of them stands beside.  Three more files
 lie beside the tables: ``sources.csv`` (what each was copied from), ``explained.csv`` (why some numbers cannot
-be met, ``*`` for any name) and ``left_out.csv`` (why some stand beside no number of ours).
+be met, ``*`` for any name; ``factor``, where there is one, is what the print is to be multiplied by) and
+``left_out.csv`` (why some stand beside no number of ours).
 """
 
 from __future__ import annotations
@@ -86,7 +87,10 @@ def explanations(paper: str, table: str) -> tuple[Explanation, ...]:
     """Those of ``explained.csv`` that are about a table; ``table`` names the experiment there."""
     return tuple(
         Explanation(
-            (line["dataset"], line["method"], line["setting"], line["metric"]), line["kind"], line["why"]
+            (line["dataset"], line["method"], line["setting"], line["metric"]),
+            line["kind"],
+            line["why"],
+            float(line.get("factor") or 1),
         )
         for line in _lines(paper, "explained")
         if table in line["tables"].split()

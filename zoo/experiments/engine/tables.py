@@ -87,14 +87,23 @@ class Line:
         One run of ours has the spread of the published ones for its own, the root of their number times
         their standard error, where that number is known.
         """
+        return self._z(1.0)
+
+    @property
+    def corrected_z(self) -> float | None:
+        """The same of a print that its explanation has corrected."""
+        return self._z(self.explanation.factor if self.explanation else 1.0)
+
+    def _z(self, factor: float) -> float | None:
+        """Of the print times a factor."""
         if not self.compared or not self.published.se:
             return None
-        error = self.ours.se
+        error, published_error = self.ours.se, factor * self.published.se
         if self.ours.n == 1 and self.published.runs:
-            error = math.sqrt(self.published.runs) * self.published.se
+            error = math.sqrt(self.published.runs) * published_error
         if error is None:
             return None
-        return (self.ours.mean - self.published.value) / math.hypot(error, self.published.se)
+        return (self.ours.mean - factor * self.published.value) / math.hypot(error, published_error)
 
     @property
     def borrowed(self) -> bool:
@@ -109,6 +118,15 @@ class Line:
     @property
     def far(self) -> bool:
         return self.z is not None and abs(self.z) > FAR
+
+    @property
+    def explained(self) -> bool:
+        """Whether a number that is far has an explanation, and one that brings it near where it corrects the
+        print.
+        """
+        if not self.explanation or self.explanation.factor == 1.0:
+            return bool(self.explanation)
+        return self.corrected_z is not None and abs(self.corrected_z) <= FAR
 
     @property
     def outside(self) -> bool:
@@ -203,7 +221,7 @@ def line_at(
     """A number of ours beside what the declaration has for its place; ``lost`` says which trials failed."""
     published = experiment.published.get(place)
     explanation = experiment.explanation(*place) if published else None
-    notes = [experiment.note(*place), experiment.further(*place) if comparable else "", lost]
+    notes = [experiment.note(*place), experiment.further(*place), lost]
     if published and published.remark:
         notes.append(f"print: {published.remark}")
     if explanation:

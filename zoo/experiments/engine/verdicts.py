@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from zoo.experiments.engine.declaration import Combination, Experiment, Place, matches
+from zoo.experiments.engine.declaration import Combination, Experiment, Explanation, Place, matches
 from zoo.experiments.engine.tables import FAR, Line
 
 #: Numbers that a verdict names, the farthest of all.
@@ -16,7 +16,7 @@ MOST_NAMED = 12
 ONE_RUN = "†"
 #: Behind a number of a fit whose objective still moved at its end.
 MOVING = "‡"
-#: Behind a number of a fit whose run has ended, where it, or one like it, was seen to go on.
+#: Behind a number of a fit that, or one like it, was seen to go on in a longer run or by other steps.
 UNARRIVED = "§"
 
 
@@ -61,8 +61,8 @@ class Marks:
             words.append(f"{MOVING} the fit had not settled (**Not settled**): a figure of this budget.")
         if UNARRIVED in seen:
             words.append(
-                f"{UNARRIVED} the run has ended, and this or like fits were seen to go on (**Notes**): a "
-                "figure of this budget."
+                f"{UNARRIVED} this or a like fit was seen to go on, in a longer run or by other steps "
+                "(**Notes**): a figure of this budget."
             )
         return " ".join(words)
 
@@ -118,19 +118,19 @@ def _moved(experiment: Experiment, line: Line) -> bool:
 
 
 def _goes_on(experiment: Experiment, line: Line) -> bool:
-    """Whether fits like that of this number were seen to go on; said of the full budget alone."""
-    return line.comparable and bool(experiment.further(*line.place))
+    """Whether fits like that of this number were seen to go on."""
+    return bool(experiment.further(*line.place))
 
 
 def _count(what: str, compared: Sequence[Line], far: Sequence[Line], marks: Marks) -> str:
     """``what in 3 of 32: 2 explained (another task 2), unexplained: naval pbp 50 (z 2.9).``"""
     words = f"{what} in {len(far)} of {len(compared)}"
-    kinds = Counter(line.explanation.kind for line in far if line.explanation)
+    kinds = Counter(line.explanation.kind for line in far if line.explained)
     parts = []
     if kinds:
         listed = ", ".join(f"{kind} {count}" for kind, count in kinds.items())
         parts.append(f"{kinds.total()} explained below ({listed})")
-    unexplained = [line for line in far if not line.explanation]
+    unexplained = [line for line in far if not line.explained]
     if unexplained:
         unexplained.sort(key=lambda line: -abs(line.z or 0))
         named, more = unexplained[:MOST_NAMED], len(unexplained) - MOST_NAMED
@@ -151,17 +151,27 @@ def _words(line: Line) -> str:
 
 
 def explanations(experiment: Experiment, lines: Sequence[Line]) -> str:
-    """Why numbers differ from the print, each reason once."""
+    """Why numbers differ from the print, each reason once; and which it does not bring near."""
     used = [found for found in experiment.explained if any(line.explanation is found for line in lines)]
     if not used:
         return ""
     scopes: dict[tuple[str, str], list[str]] = {}
     for found in used:
-        scopes.setdefault((found.kind, found.why), []).append(_scope(found.place))
+        why = found.why + _not_enough(found, [line for line in lines if line.explanation is found])
+        scopes.setdefault((found.kind, why), []).append(_scope(found.place))
     return "\n".join(
         ["## Why ours and the print differ\n"]
         + [f"- **{kind}**, {'; '.join(places)}: {why}" for (kind, why), places in scopes.items()]
     )
+
+
+def _not_enough(found: Explanation, lines: Sequence[Line]) -> str:
+    """What stays far from a print that an explanation has corrected, and counts as unexplained."""
+    far = [line for line in lines if line.far and not line.explained]
+    if not far:
+        return ""
+    names = ", ".join(f"{_words(line)} {line.metric} (z {line.corrected_z:.1f})" for line in far)
+    return f"; the print times {found.factor:g} leaves far, and unexplained: {names}"
 
 
 def notes(experiment: Experiment, lines: Sequence[Line]) -> str:
