@@ -70,8 +70,9 @@ def write_ranks(
     for metric, found in ranks.items():
         lines += ["", f"## {metric}", "", "| method | ours | published | z |", "|:--|--:|--:|--:|"]
         beside = printed.get(metric, {})
-        for name in sorted(found, key=lambda name: found[name].value):
-            lines.append(_row(name, found[name], beside.get(name)))
+        names = sorted(found, key=lambda name: found[name].value)
+        lines += [_row(name, found[name], beside.get(name)) for name in names]
+        lines += _verdict({name: z for name in names if (z := _z(found[name], beside.get(name))) is not None})
     write_text(out / "ranks.md", "\n".join(lines) + "\n")
     plot_ranks(
         out, {metric: {name: rank.value for name, rank in found.items()} for metric, found in ranks.items()}
@@ -84,10 +85,23 @@ def _mean(ranks: np.ndarray) -> Estimate:
 
 
 def _row(name: str, rank: Estimate, published: Published | None) -> str:
-    if rank.se is None:
-        return f"| {name} | {rank.value:.2f} | {published or ''} |  |"
-    z = ""
-    if published and published.se:
-        far = (rank.value - published.value) / math.hypot(rank.se, published.se)
-        z = f"**{far:.1f}**" if abs(far) > FAR else f"{far:.1f}"
-    return f"| {name} | {rank.value:.2f} ± {rank.se:.2f} | {published or ''} | {z} |"
+    z = _z(rank, published)
+    text = "" if z is None else f"**{z:.1f}**" if abs(z) > FAR else f"{z:.1f}"
+    ours = f"{rank.value:.2f}" if rank.se is None else f"{rank.value:.2f} ± {rank.se:.2f}"
+    return f"| {name} | {ours} | {published or ''} | {text} |"
+
+
+def _z(rank: Estimate, published: Published | None) -> float | None:
+    """Ours minus the published rank, over the root of the summed squared errors; None unless both exist."""
+    if rank.se is None or not published or not published.se:
+        return None
+    return (rank.value - published.value) / math.hypot(rank.se, published.se)
+
+
+def _verdict(measured: Mapping[str, float]) -> list[str]:
+    """How many ranks are far from the print, of the methods that have a z, and which; of none nothing."""
+    if not measured:
+        return []
+    far = [f"{name} (z {z:.1f})" for name, z in measured.items() if abs(z) > FAR]
+    named = f": {', '.join(far)}, which is not explained" if far else ""
+    return ["", f"|z| > {FAR:g} in {len(far)} of {len(measured)}{named}."]
