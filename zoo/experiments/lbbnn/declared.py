@@ -126,6 +126,15 @@ def _has_row(dataset: str, method: str, setting: str) -> bool:
     return setting == "default" or method in INCLUDING
 
 
+def _has_convolutions(dataset: str, method: str, setting: str) -> bool:
+    """The same of convolutions; without inclusions the first two fixed priors are one."""
+    if method == "cold-mnf" or setting == COLD_SETTING:
+        return (method, setting) == ("cold-mnf", COLD_SETTING)
+    if method == "gaussian":
+        return setting != "pi0.25-sd1"
+    return setting == "default" or method in INCLUDING
+
+
 EXPERIMENTS = (
     *declared_selection.EXPERIMENTS,
     _dense(
@@ -189,25 +198,20 @@ EXPERIMENTS = (
         name="lbbnn/cnn",
         revision=5,
         summary="LeNet-like convolutional networks under several priors; a setting names the prior inclusion "
-        "probability and the sd of the slab.",
+        "probability and the sd of the slab; fixed: nothing is learned.",
         source=replace(source_of(FOLDER, "slides-cnn-mnist")[0], table="tables of the convolutional network"),
         run=Deferred("lbbnn.images", "convolutional_table"),
         metrics={name: text for name, text in TABLE.items() if name != "density_paths"},
         datasets=("mnist", "fmnist", "kmnist"),
-        methods=("lrt", "mnf", "gaussian", "mlp"),
-        settings=("default", "pi0.1-sd1", "pi0.25-sd1", "pi0.1-sd0.1"),
+        methods=("lrt", "mnf", "gaussian", "mlp", "cold-mnf"),
+        settings=("default", "pi0.1-sd1", "pi0.25-sd1", "pi0.1-sd0.1", COLD_SETTING),
         quick=Effort(trials=1, cost="20 minutes on 2 cores", options=QUICK_CONVOLUTIONAL),
         full=Effort(trials=1, cost="3 hours on 2 cores", options=FULL_CONVOLUTIONAL),
-        # without inclusions the first two priors are one
-        exists=lambda dataset, method, setting: (
-            method in INCLUDING
-            or setting == "default"
-            or (method == "gaussian" and setting in ("pi0.1-sd1", "pi0.1-sd0.1"))
-        ),
+        exists=_has_convolutions,
         published=printed.convolutional(),
         published_error=source_of(FOLDER, "slides-cnn-mnist")[1],
         explained=explanations(FOLDER, "cnn"),
-        notes={("kmnist", "*", "*", "*"): KMNIST},
+        notes={("kmnist", "*", "*", "*"): KMNIST, ("*", "cold-mnf", "*", "*"): COLD_NOTE},
         unarrived=going_on(
             CONVOLUTIONS_GO_ON,
             ("default",),
