@@ -72,7 +72,7 @@ print(f"mean count: {y.mean():.2f} observed, {draws['y'].mean():.2f} predicted")
 # ## Save and load
 #
 # A guide is a torch module. `state_dict` holds the whole fit, and a fresh guide can load it without being
-# called first.
+# called first (one of a model with sites such as a HalfNormal needs `copy.setup(x, y)` then, and says so).
 
 # %%
 copy = AutoSpikeSlab(model)

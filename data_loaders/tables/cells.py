@@ -17,6 +17,8 @@ import numpy as np
 
 from data_loaders.errors import DataError, nearest, short_reason
 
+#: What other programs write in place of commas.
+_OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "upright bars"}
 _MISSING = frozenset({"", "na", "n/a", "nan", "+nan", "-nan", "null", "none", "?", "."})
 
 
@@ -68,6 +70,10 @@ def read_cells(path: Path) -> Cells:
 
 
 def _check_header(cells: Cells) -> None:
+    if len(cells.header) == 1:
+        for sign, name in _OTHER_SEPARATORS.items():
+            if sign in cells.header[0]:
+                raise cells.fail(f"has {name} between its values: save it with commas")
     for position, name in enumerate(cells.header, start=1):
         if not name:
             raise cells.fail(f"column {position} has no name in the header")

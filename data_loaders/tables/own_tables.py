@@ -46,8 +46,8 @@ AS_IT_IS = TableOptions()
 
 @dataclass(frozen=True)
 class Survey:
-    """A column as it was found: its kind, how many rows lack a value, how many levels a category has, and why
-    it cannot be used as it is (empty where it can).
+    """A column as it was found: its kind, how many rows lack a value, how many levels a category has, why it
+    cannot be used as it is (empty where it can), and whether all values that there are are one.
     """
 
     name: str
@@ -55,6 +55,7 @@ class Survey:
     missing: int
     levels: int
     problem: str
+    constant: bool
 
 
 def load_table(
@@ -141,7 +142,8 @@ def _look(cells: Cells, name: str, options: TableOptions) -> Survey:
         problem = unusable(texts)
     told = [text for text in texts if not is_missing(text)]
     levels = len(set(told)) if kind in ("category", "flag") else 0
-    return Survey(name, kind, len(texts) - len(told), levels, problem if told else "no value in any row")
+    problem = problem if told else "no value in any row"
+    return Survey(name, kind, len(texts) - len(told), levels, problem, len(set(told)) == 1)
 
 
 def _learn(

@@ -20,6 +20,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.func import vmap
 
+from guides.core.arguments import row_not_finite
 from guides.core.rng import seeded_rng
 
 Rows = tuple[Tensor, ...]
@@ -188,12 +189,6 @@ def check_rows(rows: Rows) -> None:
             "no argument of the model has a row a datum: pass its data as arguments, so that "
             "pseudo-observations can stand beside them"
         )
-
-
-def row_not_finite(part: Tensor) -> int | None:
-    """The first row of ``[K, ...]`` with a number that is not finite, None where all are."""
-    wrong = (~part.isfinite()).reshape(len(part), -1).any(1).nonzero()
-    return int(wrong[0]) if len(wrong) else None
 
 
 def _check_finite(rows: Rows) -> None:

@@ -29,6 +29,7 @@ from guides.bootstrap.base_measures import BaseMeasure, Rows, base_for
 from guides.bootstrap.weighted_loss import Loss, Parameters, WeightedLoss
 from guides.bootstrap.weights import check_process, dirichlet_weights
 from guides.core.rng import seeded_rng
+from guides.core.settling import UnsettledWarning
 from guides.core.sites import initial_value
 from guides.core.svi import DivergenceError, half_cosine
 from guides.posterior.draws import Posterior
@@ -36,10 +37,6 @@ from guides.posterior.draws import Posterior
 #: Nats a row that the last tenth of the steps may still change, and share of the way that Adam can go which a
 #: settled draw may have gone.
 SETTLED_CHANGE, SETTLED_WAY = 1e-2, 0.9
-
-
-class UnsettledWarning(UserWarning):
-    """Draws whose minimisation ended before their minimum."""
 
 
 class PosteriorBootstrap:
@@ -102,8 +99,9 @@ class PosteriorBootstrap:
             (nats a datum), ``info["last_tenth"]`` by how much it still changed in the last tenth of the steps
         :warns UnsettledWarning: when draws are not at their minimum yet
         :raises UnsupportedSiteError: a discrete site, or one with a row a datum
-        :raises ValueError: no plate around the data, several that nothing tells apart, a subsampled one, rows
-            that are not finite or fewer than two, a base measure whose rows do not fit
+        :raises ValueError: a site that the loss does not depend on; no plate around the data, several that
+            nothing tells apart, a subsampled one; rows that are not finite or fewer than two; a base measure
+            whose rows do not fit
         :raises DivergenceError: a RuntimeError, when a loss is not finite
         """
         if num_draws < 1 or steps < 1 or not lr > 0:
@@ -116,6 +114,7 @@ class PosteriorBootstrap:
                 num_draws, target.rows, self.num_pseudo, self.concentration, generator
             )
             pseudo = self._pseudo(target, num_draws, generator)
+            target.check_seen({name: value[0] for name, value in start.items()})
             minimum, losses, change = _minimise(target, start, weights, pseudo, steps, lr, jobs, on_step)
         _warn_unsettled(start, minimum, change, steps, lr)
         info = {

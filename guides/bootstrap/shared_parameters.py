@@ -24,11 +24,12 @@ import torch
 from pyro import poutine
 from torch import Tensor, nn
 
-from guides.bootstrap.base_measures import BaseMeasure, Rows, base_for, check_rows, row_not_finite
+from guides.bootstrap.base_measures import BaseMeasure, Rows, base_for, check_rows
 from guides.bootstrap.posterior_bootstrap import PosteriorBootstrap
 from guides.bootstrap.training import ClosedForm, InClosedForm, Law, Objective, Progress, Training, train
 from guides.bootstrap.weighted_loss import Parameters, WeightedLoss
 from guides.bootstrap.weights import check_process, dirichlet_weights, stream_seed
+from guides.core.arguments import row_not_finite
 from guides.core.rng import seeded_rng
 from guides.core.sites import initial_value
 from guides.core.svi import DivergenceError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -13,7 +14,8 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import Transform, biject_to
 
-from guides.bootstrap.base_measures import BaseMeasure, Rows, row_not_finite
+from guides.bootstrap.base_measures import BaseMeasure, Rows
+from guides.core.arguments import REMEDY, row_not_finite
 from guides.core.rng import kept_rng
 from guides.core.sites import UnsupportedSiteError
 
@@ -73,7 +75,9 @@ class WeightedLoss:
         ]
         for i in with_rows:
             if (row := row_not_finite(args[i])) is not None:
-                raise ValueError(f"argument {i} of the model is not finite in row {row}")
+                raise ValueError(
+                    f"argument {i} of the model is not finite in row {row} (rows count from 0): {REMEDY}"
+                )
         if plate.size < 2:
             raise ValueError(f"a bootstrap of rows needs at least two, plate {plate.name!r} has {plate.size}")
         return cls(model, args, transforms, plate, with_rows, loss)
@@ -130,6 +134,21 @@ class WeightedLoss:
 
     def constrained(self, parameters: Parameters) -> Parameters:
         return {name: self.transforms[name](value) for name, value in parameters.items()}
+
+    def check_seen(self, parameters: Parameters) -> None:
+        """:raises ValueError: a site that the loss does not depend on, whose draws would be its starts"""
+        start = {name: value.clone().requires_grad_() for name, value in parameters.items()}
+        loss = self(start, torch.full((self.rows,), 1.0 / self.rows))
+        slopes = (
+            torch.autograd.grad(loss, list(start.values()), allow_unused=True) if loss.requires_grad else ()
+        )
+        unseen = [name for name, slope in itertools.zip_longest(start, slopes) if slope is None]
+        if unseen:
+            remedy = "" if callable(self.loss) else "loss='map' has its prior; or "
+            raise ValueError(
+                f"the loss does not depend on site {', '.join(map(repr, unseen))}, whose draws would be its "
+                f"starts: {remedy}leave it out of the model"
+            )
 
     def __call__(self, parameters: Parameters, weights: Tensor, *pseudo: Tensor) -> Tensor:
         """``sum_i W_i loss_i`` of one draw: parameters ``{name: [*site]}``, weights ``[n + m]``."""

@@ -24,6 +24,7 @@ from pyro.poutine.util import prune_subsample_sites, site_is_subsample
 from torch import Tensor, nn
 from torch.distributions import biject_to
 
+from guides.core.arguments import blaming_arguments, check_observed
 from guides.core.checks import check_numbers
 from guides.core.distributions import base_prior
 from guides.core.flat_parameters import FlatParameters
@@ -132,11 +133,14 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
 
         :raises UnsupportedSiteError: a latent site has no law here
         :raises PathwiseGradientError: a spike-and-slab site is used in a way that has no gradient
-        :raises ValueError: the parameters that exist belong to another model
+        :raises ValueError: the parameters that exist belong to another model, or data are not finite
         """
-        with torch.no_grad(), poutine.block():
+        with torch.no_grad(), poutine.block(), blaming_arguments(args, kwargs):
             trace = poutine.trace(InitMessenger(self.init_loc_fn)(self.model)).get_trace(*args, **kwargs)
         nodes = {n: v for n, v in trace.nodes.items() if v["type"] == "sample" and not site_is_subsample(v)}
+        for name, node in nodes.items():
+            if node["is_observed"]:
+                check_observed(name, node)
         latent = [
             (self._make_site(name, node), node)
             for name, node in nodes.items()

@@ -285,27 +285,20 @@ def pyro_attempt(model: Callable, args: tuple, kwargs: dict, plan: Plan, show: b
     from pyro import poutine
     from pyro.infer.reparam import LocScaleReparam
 
+    from guides.core.arguments import default_dtype, doubled
     from guides.core.rng import kept_rng
 
-    before = torch.get_default_dtype()
-    with kept_rng():
-        try:
-            if plan.float64:
-                torch.set_default_dtype(torch.float64)
-                args = tuple(_double(a) for a in args)
-                kwargs = {k: _double(v) for k, v in kwargs.items()}
-            names, normals = _pyro_sites(model, args, kwargs)
-            centred = poutine.reparam(model, config={name: LocScaleReparam(0.0) for name in normals})
-            with _Bar(show, (plan.warmup + plan.draws) * plan.chains, "NUTS (Pyro)") as bar:
-                runs = [_pyro_chain(centred, args, kwargs, plan, c, names, bar) for c in range(plan.chains)]
-        finally:
-            torch.set_default_dtype(before)
+    dtype = torch.get_default_dtype()
+    if plan.float64:
+        dtype = torch.float64
+        args, kwargs = tuple(map(doubled, args)), {k: doubled(v) for k, v in kwargs.items()}
+    with kept_rng(), default_dtype(dtype):
+        names, normals = _pyro_sites(model, args, kwargs)
+        centred = poutine.reparam(model, config={name: LocScaleReparam(0.0) for name in normals})
+        with _Bar(show, (plan.warmup + plan.draws) * plan.chains, "NUTS (Pyro)") as bar:
+            runs = [_pyro_chain(centred, args, kwargs, plan, c, names, bar) for c in range(plan.chains)]
     draws = {k: np.stack([run[0][k] for run in runs]) for k in names}
     return draws, {"diverging": np.stack([run[1] for run in runs])}
-
-
-def _double(value: Any) -> Any:
-    return value.double() if hasattr(value, "is_floating_point") and value.is_floating_point() else value
 
 
 def _pyro_sites(model: Callable, args: tuple, kwargs: dict) -> tuple[list[str], list[str]]:

@@ -9,7 +9,8 @@ draws are its members, so that every question asked of a posterior can be asked 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -21,11 +22,17 @@ from pyro.infer.autoguide import AutoDelta
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
+from guides.core.arguments import blaming_arguments
 from guides.core.optim import FusedAdam
 from guides.core.rng import kept_rng
+from guides.core.settling import UnsettledWarning, last_change
 from guides.core.sites import initial_value, require_density_of_points
 from guides.core.svi import DivergenceError, Schedule, svi_steps, unwatched
 from guides.posterior.draws import Posterior
+
+#: Nats by which a member's loss may still fall in the last tenth of the learning, beyond so many standard
+#: errors.
+SETTLED, CLEAR = 0.5, 2.0
 
 
 class FlatPriors(Messenger):
@@ -55,8 +62,12 @@ def fit_ensemble(
     :param prior: maximise the joint density (MAP); False: the likelihood alone
     :param seed: every member gets a seed of its own from this number, ``members`` and its place; the caller's
         random generators stay as they are
-    :returns: one chain of ``members`` draws; ``info["losses"]`` has each member's last loss
-    :raises ValueError: for arguments out of range
+    :returns: one chain of ``members`` draws; ``info["losses"]`` has each member's last loss,
+        ``info["last_tenth"]`` by how much it still fell in the last tenth of the learning, nats, and
+        ``info["last_tenth_se"]`` the standard error of that (None of few steps)
+    :warns UnsettledWarning: when a member's loss still fell by more than half a nat
+    :raises ValueError: for arguments out of range, or of the model that are not finite; a site that nothing
+        is learned about, as the priors of others are where ``prior=False``
     :raises DivergenceError: a RuntimeError, when a loss or a parameter of a member is not finite
     :raises UnsupportedSiteError: for a SpikeSlab prior, unless ``prior=False``
     """
@@ -69,7 +80,7 @@ def fit_ensemble(
         return init_loc_fn(site)
 
     schedule = Schedule(steps, lambda step: lr * (1 - step / steps))
-    points, losses = [], []
+    points, losses, changes = [], [], []
     for member in range(members):
         # Nothing of the fit stays in Pyro's global store, nor in the generators.
         with pyro.get_param_store().scope(), _generators_restored():
@@ -78,19 +89,52 @@ def fit_ensemble(
             svi = SVI(scored, guide, FusedAdam(lr=lr), Trace_ELBO())
             taken = svi_steps(svi, itertools.repeat(args), schedule)
             try:
-                first = next(taken)  # watched by Pyro, which tells what is wrong with a model
+                with blaming_arguments(args, kwargs):
+                    first = next(taken)  # watched by Pyro, which tells what is wrong with a model
+                before = _point(guide)
                 with unwatched():
-                    last = [first, *taken][-1]
+                    course = [first.loss, *(step.loss for step in itertools.islice(taken, 1))]
+                    _check_moved(before, _point(guide), len(course))
+                    course += [step.loss for step in taken]
             except DivergenceError as error:
                 raise DivergenceError(f"member {member}, {error}") from None
-            points.append({name: value.detach().clone() for name, value in guide.median().items()})
-            losses.append(last.loss)
+            points.append(_point(guide))
+            losses.append(course[-1])
+            changes.append(last_change(course, [schedule.learning_rate(step) for step in range(steps)]))
+    _warn_unsettled(changes)
     draws = {name: torch.stack([point[name] for point in points]) for name in points[0]}
     info = {
         "method": ("map" if prior else "maximum-likelihood") if members == 1 else "deep-ensemble",
         "members": members, "steps": steps, "lr": lr, "prior": prior, "seed": seed, "losses": losses,
+        "last_tenth": [change for change, _ in changes], "last_tenth_se": [se for _, se in changes],
     }  # fmt: skip
     return Posterior.from_draws(model, draws, info)
+
+
+def _point(guide: AutoDelta) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in guide.median().items()}
+
+
+def _check_moved(before: dict[str, Tensor], after: dict[str, Tensor], steps: int) -> None:
+    """:raises ValueError: a site that a step of Adam has left where it was, to the last bit"""
+    still = [name for name, value in after.items() if steps > 1 and torch.equal(value, before[name])]
+    if still:
+        raise ValueError(
+            f"the loss does not depend on site {', '.join(map(repr, still))}, which would stay where it "
+            "starts: take prior=True, or leave it out of the model"
+        )
+
+
+def _warn_unsettled(changes: Sequence[tuple[float, float | None]]) -> None:
+    """Of the members whose loss fell by more than the noise of minibatches; few steps do not tell."""
+    falling = [change for change, se in changes if se is not None and change - CLEAR * se > SETTLED]
+    if falling:
+        warnings.warn(
+            f"{len(falling)} of {len(changes)} members have not arrived: their losses still fell by up to "
+            f"{max(falling):.2g} nats in the last tenth of the learning; take more steps, or a larger lr",
+            UnsettledWarning,
+            stacklevel=3,
+        )
 
 
 def _seed_of_member(seed: int, members: int, member: int) -> int:

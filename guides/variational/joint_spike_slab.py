@@ -35,6 +35,7 @@ from pyro import poutine
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
+from guides.core.arguments import blaming_arguments, default_dtype, doubled
 from guides.core.checks import check_counts
 from guides.core.course import Course
 from guides.core.distributions import SpikeSlab, base_prior
@@ -142,8 +143,8 @@ class JointSpikeSlab(FittedGuide):
     :mod:`guides.variational.joint_spike_slab` for the law.
 
     :param model: a Pyro model with at least one :class:`~guides.SpikeSlab` site; ``torch.func.vmap`` runs it
-        for all draws at once, with arguments in float64, which its own constants must follow
-        (``x.new_tensor(0.5)``)
+        for all draws at once, in float64: its arguments and the numbers that it makes itself; a tensor that
+        it made before must be of float64 already
     :param num_samples: draws of a step, 2 at least
     :raises ValueError: for arguments out of range
 
@@ -181,11 +182,13 @@ class JointSpikeSlab(FittedGuide):
             no map here
         :raises DivergenceError: a RuntimeError, at the first loss that is not finite, or where no mode is
             found to start from
+        :raises ValueError: an argument that is not finite
         """
         course = Course(steps, lr, 0.0, seed, batch_size)
-        begun = time.perf_counter()
-        args = tuple(map(_double, args))
-        with seeded_rng(seed), pyro.validation_enabled(False):
+        begun, precision = time.perf_counter(), _precision(args)
+        args = tuple(map(doubled, args))
+        double, blaming = default_dtype(torch.float64), blaming_arguments(args)
+        with double, blaming, seeded_rng(seed), pyro.validation_enabled(False):
             batches = repeat(args) if batch_size is None else shuffled_epochs(args, batch_size, seed)
             first = next(batches)
             sites = WeightSites.of(self.model, first)
@@ -202,7 +205,8 @@ class JointSpikeSlab(FittedGuide):
                 if on_step is not None:
                     on_step(step, self)
         seconds = time.perf_counter() - begun
-        self.facts = {**asdict(course), "seconds": seconds, "elbo": self.elbo(*args, seed=seed)}
+        elbo = self.elbo(*args, seed=seed)
+        self.facts = {**asdict(course), "seconds": seconds, "elbo": elbo, "precision": precision}
         return self
 
     def _start(self, sites: WeightSites, spikes: Tensor) -> None:
@@ -290,8 +294,9 @@ class JointSpikeSlab(FittedGuide):
     def elbo(self, *args, num_samples: int = 4000, seed: int = 0) -> tuple[float, float]:
         """The bound on the log evidence, nats, and its standard error, for the model's arguments ``args``."""
         self._require_fit()
-        args = tuple(map(_double, args))
-        with torch.no_grad(), seeded_rng(seed), pyro.validation_enabled(False):
+        args = tuple(map(doubled, args))
+        double = default_dtype(torch.float64)
+        with torch.no_grad(), double, seeded_rng(seed), pyro.validation_enabled(False):
             law = self.law
             gamma = law.indicators(num_samples)
             gains = -law.log_prob_of_indicators(gamma)
@@ -304,12 +309,25 @@ class JointSpikeSlab(FittedGuide):
         """``{site: [*site]}`` of the sites with spikes, averaged over the conditional probabilities of 4000
         draws of the indicators before: standard error below 0.008.
         """
+        return self._by_site(self._conditional_probabilities(seed).mean(0))
+
+    @torch.no_grad()
+    def inclusion_standard_errors(self, seed: int = 0) -> dict[str, Tensor]:
+        """Of :meth:`inclusion_probabilities` by the same seed, ``{site: [*site]}``."""
+        return self._by_site(self._conditional_probabilities(seed).std(0) / math.sqrt(INCLUSION_DRAWS))
+
+    def _conditional_probabilities(self, seed: int) -> Tensor:
+        """Of every indicator given the draws of those before it, ``[n, k]``."""
         self._require_fit()
         with seeded_rng(seed):
             gamma = self.law.indicators(INCLUSION_DRAWS)
-        probs = self.spikes.new_ones(len(self.spikes), dtype=gamma.dtype)
-        probs[self.spikes] = torch.sigmoid(self.law.conditional_logits(gamma)).mean(0)
-        parts = probs.split([math.prod(shape) for _, shape, _ in self._sites.sites])
+        return torch.sigmoid(self.law.conditional_logits(gamma))
+
+    def _by_site(self, values: Tensor) -> dict[str, Tensor]:
+        """A number a spike, ``[k]``, as the sites that have spikes."""
+        whole = values.new_ones(len(self.spikes))
+        whole[self.spikes] = values
+        parts = whole.split([math.prod(shape) for _, shape, _ in self._sites.sites])
         masks = self.spikes.split([math.prod(shape) for _, shape, _ in self._sites.sites])
         return {
             name: part.reshape(shape)
@@ -318,8 +336,13 @@ class JointSpikeSlab(FittedGuide):
         }
 
     def posterior(self, n: int = 1000, seed: int = 0) -> Posterior:
-        """``n`` independent draws as a :class:`~guides.posterior.draws.Posterior`."""
-        return self._posterior(self.model, self.draws(n, seed), "joint spike and slab", seed)
+        """``n`` independent draws as a :class:`~guides.posterior.draws.Posterior`, in the precision of the
+        data that were fitted, in which the model is asked from then on.
+        """
+        draws = self.draws(n, seed)
+        dtype = getattr(torch, self.facts["precision"])
+        draws = {name: value.to(dtype) for name, value in draws.items()}
+        return self._posterior(self.model, draws, "joint spike and slab", seed)
 
     # ---------------------------------------------------------------------------------------------- in a file
 
@@ -348,6 +371,12 @@ def spikes_of(model: Callable, sites: WeightSites, args: tuple) -> Tensor:
     ])  # fmt: skip
 
 
+def _precision(args: tuple) -> str:
+    """``"float32"``, ``"float64"``: of the first argument with numbers of floating point."""
+    kinds = [part.dtype for part in args if isinstance(part, Tensor) and part.is_floating_point()]
+    return str(kinds[0] if kinds else torch.get_default_dtype()).removeprefix("torch.")
+
+
 def _climb(log_joint: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
     """A mode, by L-BFGS."""
     w = start.clone().requires_grad_()
@@ -361,7 +390,3 @@ def _climb(log_joint: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
 
     optimiser.step(closure)
     return w.detach()
-
-
-def _double(part: object) -> object:
-    return part.double() if isinstance(part, Tensor) and part.is_floating_point() else part

@@ -64,7 +64,8 @@ def list_columns(path: str, options: TableOptions) -> None:
         what = f"{found.kind} of {found.levels} levels" if found.levels else found.kind
         lacking = f"{found.missing} missing" if found.missing else ""
         problem = f"unusable: {found.problem}" if found.problem else ""
-        rows.append((found.name, what, "; ".join(filter(None, (lacking, problem)))))
+        constant = "constant: it tells nothing" if found.constant else ""
+        rows.append((found.name, what, "; ".join(filter(None, (lacking, constant, problem)))))
     print_lines("Columns of the table: what they are taken for, what is wrong with them", rows)
 
 

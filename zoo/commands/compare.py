@@ -188,8 +188,12 @@ def _posterior(fitted: Fitted, problem: Problem, num_draws: int, seed: int) -> P
         probabilities = torch.cat([site.flatten() for site in fitted.inclusion.values()])
         figures["density_mean"] = probabilities.mean().item()
         figures["density_half"] = (probabilities > 0.5).double().mean().item()
-    inclusion = {site: probs.tolist() for site, probs in fitted.inclusion.items()}
-    return Posterior.from_draws(fitted.model, draws, {"figures": figures, "inclusion": inclusion})
+    info = {
+        "figures": figures,
+        "inclusion": {site: probs.tolist() for site, probs in fitted.inclusion.items()},
+        "mcse": {site: errors.tolist() for site, errors in fitted.inclusion_mcse.items()},
+    }
+    return Posterior.from_draws(fitted.model, draws, info)
 
 
 def _graded(posterior: Posterior, closed_form: ClosedForm | None, entry: ModelEntry, note: str) -> Graded:
@@ -197,7 +201,8 @@ def _graded(posterior: Posterior, closed_form: ClosedForm | None, entry: ModelEn
     info = posterior.info
     figures = {k: Estimate(*v) if isinstance(v, list | tuple) else v for k, v in info["figures"].items()}
     inclusion = {site: torch.tensor(p) for site, p in info["inclusion"].items()}
-    mcse = {site: torch.zeros_like(p) for site, p in inclusion.items()}
+    errors = info["mcse"]  # none where probabilities are no means over draws
+    mcse = {site: torch.tensor(errors[site]) if site in errors else p * 0 for site, p in inclusion.items()}
     return Graded(
         info["method"],
         entry.name,

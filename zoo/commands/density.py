@@ -126,8 +126,8 @@ def fit(
     return (
         f"{steps} steps, that of {kept} is kept{unsettled}; saved in {out}\n"
         f"{len(train)} rows fitted, {len(validation)} to stop by, {len(test)} held out: mean log density "
-        f"{figures['mixture']:.3f} ± {figures['points_se']:.3f}, "
-        f"median {figures['median']:.3f}"
+        f"{figures['mixture']:.3f} by the mixture of the draws, {figures['log_likelihood']:.3f} ± "
+        f"{figures['points_se']:.3f} by one of them, median {figures['median']:.3f}"
         + (f", {100 * figures['below_100']:.3g} % below -100" if figures["below_100"] else "")
     )
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
@@ -14,7 +15,7 @@ from torch.distributions import Distribution
 from guides.posterior.draws import Posterior
 from zoo.evaluation.distances import compare_functions, inclusion_error, pointwise_w1
 from zoo.evaluation.estimates import Estimate, mean_estimate
-from zoo.evaluation.metrics import log_likelihood_values, predictive_figures
+from zoo.evaluation.metrics import draw_error, log_likelihood_values, predictive_figures
 from zoo.evaluation.scoreboard import Row
 from zoo.files.tables import write_csv
 from zoo.fitting.methods import ClosedForm
@@ -112,13 +113,27 @@ def _predictive(problem: Problem, result: Graded) -> dict[str, Estimate]:
 
 
 def _difference(problem: Problem, result: Graded, truth: Graded) -> dict[str, Estimate]:
-    """How much better it predicts than the truth, row by row: what both find hard cancels."""
+    """How much better it predicts than the truth, row by row: what both find hard cancels.  Its error is
+    that over rows, and those of the draws of both, which all rows share.
+    """
     if not (problem.has_target and len(problem.x_test)):
         return {}
     ours, theirs = (
         log_likelihood_values(graded.predictive(problem.x_test), problem.y_test) for graded in (result, truth)
     )
-    return {"ref_log_likelihood": mean_estimate(ours - theirs)}
+    over_rows = mean_estimate(ours - theirs)
+    if over_rows.se is None:
+        return {"ref_log_likelihood": over_rows}
+    of_draws = (_draw_error(problem, graded) for graded in (result, truth))
+    return {"ref_log_likelihood": replace(over_rows, se=math.hypot(over_rows.se, *of_draws))}
+
+
+def _draw_error(problem: Problem, graded: Graded) -> float:
+    """Of the mean log predictive density, nats; a closed form has none."""
+    if graded.closed_form:
+        return 0.0
+    found = graded.posterior.log_likelihood(problem.x_test, observed_data={"y": problem.y_test})
+    return draw_error(found["y"])
 
 
 def _distances(problem: Problem, result: Graded, truth: Graded) -> tuple[dict[str, Estimate], int]:

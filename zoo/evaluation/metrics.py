@@ -25,10 +25,12 @@ from zoo.evaluation.estimates import Estimate, check_finite, mean_estimate, shar
 from zoo.evaluation.mixtures import chunks, crps_values, is_gaussian, mixture_quantiles
 
 __all__ = [
-    "Estimate", "accuracy", "class_probabilities", "coverage_90", "crps", "ece", "log_likelihood",
-    "log_likelihood_values", "mixture_quantiles", "predictive_figures", "rmse",
+    "Estimate", "accuracy", "class_probabilities", "coverage_90", "crps", "draw_error", "ece",
+    "log_likelihood", "log_likelihood_values", "mixture_quantiles", "predictive_figures", "rmse",
 ]  # fmt: skip
 
+#: Of draws that follow each other, whose means are taken for independent.
+GROUPS = 20
 TASKS = ("regression", "binary", "multiclass")
 
 
@@ -66,6 +68,24 @@ def log_likelihood_values(predictive: Distribution, y: Tensor) -> Tensor:
         values = _log_prob(predictive, y)
     check_finite(values, "log predictive density")
     return values
+
+
+def draw_error(log_likelihoods: Tensor) -> float:
+    """Monte Carlo standard error of the mean log predictive density of draws, nats a test point.
+
+    Of ``L = mean_i log(mean_s p(y_i | w_s))`` by the delta method: that of the mean over draws of
+    ``g_s = mean_i p(y_i | w_s) / p(y_i)``.  All test points share the draws, so that it does not fall with
+    their number.  By the means of 20 groups of draws that follow each other, for those of a chain hang
+    together.
+
+    :param log_likelihoods: ``log p(y_i | w_s)``, ``[S, N]``, chain after chain; a single draw has error 0
+    """
+    values = log_likelihoods.double()
+    size = len(values)
+    log_mean = values.logsumexp(0) - math.log(size)
+    gains = (values - log_mean).exp().mean(1)
+    groups = [part.mean() for part in gains.tensor_split(min(GROUPS, size))]
+    return (torch.stack(groups).std() / math.sqrt(len(groups))).item() if size > 1 else 0.0
 
 
 def crps(predictive: Distribution, y: Tensor, target_scale: float = 1.0) -> Estimate:

@@ -57,7 +57,7 @@ LEGEND: dict[str, Column] = {
     "ref_log_likelihood": Column(
         "vs truth",
         "",
-        "log-likelihood minus that of the reference, its error paired over the test points, nats",
+        "log-likelihood minus that of the reference, nats; error over test points, paired, and over draws",
     ),
     "ref_mean_error": Column(
         "mean error",

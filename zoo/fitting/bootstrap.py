@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from guides.bootstrap.posterior_bootstrap import PosteriorBootstrap, UnsettledWarning
+from guides.bootstrap.posterior_bootstrap import PosteriorBootstrap
+from guides.core.settling import UnsettledWarning
 from zoo.budgets import STEPS
 from zoo.fitting.methods import Fitted, Watch
 from zoo.fitting.stored import Numbers, Stored

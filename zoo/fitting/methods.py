@@ -55,7 +55,8 @@ class Fitted:
     :ivar draws_with_log_prob: ``(n, seed) -> (draws, [n])``: the same draws, and for each of them what to
         divide by in an importance ratio, a log density in nats
     :ivar elbo: ``() -> (value, standard error)``, nats
-    :ivar inclusion: inclusion probabilities, ``{site: [*site]}``
+    :ivar inclusion: inclusion probabilities, ``{site: [*site]}``; ``inclusion_mcse`` their standard errors,
+        where they are means over draws
     :ivar losses: minus the ELBO of every step, or minus what the method has in its place
     :ivar bound_change: how much the ELBO rose in the last tenth of the fit, nats
     :ivar closed_form: its predictive distribution, better than that of draws
@@ -70,6 +71,7 @@ class Fitted:
     draws_with_log_prob: Callable[[int, int], tuple[dict[str, Tensor], Tensor]] | None = None
     elbo: Callable[[], tuple[float, float]] | None = None
     inclusion: Mapping[str, Tensor] = field(default_factory=dict)
+    inclusion_mcse: Mapping[str, Tensor] = field(default_factory=dict)
     losses: Sequence[float] = ()
     bound_change: Estimate | None = None
     closed_form: ClosedForm | None = None

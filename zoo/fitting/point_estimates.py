@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from guides.core.settling import UnsettledWarning
 from guides.core.svi import random_rows
 from guides.variational.ensemble import fit_ensemble
 from zoo.budgets import STEPS
 from zoo.errors import FailedError
+from zoo.evaluation.estimates import Estimate
 from zoo.fitting.methods import Fitted, Watch
 from zoo.fitting.stored import Numbers, Stored
 from zoo.fitting.svi import FitSettings, default_batch_size, fitting
@@ -54,17 +57,20 @@ class PointEstimates(Stored):
         return EnsembleSettings(self.members, steps, lr, batch_size or default_batch_size(rows), seed)
 
     def run(self, model: Callable, data: tuple, settings: EnsembleSettings, watch: Watch) -> Numbers:
-        start, members, losses = time.perf_counter(), [], []
+        start, members, ends = time.perf_counter(), [], []
         scored = Minibatches(model, settings.batch_size)
         advance = watch.start(settings.members)
-        with fitting():
+        with fitting(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", UnsettledWarning)  # the fit says it
             for i in range(settings.members):
                 seed = stable_seed("member", settings.seed, settings.members, i)
-                members.append(_member(scored, data, settings, seed, losses))
+                member, end = _member(scored, data, settings, seed)
+                members.append(member)
+                ends.append(end)
                 advance()
         tensors = {name: torch.cat([member[name] for member in members]) for name in members[0]}
         seconds = time.perf_counter() - start
-        return Numbers(tensors, {"seconds": seconds, "steps": settings.steps, "losses": losses})
+        return Numbers(tensors, {"seconds": seconds, "steps": settings.steps, "ends": ends})
 
     def fitted(self, model: Callable, found: Numbers) -> Fitted:
         tensors, facts = found.tensors, found.facts
@@ -74,7 +80,8 @@ class PointEstimates(Stored):
             return {name: value[torch.arange(n) % count] for name, value in tensors.items()}
 
         networks = "1 network" if count == 1 else f"{count} networks"
-        last = ", ".join(f"{loss:.1f}" for loss in facts["losses"])
+        last = ", ".join(f"{loss:.1f}" for loss, *_ in facts["ends"])
+        changes = [Estimate(change, se) for _, change, se in facts["ends"]]
         steps, seconds = facts["steps"], facts["seconds"]
         return Fitted(
             model,
@@ -83,6 +90,7 @@ class PointEstimates(Stored):
             num_parameters=sum(value.numel() for value in tensors.values()),
             seconds=seconds,
             summary=f"{networks} of {steps} steps in {seconds:.1f} s, last loss {last} nats",
+            bound_change=max(changes, key=lambda change: change.value),  # of the member that moved most
         )
 
 
@@ -100,9 +108,9 @@ class Minibatches:
 
 
 def _member(
-    model: Callable, data: tuple, settings: EnsembleSettings, seed: int, losses: list[float]
-) -> dict[str, Tensor]:
-    """One network, ``{site: [1, *site]}``; its last loss goes to ``losses``."""
+    model: Callable, data: tuple, settings: EnsembleSettings, seed: int
+) -> tuple[dict[str, Tensor], tuple[float, float, float | None]]:
+    """One network, ``{site: [1, *site]}``; its last loss, how much that still fell, and the error of it."""
     found = fit_ensemble(model, *data, members=1, steps=settings.steps, lr=settings.lr, seed=seed)
     draws = found.draws()
     bad = [name for name, value in draws.items() if not value.isfinite().all()]
@@ -111,5 +119,5 @@ def _member(
             f"site {bad[0]!r} is not finite after {settings.steps} steps; lower the learning rate (now "
             f"{settings.lr:g})"
         )
-    losses += found.info["losses"]
-    return draws
+    info = found.info
+    return draws, (info["losses"][0], info["last_tenth"][0], info["last_tenth_se"][0])

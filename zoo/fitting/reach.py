@@ -6,11 +6,9 @@ rate falls along a half cosine.  A fit whose sum is too small reports where it s
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
+from guides.core import settling
 from guides.core.svi import half_cosine
 from zoo.evaluation.estimates import Estimate
 
@@ -19,9 +17,6 @@ from zoo.evaluation.estimates import Estimate
 REACHES: Mapping[str, float] = {"logits": 30.0, "rate_logits": 10.0, "log_scale": 10.0, "z_log_scale": 10.0}
 #: Above this rate a step is mostly noise, however few there are.
 HIGHEST_RATE = 0.1
-#: The last part of a fit, as a share of its summed learning rates, and how many of its steps stand for a
-#: place in it.
-LAST, WINDOW = 0.1, 0.05
 
 
 def own_rates(lr: float, steps: int) -> dict[str, float]:
@@ -33,24 +28,8 @@ def own_rates(lr: float, steps: int) -> dict[str, float]:
 
 
 def last_change(losses: Sequence[float], rates: Sequence[float]) -> Estimate:
-    """How much the bound rose in the last tenth of the learning, and the standard error of that, nats.
-
-    The learning is counted in learning rates: of a half cosine the last tenth begins after 0.6 of the steps.
-    Counted in steps it would not move at all, wherever it stood, for the rate is next to zero by then.
-
-    :param losses: minus the bound, of every step
-    :param rates: of the same steps
-    :raises ValueError: without a step
-    """
-    if not len(losses) or len(losses) != len(rates):
-        raise ValueError(f"{len(losses)} losses and {len(rates)} learning rates")
-    done = np.cumsum(rates)
-    begin = int(np.searchsorted(done, (1 - LAST) * done[-1]))
-    width = max(1, round(WINDOW * len(losses)))
-    start = max(0, begin - width // 2)
-    before, after = (np.asarray(part) for part in (losses[start : start + width], losses[-width:]))
-    se = math.sqrt(sum(part.var(ddof=1) / len(part) for part in (before, after))) if width > 1 else None
-    return Estimate(float(before.mean() - after.mean()), se)
+    """:func:`guides.core.settling.last_change` of minus the bound: how much it rose, nats."""
+    return Estimate(*settling.last_change(losses, rates))
 
 
 def half_cosine_change(losses: Sequence[float]) -> Estimate:

@@ -142,6 +142,7 @@ class JointSelection(Stored):
             draws_with_log_prob=draws_with_log_prob,
             elbo=lambda: tuple(facts["elbo"]),
             inclusion={name: p.float() for name, p in found.inclusion_probabilities().items()},
+            inclusion_mcse={name: p.float() for name, p in found.inclusion_standard_errors().items()},
         )
 
 

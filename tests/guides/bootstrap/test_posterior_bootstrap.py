@@ -13,13 +13,13 @@ from torch.distributions import constraints
 
 from guides import PosteriorBootstrap, UnsupportedSiteError
 from guides.bootstrap.base_measures import EmpiricalBase, GaussianBase, IsotropicBase, PredictiveBase
-from guides.bootstrap.posterior_bootstrap import UnsettledWarning
 from guides.bootstrap.weighted_loss import WeightedLoss
 from guides.bootstrap.weights import dirichlet_weights
+from guides.core.settling import UnsettledWarning
 from guides.core.svi import DivergenceError
 from guides.posterior.draws import Posterior
 
-hurried = pytest.mark.filterwarnings("ignore::guides.bootstrap.posterior_bootstrap.UnsettledWarning")
+hurried = pytest.mark.filterwarnings("ignore::guides.core.settling.UnsettledWarning")
 SETTLED = {"steps": 400, "lr": 0.1}
 
 
@@ -189,6 +189,34 @@ def test_large_samples_have_the_sandwich_covariance():
         # 1/n beside the Monte Carlo error: the expansion's own
         assert ((products.mean(0) - sandwich).abs() < 4.5 * error + 0.05 * sandwich.abs().max()).all()
     assert sandwich[0, 0] > 1.5 * bread[0, 0]
+
+
+def test_the_prior_counts_as_one_row_of_the_data_whatever_the_pseudo_observations():
+    """Of ``mean ~ N(0, s^2)``: ``theta = sum_i W_i x_i / (1 + 1 / (n s^2))``, here a half of the sum."""
+    y, base, m = numbers(rows=16), EmpiricalBase((torch.tensor([2.0, 5.0], dtype=torch.float64),)), 40
+    scale = len(y) ** -0.5
+
+    def shrunk(y):
+        loc = pyro.sample("loc", dist.Normal(double(0.0), scale))
+        with pyro.plate("data", len(y)):
+            pyro.sample("y", dist.Normal(loc, 1.0), obs=y)
+
+    bootstrap = PosteriorBootstrap(shrunk, 8.0, base, m, loss="map")
+    found = bootstrap.fit(y, num_draws=6, seed=5, steps=250, lr=0.1).draws()["loc"]
+    source = generator(5)
+    weights = dirichlet_weights(6, len(y), m, 8.0, source)
+    rows = torch.stack([torch.cat([y, base.draw(m, source)[0]]) for _ in range(6)])
+    torch.testing.assert_close(found, (weights * rows).sum(1) / 2, rtol=0, atol=1e-3)
+
+
+def test_every_draw_has_pseudo_observations_of_its_own():
+    """Never one pool for all."""
+    x, y = regression()
+    target = WeightedLoss.of(linear, (x, y), "mle")
+    for pseudo in PosteriorBootstrap(linear, 5.0, num_pseudo=4)._pseudo(target, 3, generator()):
+        assert pseudo.shape[:2] == (3, 4)
+        for one, other in ((0, 1), (0, 2), (1, 2)):
+            assert (pseudo[one] != pseudo[other]).all()
 
 
 @pytest.mark.parametrize("concentration", [5.0, pytest.param(80.0, marks=pytest.mark.slow)])
@@ -398,7 +426,9 @@ def test_rows_that_cannot_be_weighted():
     for argument, row in ((0, 5), (1, 7)):
         parts = [x.clone(), y.clone()]
         parts[argument][row] = math.nan
-        with pytest.raises(ValueError, match=f"^argument {argument} .* is not finite in row {row}$"):
+        with pytest.raises(
+            ValueError, match=f"^argument {argument} .* is not finite in row {row} .rows count from 0.: drop"
+        ):
             PosteriorBootstrap(linear).fit(*parts)
     with pytest.raises(ValueError, match="at least two, plate 'data' has 1"):
         PosteriorBootstrap(linear).fit(x[:1], y[:1])

@@ -168,6 +168,15 @@ def test_every_step_has_weights_and_pseudo_observations_of_its_own():
     assert (first.weights[:40] != second.weights[:40]).all()
 
 
+def test_every_draw_has_weights_and_pseudo_observations_of_its_own():
+    """Those drawn together too, of which each passes the shared parameters."""
+    x = rows()
+    weights, (pseudo,) = Laws((x,), 10.0, GaussianBase(x), 20).draw(2, torch.Generator().manual_seed(1))
+    assert pseudo.shape == (2, 20, 2)
+    assert (pseudo[0] != pseudo[1]).all()
+    assert (weights[0, :40] != weights[1, :40]).all()
+
+
 def test_weights_of_whole_numbers_are_whole_numbers_not():
     counts = torch.tensor([3, 0, 5, 1])
     law = next(Laws((counts,), 0.0, None, 0).stream(torch.Generator().manual_seed(1)))

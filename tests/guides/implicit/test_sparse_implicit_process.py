@@ -13,6 +13,7 @@ from pyro import distributions as dist
 from torch import nn
 from torch.distributions import MixtureSameFamily, Normal
 
+from guides.core.rng import seeded_rng
 from guides.core.svi import DivergenceError
 from guides.implicit import DiscriminatorKL, SaturationWarning, SparseImplicitProcess
 from guides.implicit.fitted import remembered
@@ -198,6 +199,17 @@ def test_functions_of_the_posterior_have_the_law_of_the_predictive():
     means = exact.component_distribution.mean  # E[f | u] of every draw
     assert (means.var(-1) < exact.variance - 6 * spread).any()  # what draws of E[f | u] would lack
     assert not torch.equal(functions, guide.posterior(n, seed=3).function(x))
+
+
+def test_the_remainder_has_random_numbers_of_its_own():
+    """Neither those behind ``u`` nor those of the prior's functions, by the same seed: no correlation."""
+    seed, guide = 2, fitted()
+    epsilon = guide.posterior(300, seed=seed).draws()["epsilon"]
+    of_prior = int(torch.randint(2**31, (), generator=torch.Generator().manual_seed(seed)))
+    for other in (seed, of_prior):
+        with seeded_rng(other):
+            numbers = torch.randn(epsilon.shape, dtype=epsilon.dtype)
+        assert abs((epsilon * numbers).mean()) < 4.5 / epsilon.numel() ** 0.5
 
 
 def test_runs_at_the_same_inputs_share_their_moments():

@@ -143,6 +143,19 @@ def test_nuts_of_pyro_returns_the_exact_posterior(length):
         assert_is_the_exact_posterior(result)
 
 
+def test_every_chain_has_random_numbers_of_its_own():
+    """Of a sampler that is compiled and run for real, if only for a few draws."""
+
+    def model():
+        numpyro.sample("x", dist.Cauchy(0.0, 1.0))
+
+    plan = samplers.Plan(5, 10, 3, 0.8, max_tree_depth=2, dense_mass=False, seed=0, float64=False)
+    draws = samplers.numpyro_attempt(model, (), {}, plan, show=False)[0]["x"]
+    assert draws.shape == (3, 10)
+    assert (np.ptp(draws, axis=1) > 0).all()
+    assert len({chain.tobytes() for chain in draws}) == 3
+
+
 @pytest.mark.slow
 def test_chains_do_not_depend_on_the_number_of_cores_and_follow_the_seed(monkeypatch, capsys):
     def model():

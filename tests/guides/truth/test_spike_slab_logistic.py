@@ -94,6 +94,26 @@ def test_importance_is_the_exact_posterior(p, seed):
     assert np.abs((plain.mean(0) - mean) / (plain.std(0) * np.sqrt(1.5 / 20_000))).max() > 6
 
 
+def test_standard_errors_are_those_of_weighted_means():
+    """With shares s_i the variance of m = sum_i s_i v_i is sum_i s_i^2 (v_i - m)^2.  That of n equal shares,
+    sum_i s_i (v_i - m)^2 / n, is another: of six rows and a wide slab less than half the draws are effective.
+    """
+    laplace = enumerate_spike_slab_logistic(*problem(6, 2), 0.3, 10.0, 10.0)
+    n, seed = 2000, 4
+    exact = laplace.importance(n, seed=seed)
+    generator = torch.Generator().manual_seed(seed)
+    full, log_weight = laplace._propose(n, generator, exact_logistic._PROPOSAL_DF)
+    w, share = full[:, :-1].numpy(), torch.softmax(log_weight, 0).numpy()
+    assert exact.ess == pytest.approx(1 / (share**2).sum(), rel=1e-10)
+    assert exact.ess < n / 2
+    for values, mean, error in (
+        (w != 0, exact.inclusion, exact.inclusion_se),
+        (w, exact.mean, exact.mean_se),
+    ):
+        np.testing.assert_allclose(mean, share @ values, rtol=1e-10)
+        np.testing.assert_allclose(error**2, share**2 @ (values - mean) ** 2, rtol=1e-10)
+
+
 def test_without_information_the_posterior_is_the_prior():
     X, y = np.zeros((6, 2)), np.array([0.0, 1, 1, 0, 1, 1])
     exact = enumerate_spike_slab_logistic(X, y, [0.2, 0.7], 3.0, 1.0)

@@ -9,7 +9,7 @@ from guides.core import kernels
 from guides.core.distributions import SpikeSlab
 from guides.core.laws import Uses
 from guides.flows import fused
-from guides.testing import NOISE, assert_mean, data, normal, perturb
+from guides.testing import NOISE, assert_mean, data, normal, perturb, spike_slab
 from guides.truth.conjugate import conjugate_linear_regression
 from guides.variational.multiplied_laws import MultipliedSpikeSlabLaw
 from guides.variational.multipliers import Multipliers
@@ -71,6 +71,19 @@ def test_log_prob_converges_to_a_sum_over_multipliers(prior):
     few = {"w": w.repeat(200, 1)}
     closer = guide.log_prob(few, num_multipliers=200).view(200, 3)
     assert ((closer - truth).abs().mean(0) < (estimates.view(2000, 3) - truth).abs().mean(0) / 2).all()
+
+
+def test_log_prob_of_equal_guesses_is_that_of_one(monkeypatch):
+    """It is the logarithm of a *mean* over guesses: where all are the same, it does not matter how many."""
+    x, y = data()
+    _, guide = moved(spike_slab, x, y)
+    (module,) = guide.multipliers
+    guess = module.guess
+    monkeypatch.setattr(module, "guess", lambda noise, seen: guess(torch.zeros_like(noise), seen))
+    draws = guide.draws(5, seed=1)
+    one, many = (guide.log_prob(draws, num_multipliers=number) for number in (1, 7))
+    assert one.unique().numel() > 1
+    torch.testing.assert_close(many, one)
 
 
 def test_importance_weights_are_unbiased_for_the_evidence():

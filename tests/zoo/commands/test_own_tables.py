@@ -141,6 +141,10 @@ def test_data_show_tells_what_columns_are_taken_for(folder):
     assert "1 missing" in lines["age"]
     assert "flag of 2 levels" in lines["smoker"]
     assert "date" in lines["seen"]
+    (folder / "same.csv").write_text("a,k\n1,5\n2,5\n")
+    told = run_zoo("data", "show", folder / "same.csv").stdout.splitlines()
+    assert told[2].split() == ["k", "number", "constant:", "it", "tells", "nothing"]
+    assert "constant" not in told[1]
 
 
 @pytest.mark.slow

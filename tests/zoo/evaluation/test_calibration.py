@@ -8,7 +8,7 @@ import torch
 
 from guides.testing import NOISE, assert_share, data
 from guides.truth.conjugate import conjugate_linear_regression
-from zoo.evaluation.calibration import LEVEL, ecdf, ecdf_band, judge, p_value, rank
+from zoo.evaluation.calibration import LEVEL, _ScoreLaw, ecdf, ecdf_band, judge, p_value, rank
 
 DRAWS = 99
 
@@ -61,6 +61,22 @@ def test_width_that_ranks_at_one_end_do_not_show_is_not_named():
     verdict = judge(np.full(50, DRAWS), DRAWS)
     assert verdict.words == "shifted left"
     assert np.isnan(verdict.spread_se)
+
+
+@pytest.mark.parametrize(
+    ("mean", "log_sd", "words"),
+    [(0.0, 0.7, "too narrow"), (0.0, -0.7, "too wide"), (0.5, 0.0, "shifted left")],
+)
+def test_what_is_named_is_a_likelihood_ratio_above_its_limit(mean, log_sd, words):
+    """Twice the gain in log likelihood is chi2 of one degree, whose upper 1 % begin at 6.63."""
+    best = np.array([mean, log_sd])
+    for ratio, expected in ((6.4, "of another shape"), (6.9, words)):
+        curvature = ratio / (best @ best)  # of a quadratic that falls by ratio / 2 from (0, 0) to the best
+
+        def minus(at, curvature=curvature):
+            return 50 + curvature * ((at - best) @ (at - best)) / 2
+
+        assert _ScoreLaw(mean, np.exp(log_sd), 0.1, 0.1, minus).words() == expected
 
 
 def test_among_many_quantities_one_needs_a_smaller_p():

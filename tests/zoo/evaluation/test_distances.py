@@ -126,6 +126,14 @@ def test_two_samples_of_one_law_are_as_far_apart_as_the_noise_floor_says(num_dra
     assert found.ref_mean_error.floor == pytest.approx(whole, rel=0.12)
 
 
+def test_the_floor_of_the_sd_ratio_is_that_of_the_halves():
+    """Of one half with twice the sd of the other: ``0.5^shrink``, ``shrink^2 = (1/S + 1/T) / (4/S)``."""
+    half = normal(20, 5)
+    found = compare_functions(torch.cat([half, 2 * half + 1]), normal(30, 5, seed=1))
+    shrink = math.sqrt((1 / 40 + 1 / 30) / (4 / 40))
+    assert found.ref_sd_ratio.floor == pytest.approx(0.5**shrink, rel=1e-9)
+
+
 def test_chains_that_disagree_show_in_the_floor():
     reference = normal(2, 200, 10)
     apart = reference + torch.tensor([0.0, 3.0])[:, None, None]

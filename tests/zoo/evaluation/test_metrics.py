@@ -13,6 +13,7 @@ import torch
 from torch.distributions import Bernoulli, Categorical, MixtureSameFamily, Normal, Poisson
 
 from zoo.evaluation import metrics, mixtures
+from zoo.evaluation.estimates import share_estimate
 from zoo.evaluation.metrics import predictive_figures
 
 
@@ -185,6 +186,14 @@ def test_coverage_of_all_or_none_is_not_called_certain():
     nothing = metrics.coverage_90(narrow, torch.ones(20))
     assert nothing.value == 0
     assert 0.02 < nothing.se < 0.1
+
+
+@pytest.mark.parametrize(("hits", "middle"), [(5, 7 / 9), (3, 5 / 9), (0, 2 / 9)])
+def test_error_of_a_share_is_that_of_agresti_and_coull(hits, middle):
+    """Of five points: that of a share of nine, with two successes and two failures more."""
+    estimate = share_estimate(torch.arange(5) < hits)
+    assert estimate.value == hits / 5
+    assert estimate.se == pytest.approx(math.sqrt(middle * (1 - middle) / 9), rel=1e-12)
 
 
 @pytest.mark.parametrize("scale", [0.01, 9.2])

@@ -53,6 +53,18 @@ def test_figures_are_those_of_all_draws_and_rows(monkeypatch):
     assert of_table["median"] == pytest.approx(figures["median"] - 120)
 
 
+def test_error_of_the_figures_is_that_of_a_mean_over_rows():
+    """``sd / sqrt(N)`` of the rows' means over draws; all rows four times halve it, but for the divisor."""
+    flow, x = SHAPE.build(rows().train), rows().pool
+    flow.encode(rows().train)
+    means = torch.tensor([-1.0, 1.0])[:, None].expand(2, 3)
+    fitted = FittedDensity([(flow.eval(), {"mean": means})], {})
+    of_rows, error = fitted.log_density(x).double().mean(0), fitted.figures(x)["points_se"]
+    assert error == pytest.approx(of_rows.std().item() / math.sqrt(50), rel=1e-6)
+    repeated = fitted.figures(x.repeat(4, 1))["points_se"]
+    assert repeated == pytest.approx(error / 2 * math.sqrt((49 / 50) / (199 / 200)), rel=1e-6)
+
+
 def test_a_density_is_kept(tmp_path):
     fitted = shared_bootstrap(rows(), FlowShape(hidden=(8,), covariance=True), effort(), concentration=5.0)
     fitted.save(tmp_path / "fit.safetensors", FlowShape(hidden=(8,), covariance=True))

@@ -153,9 +153,7 @@ def test_what_has_no_bound_and_no_density_says_so(guides, table, tmp_path):
     for name, row in rows.items():
         assert row["status"] == "ok"
         assert row["note"] == GUIDES[name].note != ""
-        expected = {*PREDICTIVE, "num_parameters", "fit_seconds"}
-        if name not in ("map", "deep-ensemble"):  # of whose losses only the last one is kept
-            expected.add("bound_change")
+        expected = {*PREDICTIVE, "num_parameters", "fit_seconds", "bound_change"}
         assert {column for column in COLUMNS[4:] if row[column]} == expected, name
     # the same network again would be another draw in every Monte Carlo error
     kept = Posterior.load(tmp_path / "out" / "map.nc", lambda *args: None)

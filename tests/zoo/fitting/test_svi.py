@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import os
 
@@ -139,6 +140,16 @@ def test_networks_drawn_for_an_elbo_are_fewer_for_large_problems(monkeypatch):
         monkeypatch.setattr(zoo.fitting.svi, "ELBO_WORK", limit)
         fit.elbo()
         assert len(seen) == expected
+
+
+def test_error_of_an_elbo_is_that_of_a_mean(monkeypatch):
+    """Of zeros and ones in turn the variance is ``0.25 S / (S - 1)``, and that of their mean one ``S``-th."""
+    fit, losses = make(), itertools.cycle([0.0, 1.0])
+    monkeypatch.setattr(fit.svi, "evaluate_loss", lambda *args: next(losses))
+    for number in (10, 40):
+        bound, error = fit.elbo(number)
+        assert bound == -0.5
+        assert error == pytest.approx(math.sqrt(0.25 * number / (number - 1)) / math.sqrt(number), rel=1e-6)
 
 
 def test_finished_fit_is_read_and_not_fitted_again(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from zoo.errors import UserError
 from zoo.experiments.engine.declaration import Cell, Record
 from zoo.experiments.engine.page import page
 from zoo.experiments.engine.progress import OnProgress
-from zoo.experiments.engine.records import read_all, read_record, sweep
+from zoo.experiments.engine.records import RESULT, cell_folder, read_all, read_record, sweep
 from zoo.experiments.engine.request import Request
 from zoo.experiments.engine.tables import Line, table_lines, write_tables
 from zoo.experiments.engine.workers import run_cells
@@ -31,12 +31,14 @@ class Outcome:
     :ivar records: all results in the folder, those of earlier calls too
     :ivar asked: those that this call asked for
     :ivar reused: how many of these were there before
+    :ivar damaged: how many were there and could not be read, or were of another cell; they are computed again
     :ivar lines: the table
     """
 
     records: list[Record]
     asked: list[Record]
     reused: int
+    damaged: int
     lines: list[Line]
 
     @property
@@ -64,6 +66,8 @@ def reproduce(
     with output_folder(out, request.config(packages)) as folder:
         sweep(folder)
         known = [read_record(folder, cell) for cell in request.cells()]
+        there = [(cell_folder(folder, cell) / RESULT).exists() for cell in request.cells()]
+        damaged = sum(was and record is None for was, record in zip(there, known, strict=True))
         done = [record for record in known if record is not None and (record.ok or not retry_failed)]
         try:
             _compute(request, folder, done, workers, on_progress)
@@ -81,7 +85,7 @@ def reproduce(
         _finish(request, folder, records)
     asked = {_place(cell) for cell in request.cells()}
     mine = [record for record in records if _place(record.cell) in asked]
-    return Outcome(records, mine, len(done), lines)
+    return Outcome(records, mine, len(done), damaged, lines)
 
 
 def _place(cell: Cell) -> tuple:

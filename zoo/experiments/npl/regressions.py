@@ -17,7 +17,7 @@ from data_loaders import Standardizer, load
 from data_loaders.splits import split_80_20
 from guides import AutoMeanField, PosteriorBootstrap
 from guides.bootstrap.base_measures import PredictiveBase
-from guides.bootstrap.posterior_bootstrap import UnsettledWarning
+from guides.core.settling import UnsettledWarning
 from guides.posterior.draws import Posterior
 from guides.posterior.evaluate import function_values, observed_laws
 from guides.truth.mcmc import nuts

@@ -6,7 +6,6 @@ import itertools
 import math
 from collections import Counter
 
-import jax
 import networkx as nx
 import numpy as np
 import pytest
@@ -145,23 +144,20 @@ def test_likelihood_of_the_model_is_that_of_the_process():
     assert likelihood.item() == pytest.approx(exact.item(), abs=1e-10)
 
 
-@pytest.mark.slow
-def test_twin_has_the_same_density():
+@pytest.mark.parametrize(("alpha", "sigma"), [(0.3, 0.2), (4.0, 0.9), (1.0, 0.5), (0.05, 0.7), (9.0, 0.05)])
+def test_twin_has_the_same_density(alpha, sigma):
+    """The reference of every approximation is NUTS on the twin; of graphs with nodes that return."""
     x, y = _rows(HollywoodProcess().sample(2, 9, seed=5))
-    before = jax.config.jax_enable_x64
-    jax.config.update("jax_enable_x64", True)
-    try:
-        for alpha, sigma in [(0.3, 0.2), (4.0, 0.9)]:
-            values = {
-                "alpha": torch.tensor(alpha, dtype=torch.float64),
-                "sigma": torch.tensor(sigma, dtype=torch.float64),
-            }
-            ours = poutine.trace(poutine.condition(HollywoodModel(), values)).get_trace(x, y).log_prob_sum()
-            numbers = {name: value.numpy() for name, value in values.items()}
-            theirs, _ = log_density(HollywoodModel().twin, (x.numpy(), y.numpy()), {}, numbers)
-            assert ours.item() == pytest.approx(float(theirs), abs=1e-8)
-    finally:
-        jax.config.update("jax_enable_x64", before)
+    assert 5 < y.sum() < len(y) - 5
+    values = {
+        "alpha": torch.tensor(alpha, dtype=torch.float64),
+        "sigma": torch.tensor(sigma, dtype=torch.float64),
+    }
+    ours = poutine.trace(poutine.condition(HollywoodModel(), values)).get_trace(x, y).log_prob_sum()
+    theirs, _ = log_density(
+        HollywoodModel().twin, (x.float().numpy(), y.float().numpy()), {}, {"alpha": alpha, "sigma": sigma}
+    )
+    assert ours.item() == pytest.approx(float(theirs), rel=1e-5)
 
 
 def test_minibatches_are_scaled_up():

@@ -1,0 +1,67 @@
+"""What is wrong with the arguments of a model, said in a line where Pyro's own error is a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from pyro.infer.util import is_validation_enabled
+from torch import Tensor
+
+REMEDY = "drop such rows, or fill them in"
+
+
+def row_not_finite(part: Tensor) -> int | None:
+    """The first row of ``[K, ...]`` with a number that is not finite, None where all are; of ``[]`` row 0."""
+    wrong = (~part.isfinite()).reshape(len(part) if part.dim() else 1, -1).any(1).nonzero()
+    return int(wrong[0]) if len(wrong) else None
+
+
+@contextmanager
+def blaming_arguments(args: Sequence, kwargs: Mapping[str, Any] = MappingProxyType({})) -> Iterator[None]:
+    """Around a run of a model: an error in it is that of numbers that are not finite, where there are any.
+
+    :raises ValueError: which argument, and where; any other error stays as it is
+    """
+    try:
+        yield
+    except (ValueError, RuntimeError) as error:
+        for name, value in [*enumerate(args), *kwargs.items()]:
+            if isinstance(value, Tensor) and (row := row_not_finite(value)) is not None:
+                raise ValueError(
+                    f"argument {name} of the model is not finite in row {row} (rows count from 0): {REMEDY}"
+                ) from error
+        raise
+
+
+def check_observed(name: str, site: Mapping) -> None:
+    """As Pyro does where its validation is on, though in a line.
+
+    :raises ValueError: data that are not finite, under a mask too: Pyro asks for their density there
+    """
+    value = site["value"]
+    if site["infer"].get("_deterministic") or not is_validation_enabled():  # no data; the loss will tell
+        return
+    if (row := row_not_finite(value)) is not None:
+        raise ValueError(
+            f"the observed site {name!r} is not finite in row {row} (rows count from 0): {REMEDY}"
+        )
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """The precision of numbers that a model makes itself, ``SpikeSlab(probs=0.2)`` for instance."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def doubled(part: object) -> object:
+    """A tensor of floating point in float64; anything else as it is."""
+    return part.double() if isinstance(part, Tensor) and part.is_floating_point() else part

@@ -1,0 +1,37 @@
+"""Whether a fit has arrived: what its loss still gained at the end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+#: The last part of a fit, as a share of its summed learning rates, and how many of its steps stand for a
+#: place in it.
+LAST, WINDOW = 0.1, 0.05
+
+
+class UnsettledWarning(UserWarning):
+    """A fit ended before it arrived: what it found is that of its steps, and no optimum."""
+
+
+def last_change(losses: Sequence[float], rates: Sequence[float]) -> tuple[float, float | None]:
+    """How much the loss fell in the last tenth of the learning, and the standard error of that, nats.
+
+    The learning is counted in learning rates: of a half cosine the last tenth begins after 0.6 of the steps.
+    Counted in steps it would not move at all, wherever it stood, for the rate is next to zero by then.
+
+    :param losses: of every step
+    :param rates: of the same steps
+    :raises ValueError: without a step
+    """
+    if not len(losses) or len(losses) != len(rates):
+        raise ValueError(f"{len(losses)} losses and {len(rates)} learning rates")
+    done = np.cumsum(rates)
+    begin = int(np.searchsorted(done, (1 - LAST) * done[-1]))
+    width = max(1, round(WINDOW * len(losses)))
+    start = max(0, begin - width // 2)
+    before, after = (np.asarray(part) for part in (losses[start : start + width], losses[-width:]))
+    se = math.sqrt(sum(part.var(ddof=1) / len(part) for part in (before, after))) if width > 1 else None
+    return float(before.mean() - after.mean()), se
