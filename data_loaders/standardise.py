@@ -139,7 +139,11 @@ def _moments(columns: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray]:
     with np.errstate(over="ignore", invalid="ignore"):
         mean, sd = columns.mean(axis=0), columns.std(axis=0)
     if not np.isfinite(sd).all():
-        raise DataError(f"{what} hold numbers too large to be squared: they cannot be standardised")
+        place = int(np.argmin(np.isfinite(sd))) + 1
+        raise DataError(
+            f"{what} hold numbers too large to be squared in column {place} of {len(sd)}: they cannot be "
+            "standardised; rescale that column, or leave it out"
+        )
     return mean, sd
 
 

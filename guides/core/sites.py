@@ -133,6 +133,8 @@ def initial_value(site: dict) -> Tensor:
 
     A weight with a Normal prior (or slab) starts at a draw from it, with the sd held below
     ``1 / sqrt(inputs)``: draws from a wide prior would saturate a network, or overflow an exponential link.
+    A single number with a Normal prior starts at a draw too; a posterior with several modes may so end in
+    another one by another seed.
     """
     base = base_prior(site["fn"])
     if not isinstance(base, (dist.Normal, SpikeSlab)):

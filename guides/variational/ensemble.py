@@ -56,6 +56,8 @@ def fit_ensemble(
 ) -> Posterior:
     """Fits ``members`` networks by Adam, each from a start and with minibatches (if any) of its own.
 
+    The scale of a hierarchy has its mode at zero: members of such a model may collapse there.
+
     :param model: a Pyro model; ``args`` and ``kwargs`` are its arguments, with data
     :param members: 1 for the deterministic network
     :param lr: first learning rate; it falls linearly to zero
