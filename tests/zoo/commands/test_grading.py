@@ -1,0 +1,43 @@
+"""Figures of the scoreboard against a reference, and their errors."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import pyro
+import pyro.distributions as dist
+import torch
+
+from guides.posterior import Posterior
+from zoo.commands.grading import Graded, _difference
+
+ROWS, COLUMNS, TESTED, DRAWS, REPEATS = 20, 13, 50, 200, 60
+
+
+def line(x, y=None):
+    w = pyro.sample("w", dist.Normal(torch.zeros(COLUMNS), 1.0).to_event(1))
+    with pyro.plate("data", len(x)):
+        pyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+
+def test_two_samples_of_one_posterior_are_seldom_told_apart():
+    """Few rows and many columns: the draws, which all test rows share, are what likelihoods differ by.  An
+    error over test rows alone is beyond 2 in more than a third of the repeats.
+    """
+    torch.manual_seed(0)
+    x, more = torch.randn(ROWS, COLUMNS), torch.randn(TESTED, COLUMNS)
+    w = torch.randn(COLUMNS)
+    y, seen = x @ w + torch.randn(ROWS), more @ w + torch.randn(TESTED)
+    precision = torch.eye(COLUMNS) + x.T @ x
+    law = dist.MultivariateNormal(torch.linalg.solve(precision, x.T @ y), precision_matrix=precision)
+    problem = SimpleNamespace(has_target=True, x_test=more, y_test=seen)
+    far = 0
+    for _ in range(REPEATS):
+        ours, truth = (
+            Graded(name, "line", Posterior.from_draws(line, {"w": law.sample((DRAWS,))}), {})
+            for name in ("ours", "truth")
+        )
+        found = _difference(problem, ours, truth)["ref_log_likelihood"]
+        far += abs(found.value) > 2 * found.se
+    assert far / REPEATS < 0.05 + 4 * math.sqrt(0.05 * 0.95 / REPEATS)
