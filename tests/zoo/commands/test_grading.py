@@ -22,7 +22,7 @@ def line(x, y=None):
 
 
 def test_two_samples_of_one_posterior_are_seldom_told_apart():
-    """Many test rows, which all share the draws: these are what likelihoods differ by.  An error over test rows
+    """Many test rows, which all share the draws: these are what likelihoods differ by.  An error over rows
     alone is beyond 2 in seven of ten repeats.
     """
     torch.manual_seed(0)
