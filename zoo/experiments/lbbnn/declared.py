@@ -21,8 +21,10 @@ from zoo.experiments.lbbnn.going_on import (
     DENSE_GO_ON,
     FEW_ROWS_GO_ON,
     LEARNING,
+    fixed,
     going_on,
     learned,
+    promised,
 )
 from zoo.experiments.lbbnn.metrics import (
     CONVOLUTIONAL_QUESTIONS,
@@ -112,7 +114,7 @@ def _dense(
         explained=explanations(FOLDER, name),
         exists=_has_row,
         notes=notes | {("*", "cold-mnf", "*", "*"): COLD_NOTE},
-        unarrived=unarrived or learned(TABLE, "default", "rates"),
+        unarrived=learned(TABLE, "default", "rates") if unarrived is None else unarrived,
         questions=QUESTIONS,
     )
 
@@ -153,6 +155,7 @@ EXPERIMENTS = (
         {},
         thesis="thesis-table-2",
         slides="slides-mnist",
+        unarrived=learned(TABLE, "default", "rates") | fixed("mnist", TABLE),
     ),
     _dense(
         "fmnist",
@@ -162,6 +165,7 @@ EXPERIMENTS = (
         {},
         thesis="thesis-table-3",
         slides="slides-fmnist",
+        unarrived=learned(TABLE, "default", "rates") | fixed("fmnist", TABLE),
     ),
     _dense(
         "kmnist",
@@ -171,7 +175,8 @@ EXPERIMENTS = (
         {("kmnist", "*", "*", "*"): KMNIST},
         thesis="thesis-table-1",
         revision=6,
-        unarrived=going_on(FEW_ROWS_GO_ON, ("*",), (*LEARNING, "group-normal-jeffreys"), TABLE),
+        unarrived=going_on(FEW_ROWS_GO_ON, ("*",), (*LEARNING, "group-normal-jeffreys"), TABLE)
+        | promised("kmnist", TABLE),
     ),
     _of_this_kind(
         name="lbbnn/thesis",
