@@ -23,7 +23,7 @@ LEARNED = (
 )
 FEW_ROWS_GO_ON = (
     "on the 8000 rows at hand three and nine times as many epochs (one run each, --set epochs=60, 180) end "
-    "at other bounds, and most at other densities and accuracies; mvn was not run, nor mnf with rates for 180"
+    "at other bounds, and most at other densities and accuracies; mvn was not run"
 )
 ALL_ROWS_GO_ON = (
     "three times as many epochs (one run each, --set epochs=60) end at other bounds, and most at other "
