@@ -18,7 +18,7 @@ import numpy as np
 from data_loaders.errors import DataError, nearest, short_reason
 
 #: What other programs write in place of commas.
-_OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "upright bars"}
+_OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs"}
 _MISSING = frozenset({"", "na", "n/a", "nan", "+nan", "-nan", "null", "none", "?", "."})
 
 

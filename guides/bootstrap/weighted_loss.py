@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -136,19 +137,24 @@ class WeightedLoss:
         return {name: self.transforms[name](value) for name, value in parameters.items()}
 
     def check_seen(self, parameters: Parameters) -> None:
-        """:raises ValueError: a site that the loss does not depend on, whose draws would be its starts"""
+        """Of a loss of the user's own it warns.
+
+        :raises ValueError: a site that the likelihood does not depend on, whose draws would be its starts
+        """
         start = {name: value.clone().requires_grad_() for name, value in parameters.items()}
         loss = self(start, torch.full((self.rows,), 1.0 / self.rows))
         slopes = (
             torch.autograd.grad(loss, list(start.values()), allow_unused=True) if loss.requires_grad else ()
         )
         unseen = [name for name, slope in itertools.zip_longest(start, slopes) if slope is None]
-        if unseen:
-            remedy = "" if callable(self.loss) else "loss='map' has its prior; or "
-            raise ValueError(
-                f"the loss does not depend on site {', '.join(map(repr, unseen))}, whose draws would be its "
-                f"starts: {remedy}leave it out of the model"
-            )
+        if not unseen:
+            return
+        names = ", ".join(map(repr, unseen))
+        said = f"the loss does not depend on site {names}, whose draws would be its starts"
+        if callable(self.loss):
+            warnings.warn(said, stacklevel=3)
+        else:
+            raise ValueError(f"{said}: loss='map' has its prior; or leave it out of the model")
 
     def __call__(self, parameters: Parameters, weights: Tensor, *pseudo: Tensor) -> Tensor:
         """``sum_i W_i loss_i`` of one draw: parameters ``{name: [*site]}``, weights ``[n + m]``."""

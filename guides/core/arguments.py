@@ -16,23 +16,30 @@ REMEDY = "drop such rows, or fill them in"
 
 def row_not_finite(part: Tensor) -> int | None:
     """The first row of ``[K, ...]`` with a number that is not finite, None where all are; of ``[]`` row 0."""
-    wrong = (~part.isfinite()).reshape(len(part) if part.dim() else 1, -1).any(1).nonzero()
-    return int(wrong[0]) if len(wrong) else None
+    return _first_row(~part.isfinite())
+
+
+def _first_row(wrong: Tensor) -> int | None:
+    places = wrong.nonzero()
+    if not len(places):
+        return None
+    return int(places[0, 0]) if wrong.dim() else 0
 
 
 @contextmanager
 def blaming_arguments(args: Sequence, kwargs: Mapping[str, Any] = MappingProxyType({})) -> Iterator[None]:
-    """Around a run of a model: an error in it is that of numbers that are not finite, where there are any.
+    """Around a run of a model: an error in it is very likely that of a NaN, where an argument has one.
 
-    :raises ValueError: which argument, and where; any other error stays as it is
+    :raises ValueError: which argument, where, and what the error was; any other error stays as it is
     """
     try:
         yield
     except (ValueError, RuntimeError) as error:
         for name, value in [*enumerate(args), *kwargs.items()]:
-            if isinstance(value, Tensor) and (row := row_not_finite(value)) is not None:
+            if isinstance(value, Tensor) and (row := _first_row(value.isnan())) is not None:
+                said = str(error).partition("\n")[0]
                 raise ValueError(
-                    f"argument {name} of the model is not finite in row {row} (rows count from 0): {REMEDY}"
+                    f"argument {name} of the model is NaN in row {row} (rows count from 0): {REMEDY} ({said})"
                 ) from error
         raise
 
@@ -40,15 +47,16 @@ def blaming_arguments(args: Sequence, kwargs: Mapping[str, Any] = MappingProxyTy
 def check_observed(name: str, site: Mapping) -> None:
     """As Pyro does where its validation is on, though in a line.
 
-    :raises ValueError: data that are not finite, under a mask too: Pyro asks for their density there
+    :raises ValueError: data that are NaN, under a mask by rows too: Pyro asks for their density there
     """
     value = site["value"]
     if site["infer"].get("_deterministic") or not is_validation_enabled():  # no data; the loss will tell
         return
-    if (row := row_not_finite(value)) is not None:
-        raise ValueError(
-            f"the observed site {name!r} is not finite in row {row} (rows count from 0): {REMEDY}"
-        )
+    hidden = site["mask"] is False or getattr(site["fn"], "_mask", None) is False  # by poutine, or ``.mask``
+    if hidden or not isinstance(value, Tensor):
+        return
+    if (row := _first_row(value.isnan())) is not None:
+        raise ValueError(f"the observed site {name!r} is NaN in row {row} (rows count from 0): {REMEDY}")
 
 
 @contextmanager

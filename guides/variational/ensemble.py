@@ -82,7 +82,7 @@ def fit_ensemble(
         return init_loc_fn(site)
 
     schedule = Schedule(steps, lambda step: lr * (1 - step / steps))
-    points, losses, changes = [], [], []
+    begun, points, losses, changes = [], [], [], []
     for member in range(members):
         # Nothing of the fit stays in Pyro's global store, nor in the generators.
         with pyro.get_param_store().scope(), _generators_restored():
@@ -93,16 +93,16 @@ def fit_ensemble(
             try:
                 with blaming_arguments(args, kwargs):
                     first = next(taken)  # watched by Pyro, which tells what is wrong with a model
-                before = _point(guide)
+                begun.append(_point(guide))
                 with unwatched():
-                    course = [first.loss, *(step.loss for step in itertools.islice(taken, 1))]
-                    _check_moved(before, _point(guide), len(course))
-                    course += [step.loss for step in taken]
+                    course = [first.loss, *(step.loss for step in taken)]
             except DivergenceError as error:
                 raise DivergenceError(f"member {member}, {error}") from None
             points.append(_point(guide))
             losses.append(course[-1])
             changes.append(last_change(course, [schedule.learning_rate(step) for step in range(steps)]))
+    if not prior and steps > 1:
+        _check_moved(begun, points)
     _warn_unsettled(changes)
     draws = {name: torch.stack([point[name] for point in points]) for name in points[0]}
     info = {
@@ -117,13 +117,14 @@ def _point(guide: AutoDelta) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in guide.median().items()}
 
 
-def _check_moved(before: dict[str, Tensor], after: dict[str, Tensor], steps: int) -> None:
-    """:raises ValueError: a site that a step of Adam has left where it was, to the last bit"""
-    still = [name for name, value in after.items() if steps > 1 and torch.equal(value, before[name])]
+def _check_moved(before: Sequence[dict[str, Tensor]], after: Sequence[dict[str, Tensor]]) -> None:
+    """:raises ValueError: a site that in all members is where it was after the first step, to the last bit"""
+    pairs = list(zip(before, after, strict=True))
+    still = [name for name in after[0] if all(torch.equal(first[name], last[name]) for first, last in pairs)]
     if still:
         raise ValueError(
-            f"the loss does not depend on site {', '.join(map(repr, still))}, which would stay where it "
-            "starts: take prior=True, or leave it out of the model"
+            f"site {', '.join(map(repr, still))} has not moved: the likelihood does not depend on it (take "
+            "prior=True, or leave it out of the model), or lr is lost in its rounding"
         )
 
 

@@ -187,13 +187,13 @@ class JointSpikeSlab(FittedGuide):
         course = Course(steps, lr, 0.0, seed, batch_size)
         begun, precision = time.perf_counter(), _precision(args)
         args = tuple(map(doubled, args))
-        double, blaming = default_dtype(torch.float64), blaming_arguments(args)
-        with double, blaming, seeded_rng(seed), pyro.validation_enabled(False):
+        with default_dtype(torch.float64), seeded_rng(seed), pyro.validation_enabled(False):
             batches = repeat(args) if batch_size is None else shuffled_epochs(args, batch_size, seed)
             first = next(batches)
-            sites = WeightSites.of(self.model, first)
-            self._start(sites, spikes_of(self.model, sites, first))
-            self._start_at_a_mode(args)
+            with blaming_arguments(args):
+                sites = WeightSites.of(self.model, first)
+                self._start(sites, spikes_of(self.model, sites, first))
+                self._start_at_a_mode(args)
 
             def loss(batch: tuple, weight: float) -> Tensor:
                 return self._loss(batch)
@@ -309,12 +309,12 @@ class JointSpikeSlab(FittedGuide):
         """``{site: [*site]}`` of the sites with spikes, averaged over the conditional probabilities of 4000
         draws of the indicators before: standard error below 0.008.
         """
-        return self._by_site(self._conditional_probabilities(seed).mean(0))
+        return self._by_site(self._conditional_probabilities(seed).mean(0), 1.0)
 
     @torch.no_grad()
     def inclusion_standard_errors(self, seed: int = 0) -> dict[str, Tensor]:
         """Of :meth:`inclusion_probabilities` by the same seed, ``{site: [*site]}``."""
-        return self._by_site(self._conditional_probabilities(seed).std(0) / math.sqrt(INCLUSION_DRAWS))
+        return self._by_site(self._conditional_probabilities(seed).std(0) / math.sqrt(INCLUSION_DRAWS), 0.0)
 
     def _conditional_probabilities(self, seed: int) -> Tensor:
         """Of every indicator given the draws of those before it, ``[n, k]``."""
@@ -323,9 +323,9 @@ class JointSpikeSlab(FittedGuide):
             gamma = self.law.indicators(INCLUSION_DRAWS)
         return torch.sigmoid(self.law.conditional_logits(gamma))
 
-    def _by_site(self, values: Tensor) -> dict[str, Tensor]:
-        """A number a spike, ``[k]``, as the sites that have spikes."""
-        whole = values.new_ones(len(self.spikes))
+    def _by_site(self, values: Tensor, others: float) -> dict[str, Tensor]:
+        """A number a spike, ``[k]``, as the sites that have spikes; that of what is always in."""
+        whole = values.new_full((len(self.spikes),), others)
         whole[self.spikes] = values
         parts = whole.split([math.prod(shape) for _, shape, _ in self._sites.sites])
         masks = self.spikes.split([math.prod(shape) for _, shape, _ in self._sites.sites])

@@ -201,7 +201,7 @@ def _graded(posterior: Posterior, closed_form: ClosedForm | None, entry: ModelEn
     info = posterior.info
     figures = {k: Estimate(*v) if isinstance(v, list | tuple) else v for k, v in info["figures"].items()}
     inclusion = {site: torch.tensor(p) for site, p in info["inclusion"].items()}
-    errors = info["mcse"]  # none where probabilities are no means over draws
+    errors = info.get("mcse", {})  # none where probabilities are no means over draws
     mcse = {site: torch.tensor(errors[site]) if site in errors else p * 0 for site, p in inclusion.items()}
     return Graded(
         info["method"],

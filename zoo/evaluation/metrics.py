@@ -15,6 +15,7 @@ calibration error.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 
 import torch
@@ -70,21 +71,26 @@ def log_likelihood_values(predictive: Distribution, y: Tensor) -> Tensor:
     return values
 
 
-def draw_error(log_likelihoods: Tensor) -> float:
+def draw_error(parts: Iterable[Tensor]) -> float:
     """Monte Carlo standard error of the mean log predictive density of draws, nats a test point.
 
     Of ``L = mean_i log(mean_s p(y_i | w_s))`` by the delta method: that of the mean over draws of
     ``g_s = mean_i p(y_i | w_s) / p(y_i)``.  All test points share the draws, so that it does not fall with
     their number.  By the means of 20 groups of draws that follow each other, for those of a chain hang
-    together.
+    together.  The bias of few draws, which lowers ``L``, is not in it; the members of an ensemble count as
+    draws.
 
-    :param log_likelihoods: ``log p(y_i | w_s)``, ``[S, N]``, chain after chain; a single draw has error 0
+    :param parts: ``log p(y_i | w_s)``, ``[S, n]``, chain after chain, of some test points each; a single draw
+        has error 0
     """
-    values = log_likelihoods.double()
-    size = len(values)
-    log_mean = values.logsumexp(0) - math.log(size)
-    gains = (values - log_mean).exp().mean(1)
-    groups = [part.mean() for part in gains.tensor_split(min(GROUPS, size))]
+    gains, points = torch.zeros((), dtype=torch.float64), 0
+    for part in parts:
+        values = part.double()
+        log_mean = values.logsumexp(0) - math.log(len(values))
+        gains = gains + (values - log_mean).exp().sum(1)
+        points += values.shape[1]
+    size = len(gains)
+    groups = [group.mean() for group in (gains / points).tensor_split(min(GROUPS, size))]
     return (torch.stack(groups).std() / math.sqrt(len(groups))).item() if size > 1 else 0.0
 
 

@@ -75,6 +75,8 @@ class Implicit(Stored):
     :ivar of_functions: whether its law is one of functions, with a model of its own and a predictive
         distribution in closed form; else its draws are of the model's sites
     :ivar fit_options: ``model -> further arguments of fit``
+    :ivar whole_loss: whether the losses of a fit are of all that it minimises: those of a functional BNN are
+        minus the log likelihood alone
     """
 
     make: Callable[[Callable, int], FittedGuide]
@@ -83,6 +85,7 @@ class Implicit(Stored):
     lr: Callable[[Callable, int, int], float] = lambda model, rows, steps: 5e-3
     of_functions: bool = True
     fit_options: Callable[[Callable], Mapping[str, float]] = lambda model: {}
+    whole_loss: bool = True
     takes: Sequence[str] = ("steps", "lr", "batch-size")
 
     def settings(
@@ -123,15 +126,16 @@ class Implicit(Stored):
 
     def fitted(self, model: Callable, found: FittedGuide) -> Fitted:
         facts, change = found.facts, half_cosine_change(found.losses)
+        gained = "nats" if self.whole_loss else "nats of likelihood"
         return Fitted(
             found.posterior(2).model if self.of_functions else model,
             draws=lambda n, seed: found.posterior(n, seed).draws(),
             num_parameters=sum(p.numel() for p in found.parameters() if p.requires_grad),
             seconds=facts["seconds"],
-            summary=f"{facts['steps']} steps in {facts['seconds']:.1f} s, {change.value:+.2g} nats gained in "
-            f"the last tenth{_judged(facts)}",
+            summary=f"{facts['steps']} steps in {facts['seconds']:.1f} s, {change.value:+.2g} {gained} "
+            f"gained in the last tenth{_judged(facts)}",
             losses=found.losses,
-            bound_change=change,
+            bound_change=change if self.whole_loss else None,
             closed_form=found if self.of_functions else None,
         )
 
@@ -238,7 +242,7 @@ def functional_bnn(make_prior: Callable[[BNN], torch.nn.Module]) -> Implicit:
     def reopen(path: Path, model: BNN) -> FunctionalBNN:
         return FunctionalBNN.load(path, network(model), make_prior(model))
 
-    return Implicit(make, reopen, batch_size=20)
+    return Implicit(make, reopen, batch_size=20, whole_loss=False)
 
 
 def adversarial(alpha: Callable[[Callable], float]) -> Implicit:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from guides.core.settling import UnsettledWarning
 from guides.core.svi import random_rows
-from guides.variational.ensemble import fit_ensemble
+from guides.variational.ensemble import CLEAR, fit_ensemble
 from zoo.budgets import STEPS
 from zoo.errors import FailedError
 from zoo.evaluation.estimates import Estimate
@@ -82,6 +82,7 @@ class PointEstimates(Stored):
         networks = "1 network" if count == 1 else f"{count} networks"
         last = ", ".join(f"{loss:.1f}" for loss, *_ in facts["ends"])
         changes = [Estimate(change, se) for _, change, se in facts["ends"]]
+        moved = max(changes, key=lambda change: change.value - CLEAR * (change.se or 0.0))  # most clearly
         steps, seconds = facts["steps"], facts["seconds"]
         return Fitted(
             model,
@@ -90,7 +91,7 @@ class PointEstimates(Stored):
             num_parameters=sum(value.numel() for value in tensors.values()),
             seconds=seconds,
             summary=f"{networks} of {steps} steps in {seconds:.1f} s, last loss {last} nats",
-            bound_change=max(changes, key=lambda change: change.value),  # of the member that moved most
+            bound_change=moved,
         )
 
 

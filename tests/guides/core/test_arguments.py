@@ -15,6 +15,7 @@ from guides.core.arguments import blaming_arguments, default_dtype, row_not_fini
 X = torch.randn(30, 3, generator=torch.Generator().manual_seed(0))
 Y = X[:, 0] + 0.5
 BAD = torch.where(torch.arange(30) == 4, torch.nan, Y)
+BAD_ROW = torch.where(torch.arange(30)[:, None] == 4, torch.nan, X)
 
 
 def sparse(x, y=None):
@@ -34,13 +35,16 @@ def gaussian(x, y=None):
     [
         (
             lambda: AutoSpikeSlab(sparse)(X, BAD),
-            "observed site 'y' is not finite in row 4 .rows count from 0",
+            "observed site 'y' is NaN in row 4 .rows count from 0",
         ),
-        (lambda: AutoMeanField(gaussian)(X / (Y[4] != Y)[:, None], Y), "argument 0 .* not finite in row 4"),
-        (lambda: AutoMeanField(gaussian)(X, y=BAD), "observed site 'y' is not finite in row 4"),
-        (lambda: JointSpikeSlab(sparse).fit(X, BAD, steps=2), "argument 1 .* not finite in row 4"),
-        (lambda: fit_ensemble(gaussian, X, BAD, steps=2), "argument 1 .* not finite in row 4"),
-        (lambda: fit_ensemble(gaussian, X, y=BAD, steps=2), "argument y .* not finite in row 4"),
+        (
+            lambda: AutoMeanField(gaussian)(torch.where((Y[4] == Y)[:, None], torch.nan, X), Y),
+            "argument 0 .* NaN in row 4",
+        ),
+        (lambda: AutoMeanField(gaussian)(X, y=BAD), "observed site 'y' is NaN in row 4"),
+        (lambda: JointSpikeSlab(sparse).fit(X, BAD, steps=2), "argument 1 .* is NaN in row 4"),
+        (lambda: fit_ensemble(gaussian, X, BAD, steps=2), "argument 1 .* is NaN in row 4"),
+        (lambda: fit_ensemble(gaussian, X, y=BAD, steps=2), "argument y .* is NaN in row 4"),
     ],
 )
 def test_what_is_not_finite_is_named(fit, words):
@@ -50,9 +54,27 @@ def test_what_is_not_finite_is_named(fit, words):
 
 
 def test_other_errors_stay_as_they_are():
-    with pytest.raises(RuntimeError, match="mine"), blaming_arguments((X, "text"), {"y": Y}):
+    """An infinity may be meant, and an argument without rows has none that is wrong."""
+    arguments = X, "text", torch.full((3,), math.inf), torch.empty(0), torch.empty(0, 2)
+    with pytest.raises(RuntimeError, match="mine"), blaming_arguments(arguments, {"y": Y}):
         raise RuntimeError("mine")
     assert row_not_finite(torch.tensor(math.inf)) == 0
+    assert row_not_finite(torch.empty(0)) is None
+
+
+def test_what_is_no_data_is_not_looked_at():
+    """A factor has no number; what a mask of False hides counts for nothing; an infinity may be a code."""
+
+    def model(x, y):
+        w = pyro.sample("w", dist.Normal(torch.zeros(3), 1.0).to_event(1))
+        pyro.factor("near one", -(w[..., 0] - 1).square())
+        pyro.sample("hidden", dist.Normal(0.0, 1.0).mask(False), obs=torch.tensor(math.nan))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(x @ w, 0.5), obs=y)
+
+    guide = AutoMeanField(model)
+    assert guide(X, Y)["w"].shape == (3,)
+    assert math.isfinite(guide.elbo().loss(model, guide, X, Y))
 
 
 def test_default_precision_is_given_back():

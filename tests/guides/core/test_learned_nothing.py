@@ -27,7 +27,7 @@ def test_a_site_that_the_likelihood_does_not_see_is_refused():
     """Its draws would be where it starts; with the prior's density it is seen."""
     with pytest.raises(ValueError, match="does not depend on site 'mu', 'tau'.*loss='map' has its prior"):
         PosteriorBootstrap(hierarchical).fit(GROUP, Y, num_draws=2, steps=2)
-    with pytest.raises(ValueError, match="does not depend on site 'mu', 'tau'.*take prior=True"):
+    with pytest.raises(ValueError, match="site 'mu', 'tau' has not moved.*take prior=True"):
         fit_ensemble(hierarchical, GROUP, Y, members=1, steps=3, prior=False)
 
 

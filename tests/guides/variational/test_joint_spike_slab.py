@@ -321,7 +321,7 @@ def test_data_that_are_not_finite_are_told(data):
     x, y = data
     x = x.clone()
     x[3, 1] = math.nan
-    with pytest.raises(ValueError, match="argument 0 of the model is not finite in row 3"):
+    with pytest.raises(ValueError, match="argument 0 of the model is NaN in row 3"):
         JointSpikeSlab(regression).fit(x, y, steps=1)
 
 

@@ -19,7 +19,7 @@ def test_error_of_draws_is_the_scatter_of_fresh_draws():
     w = 0.5 * torch.randn(repeats, size, generator=generator)
     log_likelihoods = torch.distributions.Normal(w[:, :, None], 1.0).log_prob(y)  # [repeats, size, 40]
     figures = (log_likelihoods.double().logsumexp(1) - math.log(size)).mean(1)
-    errors = torch.tensor([draw_error(part) for part in log_likelihoods])
+    errors = torch.tensor([draw_error(part.split(17, 1)) for part in log_likelihoods])
     # sd of a sd of R numbers over itself, and of the mean of R errors of 20 groups each
     tolerance = 4 * math.sqrt(1 / (2 * (repeats - 1)) + 1 / (2 * 19 * repeats))
     assert errors.square().mean().sqrt().item() == pytest.approx(figures.std().item(), rel=tolerance)
@@ -29,5 +29,7 @@ def test_error_of_draws_of_a_chain_counts_what_hangs_together():
     """Every draw 20 times in a row: the error is that of the draws, not of a twentieth of it."""
     generator = torch.Generator().manual_seed(1)
     values = torch.randn(40, 7, generator=generator)
-    assert draw_error(values.repeat_interleave(20, 0)) == pytest.approx(draw_error(values), rel=1e-9)
-    assert draw_error(values[:1]) == 0.0
+    grouped = values.reshape(20, 2, 7)  # the 20 groups of 40 draws
+    blocks = grouped.repeat_interleave(20, 1).reshape(-1, 7)
+    assert draw_error([blocks]) == pytest.approx(draw_error([values]), rel=1e-9)
+    assert draw_error([values[:1]]) == 0.0

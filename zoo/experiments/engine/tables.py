@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -224,9 +224,17 @@ def line_at(
     notes = [experiment.note(*place), experiment.further(*place), lost]
     if published and published.remark:
         notes.append(f"print: {published.remark}")
+    line = Line(*place, ours, published, comparable, explanation)
     if explanation:
-        notes.append(f"{explanation.kind}: {explanation.why}")
-    return Line(*place, ours, published, comparable, explanation, "; ".join(filter(None, notes)))
+        notes.append(f"{explanation.kind}: {explanation.why}{_as_corrected(line)}")
+    return replace(line, note="; ".join(filter(None, notes)))
+
+
+def _as_corrected(line: Line) -> str:
+    """How far ours is from the print that an explanation has corrected."""
+    if line.explanation.factor == 1.0 or line.corrected_z is None:
+        return ""
+    return f" (z {line.corrected_z:.1f} from the print times {line.explanation.factor:g})"
 
 
 def summary(values: Sequence[float]) -> Summary | None:

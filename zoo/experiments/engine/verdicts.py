@@ -167,8 +167,8 @@ def explanations(experiment: Experiment, lines: Sequence[Line]) -> str:
 
 def _not_enough(found: Explanation, lines: Sequence[Line]) -> str:
     """What stays far from a print that an explanation has corrected, and counts as unexplained."""
-    far = [line for line in lines if line.far and not line.explained]
-    if not far:
+    far = [line for line in lines if line.corrected_z is not None and abs(line.corrected_z) > FAR]
+    if found.factor == 1.0 or not far:
         return ""
     names = ", ".join(f"{_words(line)} {line.metric} (z {line.corrected_z:.1f})" for line in far)
     return f"; the print times {found.factor:g} leaves far, and unexplained: {names}"
