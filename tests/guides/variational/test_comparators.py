@@ -291,6 +291,7 @@ def test_map_and_maximum_likelihood_of_a_linear_model():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::guides.core.settling.UnsettledWarning")
 def test_deep_ensemble_has_members_of_its_own_seeds():
     x, y = data()
     model = network(normal)
