@@ -1,4 +1,4 @@
-"""What is wrong with the arguments of a model, said in a line where Pyro's own error is a page."""
+"""A model's arguments: what is wrong with them, in a line where Pyro has a page; and their precision."""
 
 from __future__ import annotations
 
@@ -44,19 +44,25 @@ def blaming_arguments(args: Sequence, kwargs: Mapping[str, Any] = MappingProxyTy
         raise
 
 
-def check_observed(name: str, site: Mapping) -> None:
+def check_observed(nodes: Mapping[str, Mapping]) -> None:
     """As Pyro does where its validation is on, though in a line.
 
+    :param nodes: sample sites of a trace by name
     :raises ValueError: data that are NaN, under a mask by rows too: Pyro asks for their density there
     """
-    value = site["value"]
-    if site["infer"].get("_deterministic") or not is_validation_enabled():  # no data; the loss will tell
+    if not is_validation_enabled():  # the loss will tell
         return
-    hidden = site["mask"] is False or getattr(site["fn"], "_mask", None) is False  # by poutine, or ``.mask``
-    if hidden or not isinstance(value, Tensor):
-        return
-    if (row := _first_row(value.isnan())) is not None:
-        raise ValueError(f"the observed site {name!r} is NaN in row {row} (rows count from 0): {REMEDY}")
+    for name, node in nodes.items():
+        if node["is_observed"] and _counts(node) and (row := _first_row(node["value"].isnan())) is not None:
+            raise ValueError(f"the observed site {name!r} is NaN in row {row} (rows count from 0): {REMEDY}")
+
+
+def _counts(node: Mapping) -> bool:
+    """Whether an observed site has data: no ``pyro.deterministic``, nor hidden by a mask of False, poutine's
+    or the law's own.
+    """
+    hidden = node["mask"] is False or getattr(node["fn"], "_mask", None) is False
+    return isinstance(node["value"], Tensor) and not (hidden or node["infer"].get("_deterministic"))
 
 
 @contextmanager

@@ -133,14 +133,12 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
 
         :raises UnsupportedSiteError: a latent site has no law here
         :raises PathwiseGradientError: a spike-and-slab site is used in a way that has no gradient
-        :raises ValueError: the parameters that exist belong to another model, or data are not finite
+        :raises ValueError: the parameters that exist belong to another model, or data are NaN
         """
         with torch.no_grad(), poutine.block(), blaming_arguments(args, kwargs):
             trace = poutine.trace(InitMessenger(self.init_loc_fn)(self.model)).get_trace(*args, **kwargs)
         nodes = {n: v for n, v in trace.nodes.items() if v["type"] == "sample" and not site_is_subsample(v)}
-        for name, node in nodes.items():
-            if node["is_observed"]:
-                check_observed(name, node)
+        check_observed(nodes)
         latent = [
             (self._make_site(name, node), node)
             for name, node in nodes.items()

@@ -10,10 +10,17 @@ import numpy as np
 #: The last part of a fit, as a share of its summed learning rates, and how many of its steps stand for a
 #: place in it.
 LAST, WINDOW = 0.1, 0.05
+#: Nats by which a bound may still rise, or a loss fall, in that part, beyond so many standard errors.
+RISE, CLEAR = 0.5, 2.0
 
 
 class UnsettledWarning(UserWarning):
     """A fit ended before it arrived: what it found is that of its steps, and no optimum."""
+
+
+def still_moving(change: float, se: float | None, clear: float = CLEAR) -> bool:
+    """Whether a fit has not settled, by what it gained in its last tenth and the standard error of that."""
+    return change - clear * (se or 0.0) > RISE
 
 
 def last_change(losses: Sequence[float], rates: Sequence[float]) -> tuple[float, float | None]:

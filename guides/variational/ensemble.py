@@ -25,14 +25,10 @@ from torch import Tensor
 from guides.core.arguments import blaming_arguments
 from guides.core.optim import FusedAdam
 from guides.core.rng import kept_rng
-from guides.core.settling import UnsettledWarning, last_change
+from guides.core.settling import UnsettledWarning, last_change, still_moving
 from guides.core.sites import initial_value, require_density_of_points
 from guides.core.svi import DivergenceError, Schedule, svi_steps, unwatched
 from guides.posterior.draws import Posterior
-
-#: Nats by which a member's loss may still fall in the last tenth of the learning, beyond so many standard
-#: errors.
-SETTLED, CLEAR = 0.5, 2.0
 
 
 class FlatPriors(Messenger):
@@ -130,7 +126,7 @@ def _check_moved(before: Sequence[dict[str, Tensor]], after: Sequence[dict[str, 
 
 def _warn_unsettled(changes: Sequence[tuple[float, float | None]]) -> None:
     """Of the members whose loss fell by more than the noise of minibatches; few steps do not tell."""
-    falling = [change for change, se in changes if se is not None and change - CLEAR * se > SETTLED]
+    falling = [change for change, se in changes if se is not None and still_moving(change, se)]
     if falling:
         warnings.warn(
             f"{len(falling)} of {len(changes)} members have not arrived: their losses still fell by up to "

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from guides.core.settling import still_moving
 from zoo.evaluation.estimates import Estimate
 from zoo.evaluation.repeats import Difference
 from zoo.evaluation.scoreboard import LEGEND, Row, format_figure
@@ -18,8 +19,6 @@ RANKED = ("ref_w1", "ref_pip_rmse")
 #: Where a figure begins to say something (sources: Vehtari, Simpson, Gelman, Yao and Gabry 2024 for Pareto k;
 #: the others are what a user would notice: half or twice the sd, a mean off by one sd).
 WORST_PARETO_K, SMALLEST_SD_RATIO, LARGEST_SD_RATIO, LARGEST_MEAN_ERROR = 0.7, 0.5, 2.0, 1.0
-#: Nats by which a bound may still rise in the last tenth of a fit, beyond its standard errors.
-RISE = 0.5
 
 
 def verdict(
@@ -150,7 +149,7 @@ def _weights(row: Row) -> str:
 
 def still_rising(rise: Estimate | None, clear: float = CLEAR) -> bool:
     """Whether a bound has not settled, by its change in the last tenth of a fit; where there is none, no."""
-    return rise is not None and rise.value - clear * (rise.se or 0.0) > RISE
+    return rise is not None and still_moving(rise.value, rise.se, clear)
 
 
 def _rise(row: Row, clear: float) -> str:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from guides.core.settling import UnsettledWarning
+from guides.core.settling import CLEAR, UnsettledWarning
 from guides.core.svi import random_rows
-from guides.variational.ensemble import CLEAR, fit_ensemble
+from guides.variational.ensemble import fit_ensemble
 from zoo.budgets import STEPS
 from zoo.errors import FailedError
 from zoo.evaluation.estimates import Estimate

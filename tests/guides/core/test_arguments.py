@@ -1,4 +1,4 @@
-"""Data that are not finite are refused in a line; numbers that a model makes itself follow the precision."""
+"""Data that are NaN are refused in a line; numbers that a model makes itself follow the precision."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def gaussian(x, y=None):
             "observed site 'y' is NaN in row 4 .rows count from 0",
         ),
         (
-            lambda: AutoMeanField(gaussian)(torch.where((Y[4] == Y)[:, None], torch.nan, X), Y),
+            lambda: AutoMeanField(gaussian)(BAD_ROW, Y),
             "argument 0 .* NaN in row 4",
         ),
         (lambda: AutoMeanField(gaussian)(X, y=BAD), "observed site 'y' is NaN in row 4"),
@@ -47,7 +47,7 @@ def gaussian(x, y=None):
         (lambda: fit_ensemble(gaussian, X, y=BAD, steps=2), "argument y .* is NaN in row 4"),
     ],
 )
-def test_what_is_not_finite_is_named(fit, words):
+def test_what_is_nan_is_named(fit, words):
     with pytest.raises(ValueError, match=words) as refusal:
         fit()
     assert "\n" not in str(refusal.value)
@@ -63,7 +63,7 @@ def test_other_errors_stay_as_they_are():
 
 
 def test_what_is_no_data_is_not_looked_at():
-    """A factor has no number; what a mask of False hides counts for nothing; an infinity may be a code."""
+    """A factor has no number, and what a mask of False hides counts for nothing."""
 
     def model(x, y):
         w = pyro.sample("w", dist.Normal(torch.zeros(3), 1.0).to_event(1))

@@ -32,6 +32,17 @@ def test_a_site_that_the_likelihood_does_not_see_is_refused():
 
 
 @pytest.mark.filterwarnings("ignore::guides.core.settling.UnsettledWarning")
+def test_a_loss_of_ones_own_may_leave_a_site_out():
+    def absolute(values, group, y):
+        return (y - values["a"][group]).abs()
+
+    with pytest.warns(
+        UserWarning, match="does not depend on site 'mu', 'tau', whose draws would be its starts"
+    ):
+        PosteriorBootstrap(hierarchical, loss=absolute).fit(GROUP, Y, num_draws=2, steps=2)
+
+
+@pytest.mark.filterwarnings("ignore::guides.core.settling.UnsettledWarning")
 def test_a_site_that_the_prior_sees_is_fitted():
     posterior = PosteriorBootstrap(hierarchical, loss="map").fit(GROUP, Y, num_draws=2, steps=2)
     assert {"mu", "tau", "a"} <= set(posterior.draws())

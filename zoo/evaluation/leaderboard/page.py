@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from guides.core.settling import CLEAR, RISE
 from zoo.evaluation.estimates import Estimate
 from zoo.evaluation.leaderboard.standings import MARK, Refusal, Standing, leaderboard_frame
 from zoo.evaluation.leaderboard.words import plural, rising_runs, when, words
 from zoo.evaluation.repeats import CHANCE, Run, average
 from zoo.evaluation.scoreboard import format_figure
-from zoo.evaluation.verdict import CLEAR, RISE
 from zoo.files.tables import markdown_table
 
 

@@ -150,6 +150,13 @@ def test_remark_of_the_print_and_explanation_are_in_the_note_of_what_is_printed(
     assert lines["b", "m", "5", "error"]["note"] == lines["a", "n", "5", "error"]["note"] == ""
 
 
+def test_a_corrected_print_has_its_own_z_in_the_note(tmp_path):
+    explained = [Explanation(("a", "*", "*", "*"), "misprint", "e-4", factor=10.0)]
+    row = run(tmp_path, published={PLACE: Published(0.1, 0.01)}, explained=explained)[PLACE]
+    z = (float(row["mean"]) - 1.0) / math.hypot(float(row["se"]), 0.1)
+    assert row["note"] == f"misprint: e-4 (z {z:.1f} from the print times 10)"
+
+
 def test_failures_are_counted_and_not_averaged(tmp_path):
     reproduce(plan("toy/troubled"), tmp_path)
     lines = table(tmp_path)
