@@ -96,6 +96,19 @@ def test_inclusion_csv_has_a_line_for_every_method_and_column(selection):
     assert all(float(line["mcse"]) == 0 for line in lines)  # closed forms, all three
 
 
+def test_probabilities_that_are_means_over_draws_have_their_error(selection, monkeypatch, tmp_path):
+    """Of 4000 numbers between 0 and 1 below 0.008; the exact ones have none, so that it is the figure's."""
+    monkeypatch.setitem(BUDGETS, "quick", Budget(steps=20, draws=50, warmup=5, mcmc_draws=5))
+    comparison = replace(selection[0], guides=("joint-spike-slab",), budget=BUDGETS["quick"])
+    _, row = run(comparison, tmp_path / "out")
+    with (tmp_path / "out" / "inclusion.csv").open() as file:
+        errors = [float(line["mcse"]) for line in csv.DictReader(file) if line["method"] == row.method]
+    assert len(errors) == 6
+    assert all(0 <= error < 0.008 for error in errors)
+    assert max(errors) > 1e-4
+    assert 0 < row.standard_errors["ref_pip_rmse"] <= max(errors)
+
+
 def test_picture_of_inclusion_has_no_bars_for_what_does_not_select(selection, monkeypatch):
     """A mean field has every coefficient in: that is no inclusion probability."""
     comparison, rows, out = selection
