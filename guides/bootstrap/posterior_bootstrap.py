@@ -29,12 +29,12 @@ from guides.bootstrap.base_measures import BaseMeasure, Rows, base_for
 from guides.bootstrap.weighted_loss import Loss, Parameters, WeightedLoss
 from guides.bootstrap.weights import check_process, dirichlet_weights
 from guides.core.rng import seeded_rng
-from guides.core.settling import UnsettledWarning
+from guides.core.settling import LAST_OF_HALF_COSINE, UnsettledWarning
 from guides.core.sites import initial_value
 from guides.core.svi import DivergenceError, half_cosine
 from guides.posterior.draws import Posterior
 
-#: Nats a row that the last tenth of the steps may still change, and share of the way that Adam can go which a
+#: Nats a row that the last tenth of the learning may change, and share of the way that Adam can go that a
 #: settled draw may have gone.
 SETTLED_CHANGE, SETTLED_WAY = 1e-2, 0.9
 
@@ -96,7 +96,7 @@ class PosteriorBootstrap:
         :param jobs: processes, for a model that cannot be run for all draws at once
         :param on_step: called after every step that all draws take together
         :returns: one chain of ``num_draws`` independent draws; ``info["losses"]`` has each draw's minimum
-            (nats a datum), ``info["last_tenth"]`` by how much it still changed in the last tenth of the steps
+            (nats a datum), ``info["last_tenth"]`` by how much it changed in the last tenth of the learning
         :warns UnsettledWarning: when draws are not at their minimum yet
         :raises UnsupportedSiteError: a discrete site, or one with a row a datum
         :raises ValueError: a site that the loss does not depend on; no plate around the data, several that
@@ -196,7 +196,7 @@ def _adam(
             _check_finite(losses.detach(), step)
             losses.sum().backward()
             optimizer.step()
-            if step == int(0.9 * steps):
+            if step == int(LAST_OF_HALF_COSINE * steps):
                 before = losses.detach()
             on_step()
         with torch.no_grad():
@@ -223,9 +223,9 @@ def _warn_unsettled(start: Parameters, minimum: Parameters, change: Tensor, step
     unsettled = int((falling | travelling).sum())
     if unsettled:
         warnings.warn(
-            f"{unsettled} of {len(change)} draws are not at their minimum: the last tenth of the steps still "
-            f"took up to {change.abs().max():.2g} nats a row, and {int(travelling.sum())} draws went as far "
-            "as the steps reach; standardise the data, or take more steps or a larger lr",
+            f"{unsettled} of {len(change)} draws are not at their minimum: the last tenth of the learning "
+            f"still took up to {change.abs().max():.2g} nats a row, and {int(travelling.sum())} draws went "
+            "as far as the steps reach; standardise the data, or take more steps or a larger lr",
             UnsettledWarning,
             stacklevel=3,
         )

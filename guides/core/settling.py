@@ -10,6 +10,8 @@ import numpy as np
 #: The last part of a fit, as a share of its summed learning rates, and how many of its steps stand for a
 #: place in it.
 LAST, WINDOW = 0.1, 0.05
+#: Share of the steps after which that part begins where the rate falls along a half cosine.
+LAST_OF_HALF_COSINE = 0.6
 #: Nats by which a bound may still rise, or a loss fall, in that part, beyond so many standard errors.
 RISE, CLEAR = 0.5, 2.0
 

@@ -29,15 +29,6 @@ class FittedGuide(nn.Module):
         self.losses: list[float] = []
         self.facts: dict = {}
 
-    @property
-    def change(self) -> float:
-        """By how much the mean loss of the last tenth of the steps differs from that of the tenth before,
-        nats: what a longer fit would still gain.
-        """
-        tenth = max(1, len(self.losses) // 10)
-        last, before = self.losses[-tenth:], self.losses[-2 * tenth : -tenth] or self.losses[:tenth]
-        return sum(last) / len(last) - sum(before) / len(before)
-
     def _posterior(self, model: Callable, draws: dict[str, Tensor], method: str, seed: int) -> Posterior:
         """Draws of a model's sites with the settings and the facts of the fit."""
         about = {"method": method, "draw_seed": seed, **json_safe(asdict(self.settings)), **self.facts}

@@ -74,6 +74,6 @@ class Bootstrap(Stored):
             most_draws=count,
             num_parameters=sum(value.numel() for value in tensors.values()),
             seconds=seconds,
-            summary=f"{count} draws of {steps} steps in {seconds:.1f} s; the last tenth of the steps took "
+            summary=f"{count} draws of {steps} steps in {seconds:.1f} s; the last tenth of the learning took "
             f"{change:.2g} nats a row",
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from zoo.experiments.sip import problems
 from zoo.fitting.implicit import METHODS, WIDTHS
 from zoo.fitting.methods import Fitted, Method, Variational
 from zoo.fitting.problem import Problem
+from zoo.fitting.reach import half_cosine_change
 from zoo.models.bnn import BNN
 from zoo.models.implicit_process import BNNProcess, LearnedNetwork
 
@@ -46,7 +47,11 @@ def table(cell: Cell) -> Mapping[str, float]:
     problem = problems.split(cell.dataset, cell.trial)
     fitted, seconds = fit(cell, problem)
     law = fitted.predictor(DRAWS, cell.seed % 2**31)(problem.x_test)
-    return {**figures(law, problem), "change": change(fitted, problem.size), "cpu_seconds": seconds}
+    return {
+        **figures(law, problem),
+        "bound_change": bound_change(fitted.losses, problem.size),
+        "cpu_seconds": seconds,
+    }
 
 
 def fit(cell: Cell, problem: Problem) -> tuple[Fitted, float]:
@@ -72,11 +77,9 @@ def figures(law: Distribution, problem: Problem) -> dict[str, float]:
     }
 
 
-def change(fitted: Fitted, rows: int) -> float:
-    """Mean loss of the last tenth of the steps minus that of the tenth before, nats a row."""
-    losses = np.asarray(fitted.losses)
-    tenth = max(1, len(losses) // 10)
-    return float(losses[-tenth:].mean() - losses[-2 * tenth : -tenth].mean()) / rows
+def bound_change(losses: Sequence[float], rows: int) -> float:
+    """How much minus the loss rose in the last tenth of the learning, nats a row."""
+    return half_cosine_change(losses).value / rows
 
 
 # --------------------------------------------------------------------------------------- one column: pictures
@@ -93,7 +96,8 @@ def one_dimensional(cell: Cell) -> Mapping[str, float]:
         predictor, more = _nuts(cell, problem)
     else:
         fitted, more["cpu_seconds"] = fit(cell, problem)
-        predictor, more["change"] = fitted.predictor(DRAWS, cell.seed % 2**31), change(fitted, problem.size)
+        predictor = fitted.predictor(DRAWS, cell.seed % 2**31)
+        more["bound_change"] = bound_change(fitted.losses, problem.size)
         prior = getattr(fitted.closed_form, "prior", None)
     _leave(cell, problem, predictor, prior)
     return figures(predictor(problem.x_test), problem) | more
@@ -239,7 +243,7 @@ def large(cell: Cell) -> Mapping[str, float]:
     seconds, *last = curve[-1]
     return dict(zip(("rmse", "log_likelihood", "crps"), last, strict=True)) | {
         "cpu_seconds": seconds,
-        "change": guide.change / problem.size,
+        "bound_change": bound_change(guide.losses, problem.size),
     }
 
 
