@@ -92,8 +92,18 @@ weights are numbers. --timed, --window and --messages say how nodes hear of the 
 """
 
 
+#: Options of models of a target, of densities and of growing graphs that the others do not take.
+OF_TARGETS = (
+    "guide", "target", "task", "noise", "widths", "activation", "inclusion", "weight_scale", "bias_scale",
+    "drop", "categories", "missing", "holdout", "device",
+)  # fmt: skip
+OF_DENSITIES = ("concentration",)
+OF_EDGES = ("timed", "window", "messages")
+
+
 @one_torch_thread()
 def fit_command(
+    context: typer.Context,
     data: DataArgument,
     out: OutOption,
     model: ModelOption = "bnn",
@@ -149,40 +159,25 @@ def fit_command(
     ] = None,
 ) -> None:
     """See ``FIT_HELP``."""
+    check_seed(seed)
+    _refuse_typed(context, model)
     course = {"steps": steps, "lr": lr, "batch-size": batch_size}
+    if model == "edge-graph":
+        check_fit_numbers(course)
+        kind = {"timed": timed, "window": window, "aggregation": messages or "log"}
+        _fit_edges(data, out, seed, course, kind)
+        return
+    if model in DENSITY_MODELS:
+        check_fit_numbers(course)
+        _fit_density(data, model, concentration, course, split, seed, out)
+        return
+    from zoo.fitting.problem import load_problem
+    from zoo.registry.queries import find_model
+
     network = {
         "noise": noise, "widths": widths, "activation": activation, "inclusion": inclusion,
         "weight-scale": weight_scale, "bias-scale": bias_scale,
     }  # fmt: skip
-    of_edges = {"timed": timed, "window": window, "messages": messages}
-    supervised = {  # None where left out
-        "guide": None if guide == "mean-field" else guide,
-        "target": target,
-        "task": task,
-        **network,
-        "drop": drop,
-        "categories": categories,
-        "missing": None if missing == "refuse" else missing,
-        "holdout": None if holdout is None else True,
-        "device": None if device == "cpu" else device,
-    }
-    if model == "edge-graph":
-        others = {**supervised, "split": split, "concentration": concentration}
-        _fit_edges(data, out, seed, course, of_edges, others)
-        return
-    for name, value in of_edges.items():
-        if value:
-            raise UserError(f"--{name} is for model edge-graph")
-    if model in DENSITY_MODELS:
-        others = {**supervised, "batch-size": batch_size}
-        _fit_density(data, model, concentration, {"steps": steps, "lr": lr}, split, seed, out, others)
-        return
-    if concentration is not None:
-        raise UserError(f"--concentration is for densities: {', '.join(DENSITY_MODELS)}")
-    from zoo.fitting.problem import load_problem
-    from zoo.registry.queries import find_model
-
-    check_seed(seed)
     wishes = fit_options(guide, course)
     problem = load_problem(
         data,
@@ -194,6 +189,22 @@ def fit_command(
         dtype=find_model(model).dtype,
     )
     _fit_guide(data, problem, model, guide, network, wishes, seed, out, device)
+
+
+def _refuse_typed(context: typer.Context, model: str) -> None:
+    """:raises UserError: naming an option that was typed and is of other models than this one"""
+    densities = f"is for densities: {', '.join(DENSITY_MODELS)}"
+    alien = dict.fromkeys(OF_DENSITIES, densities) | dict.fromkeys(OF_EDGES, "is for model edge-graph")
+    if model == "edge-graph":
+        why = f"does not apply to model {model!r}: --steps, --lr and --batch-size do"
+        alien = dict.fromkeys((*OF_TARGETS, *OF_DENSITIES, "split"), why)
+    elif model in DENSITY_MODELS:
+        why = f"does not apply to model {model!r}, a density: every column is modelled"
+        alien = dict.fromkeys((*OF_TARGETS, *OF_EDGES, "batch_size"), why)
+    for name, why in alien.items():
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise UserError(f"--{name.replace('_', '-')} {why}")
 
 
 def _fit_guide(
@@ -249,21 +260,10 @@ def _fit_density(
     split: int,
     seed: int,
     out: Path,
-    others: dict[str, object],
 ) -> None:
-    """``zoo fit`` of a table without a target.
-
-    :param others: options that do not apply, None where left out
-    """
+    """``zoo fit`` of a table without a target."""
     from zoo.commands.density import fit
 
-    for name, value in others.items():
-        if value is not None:
-            raise UserError(
-                f"--{name} does not apply to model {model!r}, a density: every column is modelled"
-            )
-    check_seed(seed)
-    check_fit_numbers(given)
     wishes = {name: value for name, value in given.items() if value is not None}
     with progress_bar() as progress:
         words = fit(
@@ -273,34 +273,16 @@ def _fit_density(
     print(words)
 
 
-def _fit_edges(
-    data: str,
-    out: Path,
-    seed: int,
-    given: dict[str, float | None],
-    of_edges: dict[str, Any],
-    others: dict[str, object],
-) -> None:
+def _fit_edges(data: str, out: Path, seed: int, given: dict[str, float | None], kind: dict[str, Any]) -> None:
     """A model of growing graphs, of a CSV file with a line an edge.
 
-    :param of_edges: options of the model
-    :param others: options that it does not take
+    :param kind: options of the model
     """
     from zoo.commands.graphs import fit_edges
     from zoo.fitting.graphs import GraphTraining
 
-    check_seed(seed)
-    for name, value in others.items():
-        if value:
-            raise UserError(
-                f"--{name} does not apply to model 'edge-graph': --steps, --lr and --batch-size do"
-            )
     names = {"steps": "epochs", "lr": "lr", "batch-size": "batch"}
     wishes = {names[name]: value for name, value in given.items() if value is not None}
-    if min(wishes.values(), default=1) <= 0:
-        raise UserError("--steps, --lr and --batch-size must be positive")
-    kind = {"timed": of_edges["timed"], "window": of_edges["window"]}
-    kind["aggregation"] = of_edges["messages"] or "log"
     with progress_bar() as progress:
         told = fit_edges(data, out, GraphTraining(**wishes, seed=seed), kind=kind, progress=progress)
     print(f"{told}; saved in {out}")

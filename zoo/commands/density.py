@@ -21,6 +21,7 @@ from zoo.commands.predict import FIT
 from zoo.errors import UserError
 from zoo.evaluation.plots import plot_loss
 from zoo.files.output import output_folder, read_config
+from zoo.files.output_file import check_output, writing
 from zoo.files.tables import write_csv
 from zoo.fitting.densities import Effort, FittedDensity, FlowShape, Rows, shared_bootstrap
 from zoo.fitting.methods import Watch
@@ -149,8 +150,7 @@ def predict(
     """
     fitted, config = load_fit(folder)
     rows = load_csv(table, require_target=False, columns=config["features"])
-    if Path(out).exists() and Path(out).samefile(table):
-        raise UserError(f"--out {out} is the --input itself: choose another file")
+    check_output(out, table)
     mean, sd = (np.array(config["standardisation"][name]) for name in ("x_mean", "x_sd"))
     x = torch.as_tensor((rows.x_test - mean) / sd, dtype=torch.float32)
     if (x.abs() > LARGEST).any():
@@ -159,7 +159,8 @@ def predict(
     for part in x.split(ROWS):
         parts.append(_scores(fitted.log_density(part).double()) - np.log(sd).sum())
         advance(len(part))
-    write_csv(pd.concat(parts), out)
+    with writing(out):
+        write_csv(pd.concat(parts), out)
     return len(x)
 
 
@@ -168,7 +169,8 @@ def sample(folder: str | Path, out: str | Path, *, rows: int, seed: int) -> None
     fitted, config = load_fit(folder)
     mean, sd = (np.array(config["standardisation"][name]) for name in ("x_mean", "x_sd"))
     drawn = fitted.sample(rows, seed).double().numpy() * sd + mean
-    write_csv(pd.DataFrame(drawn, columns=config["features"]), out)
+    with writing(out):
+        write_csv(pd.DataFrame(drawn, columns=config["features"]), out)
 
 
 def load_fit(folder: str | Path) -> tuple[FittedDensity, dict]:

@@ -17,6 +17,7 @@ from data_loaders.graphs.edge_lists import EdgeList
 from data_loaders.graphs.edge_tables import load_edges, write_edges
 from zoo.errors import UserError
 from zoo.files.output import output_folder, read_config
+from zoo.files.output_file import writing
 from zoo.files.sealed import is_finished, read_seal, write_seal
 from zoo.fitting.graphs import GraphTraining, fit_graphs
 from zoo.fitting.methods import Watch
@@ -104,10 +105,8 @@ def sample_edges(folder: str | Path, out: str | Path, number: int, seed: int = 0
     of_graph = np.split(tensors["times"].numpy(), np.cumsum(lengths)[:-1])
     times = [of_graph[i] for i in chosen]
     graphs = model.sample(number, lengths[chosen].tolist(), times=times, seed=stable_seed("draws", seed))
-    try:
+    with writing(out):
         write_edges(out, graphs)
-    except OSError as error:
-        raise UserError(f"cannot write to {out}: {error.strerror or error}") from error
     return sum(map(len, graphs))
 
 

@@ -23,6 +23,7 @@ from zoo.evaluation.mixtures import mixture_quantiles
 from zoo.evaluation.plots import plot_loss
 from zoo.evaluation.scoreboard import LEGEND, format_figure
 from zoo.files.output import CONFIG, REMARKS, kept_config, outgrow, output_folder, read_config
+from zoo.files.output_file import check_output, writing
 from zoo.files.tables import write_csv
 from zoo.fitting.devices import CPU, check_device, moved
 from zoo.fitting.methods import Fitted, Place, Variational, Watch, unfinished
@@ -231,8 +232,7 @@ def predict(
     scale = Standardizer.from_dict(config["standardisation"])
     recipe = Recipe.from_dict(config["table"]) if "table" in config else None
     rows = _read_rows(table, config, recipe, tell)
-    if Path(out).exists() and Path(out).samefile(table):
-        raise UserError(f"--out {out} is the --input itself: choose another file")
+    check_output(out, table)
     x = torch.as_tensor(scale.transform_x(rows), dtype=kept_model(config, Path(folder)).dtype)
     _check_range(x, config["features"], table)
     predictor = fitted.predictor(draws, stable_seed("draws", seed), device)
@@ -242,10 +242,8 @@ def predict(
     for part in x.split(ROWS):
         parts.append(columns_of(predictor(part.to(device)), scale))
         advance(len(part))
-    try:
+    with writing(out):
         write_csv(pd.concat(parts), out)
-    except OSError as error:
-        raise UserError(f"cannot write {out}: {error.strerror}") from error
     return len(x)
 
 

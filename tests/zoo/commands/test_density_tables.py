@@ -138,6 +138,12 @@ def test_what_is_no_density_says_so(fitted, tmp_path):
         (["compare", "boston", "--model", "maf", "--out", tmp_path / "o"], "is a density of tables"),
         (["sample", tmp_path, "--out", tmp_path / "x.csv"], "holds no config.json"),
         (["predict", folder / "fit", "--input", one, "--out", tmp_path / "p.csv"], "missing columns: b, c"),
+        (["predict", folder / "fit", "--input", table, "--out", table / "p.csv"], "cannot write to"),
+        (["sample", folder / "fit", "--rows", "2", "--out", table / "new.csv"], "cannot write to"),
+        (
+            ["fit", table, "--model", "maf", "--guide", "mean-field", "--out", tmp_path / "o"],
+            "does not apply",
+        ),
     ):
         result = run_zoo(*command)
         assert result.exit_code == 2

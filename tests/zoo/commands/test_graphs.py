@@ -120,7 +120,15 @@ def test_bad_input_is_one_line(edges, tmp_path):
     assert result.exit_code == 2
     assert "cannot be read" in result.stderr
     result = run_zoo("fit", edges, "--model", "edge-graph", "--steps", 0, "--out", tmp_path / "x")
-    assert result.stderr == "zoo: --steps, --lr and --batch-size must be positive\n"
+    assert result.stderr == "zoo: --steps must be at least 1, not 0\n"
+    result = run_zoo("fit", edges, "--model", "edge-graph", "--lr", "inf", "--out", tmp_path / "x")
+    assert result.stderr == "zoo: --lr must be a positive number, not inf\n"
+    typed = ("--inclusion", 0), ("--concentration", 0), ("--split", 0), ("--guide", "mean-field")
+    for option, value in typed:
+        result = run_zoo("fit", edges, "--model", "edge-graph", option, value, "--out", tmp_path / "x")
+        assert f"{option} does not apply to model 'edge-graph'" in result.stderr
+    result = run_zoo("fit", "diabetes", "--window", 0, "--out", tmp_path / "x")
+    assert result.stderr == "zoo: --window is for model edge-graph\n"
     result = run_zoo("fit", edges, "--model", "edge-graph", "--guide", "pbp", "--out", tmp_path / "x")
     assert "--guide does not apply to model 'edge-graph'" in result.stderr
     with pytest.raises(UserError, match="holds no config"):
