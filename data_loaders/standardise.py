@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -98,10 +97,6 @@ class Standardizer:
     def inverse_variance(self, variance: np.ndarray) -> np.ndarray:
         """Predictive variances of any shape in the squared units of the target."""
         return variance * self.y_sd**2
-
-    def log_likelihood_to_original(self, log_likelihood: np.ndarray) -> np.ndarray:
-        """Log densities (nats, any shape) of single targets in original units: lower by log y_sd."""
-        return log_likelihood - math.log(self.y_sd)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain lists and floats; JSON keeps them exactly."""

@@ -94,8 +94,7 @@ print(f"ELBO {elbo:.1f} +- {elbo_se:.1f} nats after {fit.seconds:.0f} s")
 # what two halves of the reference would get.
 
 # %%
-chains = reference.function(x_test).reshape(2, -1, len(x_test))
-distances = compare_functions(chains, approximation.function(x_test), "mean-field")
+distances = compare_functions(reference.function(x_test), approximation.function(x_test), "mean-field")
 for name, estimate in distances.figures().items():
     print(f"{name:15s} {estimate.value:.3f} +- {estimate.se:.3f}  (floor {estimate.floor:.3f})")
 

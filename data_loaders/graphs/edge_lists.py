@@ -41,10 +41,6 @@ class EdgeList:
     def num_nodes(self) -> int:
         return int(self.edges.max()) + 1
 
-    def reordered(self, order: Sequence[int]) -> EdgeList:
-        """The same edges in another order, one unit of time apart."""
-        return edge_list(self.edges[np.asarray(order)])
-
     def to_networkx(self) -> nx.MultiDiGraph:
         """All edges, with the attribute `time`."""
         import networkx as nx

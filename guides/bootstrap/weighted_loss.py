@@ -11,6 +11,7 @@ import pyro
 import torch
 from pyro import poutine
 from pyro.distributions.util import scale_and_mask
+from pyro.infer.autoguide.initialization import InitMessenger
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import Transform, biject_to
@@ -129,7 +130,7 @@ class WeightedLoss:
         """Unconstrained, ``{name: [num_draws, *site]}``."""
         found = []
         for _ in range(num_draws):
-            nodes = poutine.trace(_Start(init_loc_fn)(self.model)).get_trace(*self.args).nodes
+            nodes = poutine.trace(InitMessenger(init_loc_fn)(self.model)).get_trace(*self.args).nodes
             found.append({n: t.inv(nodes[n]["value"]).detach() for n, t in self.transforms.items()})
         return {name: torch.stack([start[name] for start in found]) for name in self.transforms}
 
@@ -179,19 +180,6 @@ class WeightedLoss:
 def _is_deterministic(site: dict) -> bool:
     """Whether it is a ``pyro.deterministic``, which Pyro writes as an observation."""
     return bool(site["infer"].get("_deterministic"))
-
-
-class _Start(poutine.messenger.Messenger):
-    """Starting values in place of draws."""
-
-    def __init__(self, init_loc_fn: Callable[[dict], Tensor]):
-        super().__init__()
-        self.init_loc_fn = init_loc_fn
-
-    def _pyro_sample(self, msg: dict) -> None:
-        if not msg["is_observed"] and not site_is_subsample(msg):
-            with torch.no_grad():
-                msg["value"], msg["done"] = self.init_loc_fn(msg), True
 
 
 def _data_plate(observed: dict[str, dict], args: tuple, wanted: str | None):

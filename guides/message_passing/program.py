@@ -185,10 +185,6 @@ class Program:
         source = self.nodes[node.inputs[0]]
         return source.operation == "constant" and source.width == 1 and source.values[0] == 1
 
-    @property
-    def row_names(self) -> list[str]:
-        return [node.row for node in self.nodes if node.operation == "row"]
-
     @cached_property
     def has_symmetry(self) -> bool:
         """Whether hidden units stay equal for ever when their weights start equal."""

@@ -145,11 +145,6 @@ def elementwise(law: Distribution) -> Distribution:
     return dist.Delta(law.v) if isinstance(law, dist.Delta) else law
 
 
-def predicted_sites(model: Callable, draws: Draws, *args, **kwargs) -> list[str]:
-    """Names of the sites that a model predicts: sampled, no draws of them, not ``pyro.deterministic``."""
-    return _predicted(_first_trace(model, draws, args, kwargs), draws)
-
-
 def _first_trace(model: Callable, draws: Draws, args: tuple, kwargs: Mapping) -> poutine.Trace:
     """Of the first draw; what a run draws is for looking only."""
     with torch.no_grad(), pyro.validation_enabled(False), poutine.block(), kept_rng():

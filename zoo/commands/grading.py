@@ -148,10 +148,8 @@ def _draw_error(problem: Problem, graded: Graded) -> float:
 def _distances(problem: Problem, result: Graded, truth: Graded) -> tuple[dict[str, Estimate], int]:
     """Figures against the reference, and how many points could not be compared."""
     points = problem.evaluation_points
-    chains = next(iter(truth.posterior.sites.values())).shape[0]
-    reference_values = truth.posterior.function(points)
-    by_chain = reference_values.reshape(chains, -1, *reference_values.shape[1:])
-    distances = compare_functions(by_chain, result.posterior.function(points), result.method)
+    reference = truth.posterior.function(points)
+    distances = compare_functions(reference, result.posterior.function(points), result.method)
     figures = distances.figures() | _difference(problem, result, truth)
     if truth.inclusion:
         ours, mcse = inclusion_of(result)

@@ -8,13 +8,11 @@ import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import torch
 from rich.progress import Progress
 from torch import Tensor
 
 from guides.posterior.draws import Posterior
-from guides.posterior.evaluate import function_values, observed_laws
 from guides.truth.gates import MCMCResult
 from guides.truth.mcmc import nuts
 from zoo.commands.comparison import Comparison
@@ -22,6 +20,7 @@ from zoo.commands.grading import Graded
 from zoo.commands.selection_reference import exact_reference, gibbs_reference
 from zoo.commands.stored_reference import is_stored, store, stored_reference
 from zoo.errors import FailedError, UserError
+from zoo.fitting.gated_function import gated_function
 from zoo.fitting.threads import one_torch_thread
 
 FILE = "reference.nc"
@@ -104,19 +103,12 @@ def run_nuts(comparison: Comparison, model: Callable, cache: Path | None) -> MCM
     problem, budget = comparison.problem, comparison.budget
     points = _evenly(problem.evaluation_points, GATE_POINTS)
 
-    def function(draws: dict[str, np.ndarray]) -> np.ndarray:
-        tensors = {name: torch.as_tensor(np.array(value)) for name, value in draws.items()}
-        values = function_values(observed_laws(model, tensors, points)).flatten(1)
-        # Precisions are gated too: they have no symmetric modes, and the predictive depends on the noise.
-        scalars = [value[:, None] for value in tensors.values() if value.dim() == 1]
-        return torch.cat([values, *scalars], 1).numpy()
-
     twin = getattr(model, "twin", None)
     return nuts(
         model if twin is None else twin,
         problem.train if twin is None else tuple(value.numpy() for value in problem.train),
         backend="pyro" if twin is None else "numpyro",
-        function=function,
+        function=gated_function(model, points),
         warmup=budget.warmup,
         draws=budget.mcmc_draws,
         chains=budget.chains,

@@ -65,8 +65,7 @@ class FunctionDistances:
 def compare_functions(reference: Tensor, draws: Tensor, method: str = "draws") -> FunctionDistances:
     """Distances between draws of the noiseless function at the same test points.
 
-    :param reference: [S, N] or [S, N, K]; with a leading chain dimension, [chains, S, N(, K)], when it has
-        one dimension more than ``draws``.  Draws of a chain in their order: neighbours may be correlated.
+    :param reference: [S, N] or [S, N, K], chain after chain, each in its order: neighbours may be correlated
     :param draws: [T, N] or [T, N, K] of the method; a single draw is a point estimate, without Monte Carlo
         error
     :param method: named in front of every error
@@ -104,8 +103,7 @@ def pointwise_w1(reference: Tensor, draws: Tensor, method: str = "draws") -> Ten
         wasserstein_1(*(values[:, i : i + step].T.sort(-1).values for values in (ours, theirs)))
         for i in range(0, theirs.shape[1], step)
     ]
-    whole = reference.flatten(0, 1) if reference.dim() == draws.dim() + 1 else reference
-    moving = (whole.amax(0) > whole.amin(0)).cpu()
+    moving = (reference.amax(0) > reference.amin(0)).cpu()
     values = torch.full(shape, math.nan, dtype=torch.float64)
     values[moving] = torch.cat(parts) / theirs.std(0)
     return values.flatten(1).nanmean(1) if values.dim() > 1 else values
@@ -290,8 +288,6 @@ def _prepared(reference: Tensor, draws: Tensor) -> tuple[Tensor, Tensor, int]:
     """
     reference, draws = (torch.as_tensor(t).detach().cpu() for t in (reference, draws))
     shapes = f"reference {tuple(reference.shape)}, draws {tuple(draws.shape)}"
-    if reference.dim() == draws.dim() + 1:
-        reference = reference.flatten(0, 1)
     if draws.dim() not in (2, 3) or reference.shape[1:] != draws.shape[1:]:
         raise ValueError(f"function draws need the same test points and classes: {shapes}")
     if len(reference) < 2 or len(draws) < 1:

@@ -22,18 +22,16 @@ def plot_inclusion(
     methods: Mapping[str, np.ndarray],
     names: Sequence[str],
     path: str | Path,
-    reference: str | None = None,
     title: str = "",
     caption: str = "",
 ) -> None:
     """Inclusion probabilities as grouped bars with the line at one half (the median probability model); many
     coefficients go on in a panel below.
 
-    :param methods: method -> probabilities [P]
+    :param methods: method -> probabilities [P]; those of a trusted one are drawn in black
     :param names: of the P coefficients
-    :param reference: key of the reference in ``methods``, drawn in black; default as in :func:`plot_bands_1d`
     """
-    reference = reference_name(methods, reference)
+    reference = reference_name(methods)
     order = [m for m in (reference,) if m is not None] + [m for m in methods if m != reference]
     group = 0.16 + 0.17 * len(order)  # inches of a coefficient
     lines = min(MOST_LINES, math.ceil(len(names) * group / LINE))

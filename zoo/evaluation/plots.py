@@ -192,18 +192,16 @@ def plot_bands_1d(
     grid: np.ndarray,
     bands: Mapping[str, Band],
     path: str | Path,
-    reference: str | None = None,
     labels: tuple[str, str] = ("x", "y"),
     title: str = "",
 ) -> None:
-    """Predictive means and 90 % bands as small multiples with shared axes, the reference drawn in each panel.
+    """Predictive means and 90 % bands as small multiples with shared axes, the trusted one's in each.
 
     :param x, y: training data [n]
     :param grid: places of the curves [G], ascending
     :param bands: method -> (mean, lower, upper), each [G], unit of ``y``
-    :param reference: key of the reference in ``bands``; default the first of "nuts" and "exact" in it, if any
     """
-    reference = reference_name(bands, reference)
+    reference = reference_name(bands)
     methods = [m for m in bands if m != reference] or [reference]
     lines, columns = arrange(len(methods), 3)
     figure, axes = panels(lines, columns, (4.0 * columns + 0.4, 2.9 * lines + 0.8), sharex=True, sharey=True)
@@ -365,15 +363,14 @@ def plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def reference_name(methods: Mapping[str, object], named: str | None) -> str | None:
-    """The reference among the methods: the one that is named, or the first that is known to be one.
+def reference_name(methods: Mapping[str, object]) -> str | None:
+    """The trusted one among the methods, if any.
 
-    :raises ValueError: when the named reference is not among the methods, or there is no method"""
+    :raises ValueError: when there is no method
+    """
     if not methods:
         raise ValueError("no method to plot")
-    if named is not None and named not in methods:
-        raise ValueError(f"reference {named!r} is not among the methods: {', '.join(methods)}")
-    return named or next((m for m in REFERENCES if m in methods), None)
+    return next((m for m in REFERENCES if m in methods), None)
 
 
 def arrange(count: int, most: int) -> tuple[int, int]:

@@ -110,8 +110,6 @@ def test_bands_without_a_reference_or_with_it_alone(drawn, tmp_path):
     plots.plot_bands_1d(grid, grid, grid, {"pbp": band}, tmp_path / "bands.png")
     plots.plot_bands_1d(grid, grid, grid, {"nuts": band}, tmp_path / "bands.png")
     assert [f.axes[0].get_title() for f in drawn] == ["pbp", "nuts"]
-    with pytest.raises(ValueError, match="'exact' is not among"):
-        plots.plot_bands_1d(grid, grid, grid, {"pbp": band}, tmp_path / "bands.png", reference="exact")
     with pytest.raises(ValueError, match="no method"):
         plots.plot_bands_1d(grid, grid, grid, {}, tmp_path / "bands.png")
 

@@ -213,9 +213,9 @@ def test_table_of_differences():
 @pytest.mark.parametrize("classes", [(), (3,)])
 def test_points_average_to_the_distance(classes):
     torch.manual_seed(0)
-    reference, draws = torch.randn(2, 30, 5, *classes), 1 + 2 * torch.randn(40, 5, *classes)
+    reference, draws = torch.randn(60, 5, *classes), 1 + 2 * torch.randn(40, 5, *classes)
     if not classes:
-        reference[:, :, 3] = 1.0  # the reference does not vary there
+        reference[:, 3] = 1.0  # the reference does not vary there
     values = pointwise_w1(reference, draws)
     assert values.shape == (5,)
     assert values.isnan().tolist() == [False, False, False, not classes, False]

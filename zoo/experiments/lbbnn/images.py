@@ -52,8 +52,8 @@ THRESHOLD = 0.95
 #: From which a bound is taken where there are few rows: one network is a large part of fifty then.
 MANY_NETWORKS = 500
 BATCH = 100
-#: Images a class and side of the pictures; points of the curves of entropies.
-SHOWN, EDGES = 5, np.linspace(0, np.log(10), 61)
+#: Images a class and side of the pictures.
+SHOWN = 5
 
 
 def scores(probabilities: Tensor, y: Tensor) -> dict[str, float]:

@@ -19,12 +19,12 @@ from guides import AutoMeanField, PosteriorBootstrap
 from guides.bootstrap.base_measures import PredictiveBase
 from guides.core.settling import UnsettledWarning
 from guides.posterior.draws import Posterior
-from guides.posterior.evaluate import function_values, observed_laws
 from guides.truth.mcmc import nuts
 from zoo.errors import FailedError
 from zoo.evaluation.distances import compare_functions
 from zoo.evaluation.metrics import predictive_figures
 from zoo.experiments.engine.declaration import Cell
+from zoo.fitting.gated_function import gated_function
 from zoo.fitting.problem import Problem, load_problem
 from zoo.fitting.svi import Fit, FitSettings
 from zoo.models.bnn import BNN
@@ -50,10 +50,7 @@ def network(cell: Cell) -> Mapping[str, float]:
     figures = {name: estimate.value for name, estimate in found.items()} | steps
     if cell.method != "nuts":
         points = problem.x_test
-        chains = next(iter(truth.sites.values())).shape[0]
-        reference = truth.function(points)
-        by_chain = reference.reshape(chains, -1, *reference.shape[1:])
-        distances = compare_functions(by_chain, posterior.function(points)).figures()
+        distances = compare_functions(truth.function(points), posterior.function(points)).figures()
         figures |= {name: estimate.value for name, estimate in distances.items()}
     return figures
 
@@ -75,12 +72,7 @@ def _reference(data: str, trial: int, seed: int, warmup: int, draws: int, width:
 
 
 def _sampled(model: Callable, data: tuple, points: Tensor, warmup: int, draws: int, seed: int) -> Posterior:
-    def function(sites: dict[str, np.ndarray]) -> np.ndarray:
-        tensors = {name: torch.as_tensor(np.array(value)) for name, value in sites.items()}
-        values = function_values(observed_laws(model, tensors, points)).flatten(1)
-        scalars = [value[:, None] for value in tensors.values() if value.dim() == 1]
-        return torch.cat([values, *scalars], 1).numpy()
-
+    function = gated_function(model, points)
     result = nuts(model.twin, data, function=function, warmup=warmup, draws=draws, seed=seed, progress=False)
     if not result.passed:
         raise FailedError(f"the reference failed: {result.reason}; take more than {draws} draws")
