@@ -85,7 +85,7 @@ def rank(out: Path, records: Sequence[Record]) -> None:
     """``ranks.md`` and ``ranks.png``: the published table 1."""
     from zoo.experiments.sip.ranks import write_ranks
 
-    write_ranks(out, records, tuple(METHODS.values()), _printed_ranks())
+    write_ranks(out, records, tuple(METHODS.values()), _printed_ranks(), ENDED["bound_change"])
 
 
 def _in_pictures(which: str) -> tuple:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -49,10 +49,12 @@ def write_ranks(
     records: Sequence[Record],
     methods: Sequence[str],
     printed: Mapping[str, Mapping[str, Published]],
+    settled: float,
 ) -> None:
     """``ranks.md`` and ``ranks.png``; nothing before a race is over.
 
     :param printed: metric -> method -> what is published
+    :param settled: how much ``bound_change`` of a fit that has ended is at most, either way
     """
     from zoo.experiments.sip.plots import plot_ranks
 
@@ -66,6 +68,7 @@ def write_ranks(
         "set and a split; 1 is best. Ours: mean ± standard error over the races. Published: 8 data sets, 20 "
         "splits; what is printed after ± is defined nowhere, so z takes it for a standard error. The spread "
         "between sets, which both have in common, is in our error: z is rather too small.",
+        *_unsettled(records, settled),
     ]
     for metric, found in ranks.items():
         lines += ["", f"## {metric}", "", "| method | ours | published | z |", "|:--|--:|--:|--:|"]
@@ -77,6 +80,16 @@ def write_ranks(
     plot_ranks(
         out, {metric: {name: rank.value for name, rank in found.items()} for metric, found in ranks.items()}
     )
+
+
+def _unsettled(records: Sequence[Record], settled: float) -> list[str]:
+    """How many fits had not settled, of all that say how they ended; of none nothing."""
+    changes = [(r.cell.method, r.metrics["bound_change"]) for r in records if "bound_change" in r.metrics]
+    moving = Counter(method for method, change in changes if abs(change) > settled)
+    if not moving:
+        return []
+    named = ", ".join(f"{method} {count}" for method, count in moving.most_common())
+    return ["", f"{moving.total()} of {len(changes)} fits had not settled ({named}): ranks of this budget."]
 
 
 def _mean(ranks: np.ndarray) -> Estimate:

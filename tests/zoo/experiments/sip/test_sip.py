@@ -157,7 +157,8 @@ def test_ranks_of_several_races_have_an_error_and_a_z(tmp_path):
             Record(
                 Cell("sip/uci", dataset, name, "default", 0),
                 "ok",
-                dict.fromkeys(FIGURES, value),
+                dict.fromkeys(FIGURES, value)
+                | {"bound_change": -0.03 if (dataset, name) == ("y", "b") else 0.01},
                 1.0,
                 tmp_path,
             )
@@ -165,8 +166,10 @@ def test_ranks_of_several_races_have_an_error_and_a_z(tmp_path):
         ]
 
     records = [*race("x", 1.0, 2.0), *race("y", 1.0, 2.0), *race("z", 2.0, 1.0)]
-    write_ranks(tmp_path, records, ("a", "b"), {"crps": {"a": Published(2.2, 0.1), "b": Published(2.0, 0.1)}})
-    text = (tmp_path / "ranks.md").read_text().split("## crps")[1]
+    printed = {"crps": {"a": Published(2.2, 0.1), "b": Published(2.0, 0.1)}}
+    write_ranks(tmp_path, records, ("a", "b"), printed, 0.02)
+    head, text = (tmp_path / "ranks.md").read_text().split("## crps")
+    assert "\n\n1 of 6 fits had not settled (b 1): ranks of this budget.\n\n" in head
     assert "| a | 1.33 ± 0.33 | 2.2 ± 0.1 | **-2.5** |" in text
     assert "| b | 1.67 ± 0.33 | 2 ± 0.1 | -1.0 |" in text
     assert text.endswith("\n\n|z| > 2 in 1 of 2: a (z -2.5), which is not explained.\n")
