@@ -18,7 +18,7 @@ a drawn indicator has none, and otherwise it raises an error that names the site
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -34,6 +34,7 @@ from guides.core.layer_noise import (
     row_shape,
     sample_output,
 )
+from guides.core.nested import leaves
 
 
 class PathwiseGradientError(RuntimeError):
@@ -154,7 +155,7 @@ class RandomTensor(torch.Tensor):
         kwargs = kwargs or {}
         name = _name(func)
         if _is_in_place(func, name, kwargs):
-            law = next(_random_tensors((args, kwargs))).law
+            law = next(leaves((args, kwargs), RandomTensor)).law
             raise TypeError(
                 f"site {law}: `{func.__name__}` would change a random weight in place; make a new tensor"
             )
@@ -170,7 +171,7 @@ class RandomTensor(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         # A net below Python's own dispatch: autograd cannot follow a draw that is made here.
-        law = next(_random_tensors((args, kwargs or {}))).law
+        law = next(leaves((args, kwargs or {}), RandomTensor)).law
         if torch.is_grad_enabled() and not law.asks_no_gradient:
             raise PathwiseGradientError(
                 f"site {law}: {func} cannot take a random tensor; draw it first with `+w`"
@@ -190,17 +191,6 @@ def _is_in_place(func: Callable, name: str, kwargs: dict) -> bool:
     (Python answers the TypeError for ``w += 1`` by ``w = w + 1``, which is right.)
     """
     return name.endswith("_") or name == "setitem" or func.__name__ == "__set__" or "out" in kwargs
-
-
-def _random_tensors(value: Any) -> Iterator[RandomTensor]:
-    """Every random tensor in nested arguments."""
-    if isinstance(value, RandomTensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _random_tensors(item)
-    elif isinstance(value, dict):
-        yield from _random_tensors(list(value.values()))
 
 
 def _drawn(value: Any, operation: str) -> Any:

@@ -28,6 +28,7 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
 from guides.core.distributions import base_prior
+from guides.core.nested import leaves
 from guides.core.random_tensors import RandomTensor
 
 # So many experiments tell 924 rows apart for certain; of more rows, a given pair goes unseen with probability
@@ -115,15 +116,8 @@ def _inside(model: Callable, handler: Messenger) -> Callable:
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
-    """The floating tensors in what a model returned."""
-    if isinstance(value, Tensor):
-        if value.is_floating_point() and not isinstance(value, RandomTensor):  # a weight has no rows
-            yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
+    """The floating tensors in what a model returned; a weight has no rows."""
+    return (t for t in leaves(value, Tensor) if t.is_floating_point() and not isinstance(t, RandomTensor))
 
 
 def mixed_site(run: Callable[[RowProbe], dict[str, Tensor]], sites: Collection[str]) -> str | None:

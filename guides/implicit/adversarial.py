@@ -133,11 +133,7 @@ class AdversarialVariationalBayes(FittedGuide):
             def loss(batch: tuple, weight: float) -> Tensor:
                 return self._loss(contrast, batch, weight)
 
-            steps_taken = course.run(self.parameters(), chain([first], batches), loss)
-            for step, value in enumerate(steps_taken, start=1):
-                self.losses.append(value)
-                if on_step is not None:
-                    on_step(step, self)
+            self._follow(course.run(self.parameters(), chain([first], batches), loss), on_step)
         self.facts = {
             **asdict(course), "classifier_lr": classifier_lr, "seconds": time.perf_counter() - begun,
             "classifier_loss": contrast.classifier.classifier_loss,

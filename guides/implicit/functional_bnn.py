@@ -148,10 +148,7 @@ class FunctionalBNN(RegressionGuide):
             def loss(batch: tuple, weight: float) -> Tensor:
                 return self._loss(box, *batch, weight)
 
-            for step, value in enumerate(course.run(own, batches, loss), start=1):
-                self.losses.append(value)
-                if on_step is not None:
-                    on_step(step, self)
+            self._follow(course.run(own, batches, loss), on_step)
         self.facts = {
             **asdict(course), "prior_steps": prior_steps, "prior_lr": prior_lr, "rows": len(x),
             "seconds": time.perf_counter() - begun, "noise_variance": self.noise_variance,

@@ -205,11 +205,7 @@ class SparseImplicitProcess(RegressionGuide):
             self.train()  # a prior may have dropout
             try:
                 own = {} if noise_lr == lr else {self.log_noise: noise_lr}
-                values = course.run(self.parameters(), batches, loss, own_rates=own)
-                for step, value in enumerate(values, start=1):
-                    self.losses.append(value)
-                    if on_step is not None:
-                        on_step(step, self)
+                self._follow(course.run(self.parameters(), batches, loss, own_rates=own), on_step)
             finally:
                 self.eval()
         self.facts = {

@@ -113,10 +113,7 @@ class VariationalImplicitProcess(RegressionGuide):
             rows_x, rows_y, rows = batch
             return weight * self.divergence() - rows / len(rows_x) * self.energy(rows_x, rows_y)
 
-        for step, value in enumerate(course.run(self.parameters(), batches, loss), start=1):
-            self.losses.append(value)
-            if on_step is not None:
-                on_step(step, self)
+        self._follow(course.run(self.parameters(), batches, loss), on_step)
         self.facts = {
             **asdict(course), "rows": len(x), "seconds": time.perf_counter() - begun,
             "noise_variance": self.noise_variance,

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from guides.core.nested import leaves
 from guides.core.sites import UnsupportedSiteError
 from guides.message_passing.program import Node, WeightTable
 
@@ -232,13 +233,7 @@ def as_message(tape: Tape, value: Any, operation: str, dtype: torch.dtype) -> Me
 
 def recorded(value: Any) -> Iterator[Recorded]:
     """Every recorded tensor in nested arguments."""
-    if isinstance(value, Recorded):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from recorded(item)
-    elif isinstance(value, dict):
-        yield from recorded(list(value.values()))
+    return leaves(value, Recorded)
 
 
 def operation_name(func: Callable) -> str:

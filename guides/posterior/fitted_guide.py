@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
@@ -28,6 +28,16 @@ class FittedGuide(nn.Module):
         self.settings = settings
         self.losses: list[float] = []
         self.facts: dict = {}
+
+    def _follow(self, losses: Iterator[float], on_step: Callable[[int, Self], None] | None) -> None:
+        """Takes the steps of a fit and keeps their losses.
+
+        :param on_step: called with the number of steps taken and this guide
+        """
+        for step, loss in enumerate(losses, start=1):
+            self.losses.append(loss)
+            if on_step is not None:
+                on_step(step, self)
 
     def _posterior(self, model: Callable, draws: dict[str, Tensor], method: str, seed: int) -> Posterior:
         """Draws of a model's sites with the settings and the facts of the fit."""

@@ -17,10 +17,12 @@ from zoo.experiments.engine.declaration import UNPUBLISHED, Deferred, Effort, Ex
 from zoo.experiments.engine.published import explanations, source_of
 from zoo.experiments.lbbnn import declared_selection, printed
 from zoo.experiments.lbbnn.going_on import (
+    ALL_ROWS_GO_ON,
     CONVOLUTIONS_GO_ON,
     DENSE_GO_ON,
     FEW_ROWS_GO_ON,
     LEARNING,
+    cold,
     fixed,
     going_on,
     learned,
@@ -80,6 +82,14 @@ def _of_this_kind(**declared: Any) -> Experiment:
     """An experiment of this family: all check their options alike, and say alike what has not settled."""
     settled = {"bound_change": ENDED} if "bound_change" in declared["metrics"] else {}
     return Experiment(check=check_options, settled=settled, **declared)
+
+
+DECISIONS = {
+    "decided": "share of test images that are decided",
+    "accuracy_decided": "accuracy among them; higher is better",
+    "accuracy_all": "accuracy among all",
+    "decided_outside": "share of images of another data set that are decided; lower is better",
+}
 
 
 def _dense(
@@ -176,6 +186,7 @@ EXPERIMENTS = (
         thesis="thesis-table-1",
         revision=6,
         unarrived=going_on(FEW_ROWS_GO_ON, ("*",), (*LEARNING, "group-normal-jeffreys"), TABLE)
+        | cold(TABLE)
         | promised("kmnist", TABLE),
     ),
     _of_this_kind(
@@ -222,7 +233,8 @@ EXPERIMENTS = (
             ("default",),
             ("lrt", "mnf", "gaussian"),
             [name for name in TABLE if name != "density_paths"],
-        ),
+        )
+        | cold([name for name in TABLE if name != "density_paths"]),
         questions=CONVOLUTIONAL_QUESTIONS,
     ),
     _of_this_kind(
@@ -242,7 +254,9 @@ EXPERIMENTS = (
         exists=lambda dataset, method, setting: method.startswith("cold-") != setting.endswith("-kl1"),
         notes={("*", method, "*", "*"): COLD_NOTE for method in ("cold-lrt", "cold-mnf")}
         | {("kmnist", "*", "*", "*"): KMNIST},
-        unarrived=learned(FRONTIER, "learned-kl1", "rates-kl1", methods=("lrt", "mnf")),
+        unarrived=learned(FRONTIER, "learned-kl1", "rates-kl1", methods=("lrt", "mnf"))
+        | going_on(ALL_ROWS_GO_ON, ("pi0.1-sd1-kl1",), ("lrt", "mnf"), FRONTIER)
+        | cold(FRONTIER, "cold-lrt", "cold-mnf"),
         finish=Deferred("lbbnn.plots", "plot_frontier"),
         questions={
             "Ten drawn networks on the test images": tuple(SCORES),
@@ -294,10 +308,7 @@ EXPERIMENTS = (
         source=source_of(FOLDER, "slides-decisions")[0],
         run=Deferred("lbbnn.images", "decisions"),
         metrics={
-            "decided": "share of test images that are decided",
-            "accuracy_decided": "accuracy among them; higher is better",
-            "accuracy_all": "accuracy among all",
-            "decided_outside": "share of images of another data set that are decided; lower is better",
+            **DECISIONS,
             "bound_change": SETTLING["bound_change"],
         },
         datasets=("mnist", "fmnist", "kmnist"),
@@ -308,7 +319,8 @@ EXPERIMENTS = (
         published_error=source_of(FOLDER, "slides-decisions")[1],
         explained=explanations(FOLDER, "decisions"),
         notes={("kmnist", "*", "*", "*"): KMNIST},
-        unarrived=learned(("decided", "accuracy_decided", "accuracy_all", "decided_outside")),
+        unarrived=learned(DECISIONS)
+        | going_on(ALL_ROWS_GO_ON, ("default",), ("group-normal-jeffreys",), DECISIONS),
         questions={
             "What is decided, and how well": ("decided", "accuracy_decided", "accuracy_all"),
             "What is decided that should not be": ("decided_outside",),
