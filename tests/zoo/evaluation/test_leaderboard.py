@@ -164,7 +164,7 @@ def test_what_has_not_settled_is_said(runs):
         {"other": -0.1, "near": 0.4, "cheap": 0.15, "far": 7.0}
     )
     assert words(found, both)[1] == (
-        "Not settled, so that more steps may change the order: in the last tenth of the steps the bound "
+        "Not settled, so that more steps may change the order: in the last tenth of the learning the bound "
         "(without one: minus the loss) still rose, in nats at most, of far 7 (1 of 2 runs)."
     )
     assert [verdict([row])[-1:] for run in both for row in run.rows if row.method == "far"][0][0].endswith(

@@ -95,7 +95,7 @@ _LEGEND = (
     "**rank**: among the guides of a run, by W1. **W1**, **mean error**, **sd ratio**: of the function, in "
     "sds of the trusted posterior; 0, 0 and 1 are right. **vs truth**: log likelihood of a test point minus "
     "that of the trusted posterior, nats. **CPU s**: of one fit. **settled**: largest change of the bound "
-    "(without one: minus the loss) in the last tenth of the steps, nats, and in how many runs it rose by "
+    "(without one: minus the loss) in the last tenth of the learning, nats, and in how many runs it rose by "
     f"more than {RISE:g} beyond {CLEAR:g} standard errors; empty where a guide keeps no such figure. "
     f"**{MARK}**: the guide fits another model or aims at another law than the model's posterior, or has no "
     "bound; see its note. "

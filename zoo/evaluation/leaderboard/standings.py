@@ -49,7 +49,7 @@ class Standing:
     """One guide over all runs.
 
     :ivar ranks: by run in which it is ranked; so are ``figures`` by column of the scoreboard
-    :ivar changes: of the bound (without one: minus the loss) in the last tenth of the steps, nats, of the
+    :ivar changes: of the bound (without one: minus the loss) in the last tenth of the learning, nats, of the
         guides that take steps and have one
     :ivar asked: runs for which it was asked, failed ones too
     :ivar note: what a reader of its figures must know

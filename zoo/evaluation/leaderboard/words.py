@@ -106,7 +106,7 @@ def _unsettled(found: Sequence[Standing]) -> list[str]:
     if not rising:
         return []
     return [
-        "Not settled, so that more steps may change the order: in the last tenth of the steps the bound "
+        "Not settled, so that more steps may change the order: in the last tenth of the learning the bound "
         f"(without one: minus the loss) still rose, in nats at most, of {', '.join(rising)}."
     ]
 
