@@ -162,6 +162,11 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
     def _make_site(self, name: str, node: dict) -> Site:
         prior, frames = node["fn"], node["cond_indep_stack"]
         family = site_family(name, prior)
+        if node["mask"] is False:
+            raise UnsupportedSiteError(
+                f"site {name!r} is masked out (poutine.mask(mask=False)): neither its prior nor the law that "
+                "the guide gives it would count; for a flat prior take a wide Normal"
+            )
         for frame in frames:
             if not frame.vectorized:
                 raise UnsupportedSiteError(

@@ -218,6 +218,8 @@ def _linear(func, input, weight, bias=None):
         return F.linear(_drawn(input, "linear"), weight) + _drawn(bias, "linear")
     if len(weight.own_shape) not in (1, 2) or _is_global(input):
         return NotImplemented
+    if len(weight.own_shape) == 2 and weight.law.leading and weight.law.plate_dims:
+        return NotImplemented  # particles go where no plate of units is: a draw has them there
     input = _drawn(input, "linear")
     if not weight.law.multiply(weight):
         output = _by_particle(input, weight, weight.numbers("linear"))

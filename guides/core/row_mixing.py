@@ -23,9 +23,11 @@ from itertools import combinations
 from typing import Any
 
 import torch
+from pyro import distributions as dist
 from pyro import poutine
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
+from torch.distributions import biject_to
 
 from guides.core.distributions import base_prior
 from guides.core.nested import leaves
@@ -75,11 +77,16 @@ NOTHING = "no data and no return value"
 
 
 class _Observer(Messenger):
-    """Notes the observed sites of a run: name -> (law, value)."""
+    """Notes the observed sites of a run, name -> (law, value), and the priors of its latent sites."""
 
     def __init__(self) -> None:
         super().__init__()
         self.sites: dict[str, tuple] = {}
+        self.priors: dict[str, dist.TorchDistribution] = {}
+
+    def _pyro_sample(self, msg: dict) -> None:
+        if not msg["is_observed"] and not poutine.util.site_is_subsample(msg):
+            self.priors[msg["name"]] = msg["fn"]  # before a guide around the model puts its law there
 
     def _pyro_post_sample(self, msg: dict) -> None:
         if msg["is_observed"] and not poutine.util.site_is_subsample(msg):
@@ -89,7 +96,8 @@ class _Observer(Messenger):
 class Watched:
     """A model whose observed sites can be looked at, also those that a handler around it hides.
 
-    :ivar terms: after a call: log density of every observed site, elementwise, and what was returned
+    :ivar terms: after a call: log density of every observed site, elementwise, that of a fixed value under
+        the prior of every latent one, which may depend on a layer's rows too, and what was returned
     """
 
     def __init__(self, model: Callable):
@@ -98,12 +106,27 @@ class Watched:
         self.terms: dict[str, Tensor] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        self._observer.sites = {}
+        self._observer.sites, self._observer.priors = {}, {}
         value = self._model(*args, **kwargs)
         seen = self._observer.sites.items()
         self.terms = {name: base_prior(law).log_prob(data) for name, (law, data) in seen}
+        self.terms |= {
+            f"prior of {name}": t for name, law in self._observer.priors.items() for t in _fixed(law)
+        }
         self.terms |= {f"{RETURN_VALUE} {i}": tensor for i, tensor in enumerate(_tensors(value))}
         return value
+
+
+def _fixed(prior: dist.TorchDistribution) -> Iterator[Tensor]:
+    """How a prior scores one value everywhere; a discrete or unusual one gives nothing."""
+    law = base_prior(prior)
+    try:
+        if law.support.is_discrete:
+            return
+        transform = biject_to(law.support)
+        yield law.log_prob(transform(torch.full(transform.inverse_shape(law.shape()), 0.3)))
+    except NotImplementedError:
+        return
 
 
 def _inside(model: Callable, handler: Messenger) -> Callable:

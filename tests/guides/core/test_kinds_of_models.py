@@ -126,6 +126,28 @@ def test_hierarchical_priors(make):
     assert all(map(math.isfinite, fit(model, guide, x, y, steps=5)))
 
 
+def units_in_plates(x, y=None):
+    """Weights of two outputs in plates, which the units of the layer's output stand in too."""
+    outputs = pyro.plate("outputs", 2, dim=-1)
+    with pyro.plate("inputs", 3, dim=-2), outputs:
+        w = pyro.sample("w", dist.Normal(torch.tensor(0.0), 1.0))
+    with pyro.plate("data", len(x), dim=-2), outputs:
+        return pyro.sample("y", dist.Normal(x @ w, 0.5), obs=y)
+
+
+@pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])
+def test_particles_of_weights_whose_outputs_are_a_plate(elbo):
+    x, y = torch.randn(20, 3), torch.randn(20, 2)
+    guide = AutoMeanField(units_in_plates)
+    guide.setup(x, y)
+    perturb(guide, 0.3)
+    together = elbo(num_particles=50, vectorize_particles=True, max_plate_nesting=2)
+    runs = losses(units_in_plates, guide, elbo(num_particles=50), 20, x, y)
+    assert_same_mean(losses(units_in_plates, guide, together, 20, x, y), runs)
+    drawn = Predictive(units_in_plates, guide=guide, num_samples=5, parallel=True)(x)
+    assert drawn["y"].shape == (5, 20, 2)
+
+
 def constrained_model(y):
     shares = pyro.sample("shares", dist.Dirichlet(torch.ones(3)))
     root = pyro.sample("root", dist.LKJCholesky(2, torch.tensor(2.0)))

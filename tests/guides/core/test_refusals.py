@@ -6,10 +6,11 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from pyro import poutine
 from pyro.infer import SVI, Predictive
 from torch.utils.checkpoint import checkpoint
 
-from guides import AutoMeanField, PathwiseGradientError
+from guides import AutoMeanField, PathwiseGradientError, UnsupportedSiteError
 
 
 def test_a_support_that_depends_on_another_site_is_drawn_by_running_the_model_only():
@@ -39,3 +40,16 @@ def test_a_layer_inside_a_checkpoint_is_refused():
     guide = AutoMeanField(model)
     with pytest.raises(PathwiseGradientError, match="'w'.*no_grad"):
         SVI(model, guide, guide.optimizer(0.01), guide.elbo()).step(torch.randn(5, 3), torch.zeros(5))
+
+
+def test_a_site_that_is_masked_out_is_refused():
+    """Its entropy would be masked with its prior, and its law end at a point."""
+
+    def model(x, y):
+        with poutine.mask(mask=False):
+            w = pyro.sample("w", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+    with pytest.raises(UnsupportedSiteError, match="'w' is masked out.*a wide Normal"):
+        AutoMeanField(model).setup(torch.randn(5, 3), torch.zeros(5))

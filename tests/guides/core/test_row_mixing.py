@@ -55,6 +55,18 @@ def normalised(x, y, spike=False):
     observe(dist.Normal((f - f.mean()) / f.std(), 1.0), y, len(x))
 
 
+def in_a_prior(x, y, spike=False):
+    f = x @ weights(spike, x.shape[-1])
+    scale = pyro.sample("scale", dist.LogNormal(f.mean(), 0.1))
+    observe(dist.Normal(f, scale), y, len(x))
+
+
+def effect_of_each_row(x, y, spike=False):
+    f = x @ weights(spike, x.shape[-1])
+    with pyro.plate("data", len(x)):
+        pyro.sample("y", dist.Normal(pyro.sample("z", dist.Normal(f, 0.5)), 1.0), obs=y)
+
+
 def plain(x, y, spike=False):
     observe(dist.Normal(x @ weights(spike, x.shape[-1]), 1.0), y, len(x))
 
@@ -79,12 +91,14 @@ MIXED = {
     pooled: ((20, 3, 4), torch.zeros(20)),
     normalised: ((20, 4), torch.zeros(20)),
     filtered: ((20, 3, 4), torch.zeros(20)),
+    in_a_prior: ((20, 4), torch.zeros(20)),
 }
 SEPARATE = {
     plain: ((300, 4), torch.zeros(300)),
     as_one_event: ((20, 4), torch.zeros(20)),
     counts: ((20, 4), torch.ones(20)),
     several_outputs: ((20, 4), torch.zeros(20, 2)),
+    effect_of_each_row: ((20, 4), torch.zeros(20)),
 }
 
 
@@ -95,7 +109,7 @@ def test_rows_that_meet_share_the_weights(model):
     guide = AutoMeanField(model)
     guide.setup(x, y)
     assert not guide.sites["w"].by_moments
-    with pytest.raises(PathwiseGradientError, match="'w'.*rows.*'y'"):
+    with pytest.raises(PathwiseGradientError, match="'w'.*rows.*('y'|'prior of scale')"):
         AutoSpikeSlab(model).setup(x, y, True)
 
 
