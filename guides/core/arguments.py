@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+import pyro
 import torch
+from pyro import poutine
 from pyro.infer.util import is_validation_enabled
-from torch import Tensor
+from pyro.poutine.messenger import Messenger
+from torch import Tensor, nn
+
+from guides.core.rng import kept_rng
 
 REMEDY = "drop such rows, or fill them in"
 
@@ -63,6 +69,58 @@ def _counts(node: Mapping) -> bool:
     """
     hidden = node["mask"] is False or getattr(node["fn"], "_mask", None) is False
     return isinstance(node["value"], Tensor) and not (hidden or node["infer"].get("_deterministic"))
+
+
+class FixedParameters(Messenger):
+    """A module's parameters with ``requires_grad`` False stay out of Pyro's store, which would turn it on."""
+
+    def _pyro_param(self, msg: dict) -> None:
+        start = msg["args"][1] if len(msg["args"]) > 1 else None
+        if isinstance(start, nn.Parameter) and not start.requires_grad:
+            msg["value"] = start
+            msg["done"] = msg["stop"] = True
+
+
+def check_parameters(
+    model: Callable,
+    args: Sequence,
+    kwargs: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    fate: str = "this method would leave at its start",
+) -> None:
+    """Runs the model once; Pyro's store and the random generators stay as they are.
+
+    :param fate: what would become of the parameter
+    :raises ValueError: a parameter without a prior: a ``pyro.param`` statement, or one of a module that the
+        density depends on; those with ``requires_grad`` False are fixed, and allowed
+    """
+    with kept_rng(), pyro.get_param_store().scope(), poutine.block(), pyro.validation_enabled(False):
+        with torch.enable_grad():
+            trace = poutine.trace(FixedParameters()(model)).get_trace(*args, **kwargs)
+            stated = [name for name, node in trace.nodes.items() if node["type"] == "param"]
+            names = stated or _trained(model, trace)
+    if names:
+        raise ValueError(
+            f"the model has a parameter {names[0]!r} without a prior, which {fate}: make it a pyro.sample, or "
+            "fix it (a plain tensor, or requires_grad_(False) of a module's parameters)"
+        )
+
+
+def _trained(model: Callable, trace: poutine.Trace) -> list[str]:
+    """Parameters of a module that take a gradient from the density; one that only lends its shape does not."""
+    while isinstance(model, partial):
+        model = model.func
+    module = getattr(model, "__self__", model)
+    if not isinstance(module, nn.Module):
+        return []
+    parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    if not parameters:
+        return []
+    density = trace.log_prob_sum()
+    if not (isinstance(density, Tensor) and density.requires_grad):
+        return []
+    slopes = torch.autograd.grad(density, list(parameters.values()), allow_unused=True)
+    return [name for name, slope in zip(parameters, slopes, strict=True) if slope is not None]
 
 
 @contextmanager

@@ -75,6 +75,8 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
 
     #: whether sites with a spike-and-slab prior get a spike-and-slab law; if not, a Gaussian
     spike_slab_sites = False
+    #: whether its laws have an entropy that counts; points have none
+    has_entropy = True
 
     def __init__(
         self,
@@ -162,7 +164,7 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
     def _make_site(self, name: str, node: dict) -> Site:
         prior, frames = node["fn"], node["cond_indep_stack"]
         family = site_family(name, prior)
-        if node["mask"] is False:
+        if node["mask"] is False and self.has_entropy:
             raise UnsupportedSiteError(
                 f"site {name!r} is masked out (poutine.mask(mask=False)): neither its prior nor the law that "
                 "the guide gives it would count; for a flat prior take a wide Normal"

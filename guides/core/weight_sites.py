@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.distributions import constraints, transforms
 from torch.func import vmap
 
+from guides.core.arguments import FixedParameters, check_parameters
 from guides.core.rng import kept_rng
 from guides.core.sites import UnsupportedSiteError, drawn_in_part
 
@@ -46,8 +47,10 @@ class WeightSites:
 
         :raises UnsupportedSiteError: a site is discrete, has another support than the real or the positive
             numbers or the unit interval, or lies in a minibatch of a plate; there is none at all
+        :raises ValueError: a parameter without a prior that is not fixed
         """
-        with torch.no_grad(), kept_rng(), poutine.block():
+        check_parameters(model, args)
+        with torch.no_grad(), kept_rng(), poutine.block(), FixedParameters():
             trace = poutine.trace(model).get_trace(*args)
         found = []
         for name, node in trace.nodes.items():
@@ -114,7 +117,7 @@ def scores(model: Callable, sites: WeightSites, w: Tensor, args: tuple) -> Score
                 scales.append(float(node["scale"]))
         return prior, *terms
 
-    with poutine.block(), pyro.validation_enabled(False):
+    with poutine.block(), FixedParameters(), pyro.validation_enabled(False):
         prior, *terms = vmap(question)(w)
     return Scores(prior, list(zip(terms, scales, strict=True)))
 
@@ -135,7 +138,17 @@ def _support(name: str, law: dist.TorchDistribution) -> str:
             return kind
     if support is constraints.nonnegative:
         return "positive"
+    if _is_unit(support):
+        return "unit_interval"
     raise UnsupportedSiteError(
         f"site {name!r} of a {type(law).__name__}: its support is {support}, and must be the real numbers, "
         "the positive ones or the unit interval"
     )
+
+
+def _is_unit(support: constraints.Constraint) -> bool:
+    """Whether all bounds are 0 and 1, as those of ``Uniform(0, 1)``, whose support is no constant of torch."""
+    if not isinstance(support, constraints.interval):
+        return False
+    low, high = torch.as_tensor(support.lower_bound), torch.as_tensor(support.upper_bound)
+    return bool((low == 0).all() and (high == 1).all())

@@ -132,6 +132,7 @@ class AutoDropout(FlatGuide):
     """
 
     temperature: float | None = None
+    has_entropy = False
 
     def __init__(
         self,
