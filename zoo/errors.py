@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import textwrap
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
+
+#: Characters of an error of somebody else's that are shown, and what stands for the others.
+LONGEST, CUT = 200, " ..."
 
 
 class UserError(ValueError):
@@ -33,9 +37,17 @@ def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> User
     return UserError(f"unknown {kind} {name!r}; {hint}")
 
 
+def one_line(text: str) -> str:
+    """The lines of a text in one, up to :data:`LONGEST` characters, but its first line whole: errors of Pyro
+    give their reason in the second.
+    """
+    first = " ".join(text.strip().partition("\n")[0].split())
+    return textwrap.shorten(text, max(LONGEST, len(first) + len(CUT)), placeholder=CUT)
+
+
 def where(error: BaseException, file: Path) -> str:
     """What the last line of a traceback says, and the line of the file where it went wrong."""
-    line = traceback.format_exception_only(error)[-1].strip().splitlines()[0]
+    line = one_line(traceback.format_exception_only(error)[-1])
     numbers = [
         frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)
     ]

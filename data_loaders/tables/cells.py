@@ -19,6 +19,8 @@ from data_loaders.errors import DataError, nearest, short_reason
 
 #: What other programs write in place of commas.
 _OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs"}
+#: What a file begins with that gzip has written.
+_GZIP = b"\x1f\x8b"
 _MISSING = frozenset({"", "na", "n/a", "nan", "+nan", "-nan", "null", "none", "?", "."})
 
 
@@ -40,21 +42,26 @@ class Cells:
 
 
 def read_cells(path: Path) -> Cells:
-    """All cells of the file, stripped; blank lines are left out and not counted."""
+    """All cells of the file, stripped; blank lines are left out and not counted. A line ``""`` is not blank:
+    it is how a missing value is written in a table of one column.
+    """
     if not path.exists():
         raise DataError(f"{path}: not found")
     if path.is_dir():
         raise DataError(f"{path}: is a directory, not a CSV file")
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
-            lines = [[cell.strip() for cell in line] for line in csv.reader(stream, strict=True) if line]
+            lines = [
+                [cell.strip() for cell in line]
+                for line in csv.reader(stream, strict=True)
+                if not _blank(line)
+            ]
     except UnicodeDecodeError:
-        raise DataError(f"{path}: is not UTF-8 text; save it as CSV in UTF-8") from None
+        raise DataError(f"{path}: {_no_text(path)}") from None
     except csv.Error as error:
         raise DataError(f"{path}: is not a well-formed CSV file ({error})") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({short_reason(error)})") from None
-    lines = [line for line in lines if line != [""]]
     if not lines:
         raise DataError(f"{path}: is empty")
     cells = Cells(path, tuple(lines[0]), lines[1:])
@@ -69,6 +76,18 @@ def read_cells(path: Path) -> Cells:
     return cells
 
 
+def _blank(line: list[str]) -> bool:
+    return not line or (len(line) == 1 and line[0].isspace())
+
+
+def _no_text(path: Path) -> str:
+    """What a file is that holds no UTF-8."""
+    with path.open("rb") as stream:
+        if stream.read(len(_GZIP)) == _GZIP:
+            return "is compressed: unpack it first (gunzip)"
+    return "is not UTF-8 text; save it as CSV in UTF-8"
+
+
 def _check_header(cells: Cells) -> None:
     if len(cells.header) == 1:
         for sign, name in _OTHER_SEPARATORS.items():
@@ -76,7 +95,10 @@ def _check_header(cells: Cells) -> None:
                 raise cells.fail(f"has {name} between its values: save it with commas")
     for position, name in enumerate(cells.header, start=1):
         if not name:
-            raise cells.fail(f"column {position} has no name in the header")
+            # pandas writes its index as a first column without a name.
+            index = "write the table without its index (pandas: to_csv(..., index=False)), or "
+            remedy = f"{index if position == 1 else ''}name the column"
+            raise cells.fail(f"column {position} has no name in the header: {remedy}")
     # A header 0,1,2,... is what pandas writes for columns without names.
     unnamed = cells.header == tuple(str(position) for position in range(len(cells.header)))
     if all(is_number(name) for name in cells.header) and not unnamed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -16,6 +16,8 @@ Kind = Literal["number", "date", "flag", "category"]
 MOST_LEVELS = 50
 #: What stands for no and yes, in small letters.
 FLAGS = (("false", "true"), ("no", "yes"), ("f", "t"), ("n", "y"))
+#: A number with a unit or currency before or after it (1.2%, $10.20, EUR 5, 3,000 km); not a label as C1.
+_WITH_UNIT = re.compile(r"(\W*|[A-Z]{3}\s*|[A-Z]{1,2}\$\s*)\d[\d.,]*\D*")
 _DATE = re.compile(r"\d{4}[-/]\d{1,2}([-/]\d{1,2}|$)")
 _DAY_OR_MONTH = re.compile(r"\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}")
 
@@ -87,9 +89,15 @@ def unusable(texts: Sequence[str]) -> str:
     levels = len(set(told))
     if told and all(_DAY_OR_MONTH.match(text) for text in told):
         return f"{told[0]!r} may be day/month or month/day: write dates as 2020-12-31"
+    hint = f"; is {told[0][:40]!r} a number? write it without unit" if told and have_units(told) else ""
     if levels == len(told) > 1:
-        return "a category of its own in every row, as an id has"
-    return f"{levels} categories, more than {MOST_LEVELS}" if levels > MOST_LEVELS else ""
+        return f"a category of its own in every row, as an id has{hint}"
+    return f"{levels} categories, more than {MOST_LEVELS}{hint}" if levels > MOST_LEVELS else ""
+
+
+def have_units(texts: Iterable[str]) -> bool:
+    """Whether each of them is a number with something around it."""
+    return all(map(_WITH_UNIT.fullmatch, texts))
 
 
 def missing_in(texts: Sequence[str]) -> str:

@@ -17,6 +17,7 @@ from data_loaders.tables.columns import (
     MOST_LEVELS,
     Kind,
     flag_levels,
+    have_units,
     kind_of,
     missing_in,
     read_column,
@@ -24,6 +25,9 @@ from data_loaders.tables.columns import (
 )
 from data_loaders.tables.csv_tables import STANDARD_SPLITS, check_rows, divided, load_csv, targets
 from data_loaders.tables.recipe import Column, Recipe, encode
+
+#: With more levels, numbers with something around them are no classes, unless the task says so.
+FEW_LEVELS = 10
 
 Missing = Literal["refuse", "impute"]
 
@@ -204,7 +208,12 @@ def _classes_or_numbers(
     labels = sorted(set(texts))
     if len(labels) == 1:
         raise cells.fail(f"the target column {target!r} is constant ({labels[0]!r} in every row)")
-    if len(labels) > MOST_LEVELS or len(labels) == len(texts):
+    usable = len(labels) <= MOST_LEVELS and len(labels) < len(texts)
+    if len(labels) > FEW_LEVELS and have_units(labels) and not (task and usable):
+        problem = f"{texts[0][:40]!r} is not a number: write numbers without unit"
+        otherwise = " (or say --task multiclass, if these are classes)" if usable else ""
+        raise cells.fail(f"column {target!r}, row 1: {problem}{otherwise}")
+    if not usable:
         raise cells.fail(
             f"the target column {target!r} has {len(labels)} different texts: these are no classes"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import tempfile
@@ -13,8 +14,13 @@ from torch import Tensor, nn
 
 
 def write_atomically(path: str | Path, write) -> None:
-    """Calls ``write(temporary path)`` and renames: after a kill the old file or the new one stands, whole."""
-    path = Path(path)
+    """Calls ``write(temporary path)`` and renames: after a kill the old file or the new one stands, whole.
+
+    A symbolic link stays, and the file that it leads to is written.
+
+    :raises OSError: when it cannot be written, and for a pipe, a socket or a device
+    """
+    path = _place_of(Path(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(handle)
@@ -25,6 +31,13 @@ def write_atomically(path: str | Path, write) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def _place_of(path: Path) -> Path:
+    """Where the file itself is: to rename over a link, a pipe or a device would put a file in its place."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return Path(os.path.realpath(path))
 
 
 def write_json(path: str | Path, content: dict) -> None:

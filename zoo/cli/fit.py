@@ -46,9 +46,10 @@ if TYPE_CHECKING:  # slow to import
 FIT_HELP = """Fits one guide to one model and saves it for zoo predict.
 
 The rows of one split are fitted (--split; one row in ten is held out and scored at the end). An interrupted
-fit goes on when the same command is given again; one of graphs, of sip-bnn, sip-ns, vip, fbnn-bnn, fbnn-gp,
-avb or aadm starts again, and so does one with more --steps, in the same folder, for the learning rate falls
-to zero over all steps. The folder holds fit.safetensors (the fit), config.json, and for guides that are
+fit goes on when the same command is given again. One of graphs or a density starts again, and one of map,
+deep-ensemble, bootstrap, joint-spike-slab, varbvs, pbp, pbp-1-epoch, sspbp, sspbp-1-epoch, sip-bnn, sip-ns,
+vip, fbnn-bnn, fbnn-gp, avb or aadm; so does any with more --steps, in the same folder, for the learning rate
+falls to zero over all steps. The folder holds fit.safetensors (the fit), config.json, and for guides that are
 fitted by an optimiser losses.csv and loss.png (what the steps make small, nats: minus the ELBO, or what the
 method has in its place). --steps, --lr and --batch-size are theirs.
 

@@ -146,7 +146,7 @@ def data_show(
     from data_loaders import describe
     from zoo.cli.show import print_card, tell_data_set
 
-    if name.endswith(".csv"):
+    if name.endswith((".csv", ".csv.gz")):  # of which the second is told to be unpacked
         from zoo.cli.lists import list_columns
 
         list_columns(name, table_options(drop, categories, "refuse"))

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from zoo.errors import UserError
+from zoo.errors import UserError, one_line
 from zoo.fitting.problem import Problem
 from zoo.models.own_files import file_checksum, own_entry
 from zoo.models.own_model import OwnModel
@@ -42,7 +42,7 @@ def _try(guide: GuideEntry, model: OwnModel, train: tuple) -> str:
     except AttributeError:
         return "it asks more of a model than that it is called with x and y"
     except Exception as error:  # of whatever kind: the guide was not written for this model
-        return next(iter(str(error).splitlines()), type(error).__name__)
+        return one_line(str(error)) or type(error).__name__
     return ""
 
 

@@ -71,6 +71,7 @@ class OwnModel:
             self._refuse("observes its target when it is called without one: write obs=y")
         if not given.nodes[TARGET]["is_observed"]:
             self._refuse(f"does not observe its target: write pyro.sample({TARGET!r}, law, obs=y)")
+        self._check_alone(given)
         self._check_rows(given, len(x))
         law = elementwise(target["fn"])
         if not isinstance(law, LAWS[task]):
@@ -92,6 +93,16 @@ class OwnModel:
             file = Path(inspect.getsourcefile(inspect.unwrap(self.function)) or "")
             shapes = ", ".join(str(list(value.shape)) for value in args)
             raise UserError(f"{self.name} fails when called with {shapes}: {where(error, file)}") from error
+
+    def _check_alone(self, trace: poutine.Trace) -> None:
+        """That nothing but the target is observed; points, of pyro.deterministic, are."""
+        for name, node in trace.nodes.items():
+            if node["type"] != "sample" or not node["is_observed"] or name == TARGET:
+                continue
+            if not isinstance(elementwise(node["fn"]), dist.Delta):
+                self._refuse(
+                    f"observes {name!r} beside {TARGET!r}: one target is predicted, leave {name!r} out"
+                )
 
     def _check_rows(self, trace: poutine.Trace, rows: int) -> None:
         frames = {frame.name for frame in trace.nodes[TARGET]["cond_indep_stack"] if frame.size == rows}

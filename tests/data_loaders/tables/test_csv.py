@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+
 import numpy as np
+import pandas as pd
 import pytest
 
 from data_loaders import DataError, load_csv
@@ -129,7 +132,11 @@ def test_first_bad_row_is_named(write):
         (_csv(rows=[*ROWS[:2], (1, 2), *ROWS[2:]]), "row 3 has 2 values, but the header names 3 columns"),
         (_csv(rows=[*ROWS[:7], (1, 2, 3, 4)]), "row 8 has 4 values"),
         (_csv("a,a,y"), "has duplicated columns in its header: a"),
-        (_csv("a,,y"), "column 2 has no name"),
+        (_csv("a,,y"), "column 2 has no name in the header: name the column"),
+        (
+            _csv(",b,y"),
+            "column 1 has no name in the header: write the table without its index (pandas: to_csv(",
+        ),
         (_csv("0.5,1.5,2"), "must be a header of column names"),
         (_csv(rows=[(*row[:2], 3) for row in ROWS]), "the target column 'y' is constant (3 in every row)"),
         (
@@ -141,10 +148,21 @@ def test_first_bad_row_is_named(write):
         ('a,b,y\n1,"2,3\n', "is not a well-formed CSV file"),
         (_csv().encode("utf-16"), "is not UTF-8 text"),
         (_csv("größe,b,y").encode("latin-1"), "is not UTF-8 text"),
+        (gzip.compress(_csv().encode(), mtime=0), "is compressed: unpack it first (gunzip)"),
     ],
 )
 def test_bad_files(text, says, write):
     assert says in _refusal(write(text))
+
+
+@pytest.mark.parametrize("blank", ["", "  ", "\t"])
+def test_a_missing_value_of_the_only_column_is_no_blank_line(blank, write):
+    table = pd.DataFrame({"a": [1, None, 3]}).to_csv(index=False)
+    assert table.count('""') == 1
+    options = {"require_target": False, "columns": ["a"]}
+    assert _refusal(write(table), **options) == "column 'a', row 2: missing value ('')"
+    data = load_csv(write(table.replace('""', blank)), **options)
+    np.testing.assert_array_equal(data.x_test, [[1.0], [3.0]])
 
 
 def test_paths_that_are_no_files(tmp_path):

@@ -235,6 +235,26 @@ CHANGES = {
     "a column without values": ({"age": [None] * 130}, {}, ["column 'age', no value in any row"]),
     "one class": ({"risk": ["low"] * 130}, {}, ["target column 'risk' is constant ('low' in every row)"]),
     "a target of ids": ({}, {"target": "name"}, ["target column 'name' has 130 different texts"]),
+    "a target with a unit": (
+        {"risk": [f"{i % 20 / 10 - 0.3:.1f}{' %'[i % 2 :]}" for i in range(130)]},
+        {},
+        ["column 'risk', row 1: '-0.3 %' is not a number: write numbers without unit (or say --task multi"],
+    ),
+    "a target of prices": (
+        {"risk": [f"${i}.20" for i in range(130)]},
+        {},
+        ["column 'risk', row 1: '$0.20' is not a number: write numbers without unit"],
+    ),
+    "a feature with a unit": (
+        {"colour": [f"{1000 * (i % 60):,} km" for i in range(130)]},
+        {},
+        ["column 'colour', 60 categories, more than 50; is '0 km' a number? write it without unit"],
+    ),
+    "a feature with a unit, different in all rows": (
+        {"colour": [f"{i / 10}%" for i in range(130)]},
+        {},
+        ["column 'colour', a category of its own in every row, as an id has; is '0.0%' a number?"],
+    ),
     "three classes": ({}, {"task": "binary"}, ["'risk' has 3 classes: --task multiclass"]),
     "texts for numbers": ({}, {"task": "regression"}, ["column 'risk', row 1: 'mid' is not a number"]),
     "a gap in the target": (
@@ -267,6 +287,20 @@ def test_two_texts_are_binary_and_flags_too(write):
     data = load_table(write(table))
     assert (data.task, data.recipe.labels) == ("binary", ("benign", "malign"))
     assert load_table(write(table.assign(risk=[True, False] * 20))).recipe.labels == ("False", "True")
+
+
+@pytest.mark.parametrize(
+    ("label", "task"), [("{} kg", "multiclass"), ("C{}", None), ("class {}", None), ("{}-{}", None)]
+)
+def test_labels_with_numbers_are_classes(label, task, write):
+    """More than ten of them; numbers with a unit too, where the user says so."""
+    table = messy(130).assign(risk=[label.format(i % 12, i % 12) for i in range(130)]).drop(columns="name")
+    assert load_table(write(table), task=task).num_classes == 12
+
+
+def test_few_levels_with_a_unit_are_classes(write):
+    table = messy().assign(risk=[f"{i % 4 * 10} mg" for i in range(40)]).drop(columns="name")
+    assert load_table(write(table)).recipe.labels == ("0 mg", "10 mg", "20 mg", "30 mg")
 
 
 def test_a_constant_category_is_noted(write):

@@ -1,5 +1,6 @@
 """Saved guides: a fresh process reads the same fit, and a kill leaves the old one whole."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -184,6 +185,35 @@ def test_a_kill_during_saving_leaves_the_old_file(tmp_path):
     assert in_fresh_process(code, path).returncode == -signal.SIGKILL
     assert path.read_bytes() == old
     load_guide(AutoMeanField(network(normal)), path)
+
+
+def written(text):
+    return lambda target: Path(target).write_text(text)
+
+
+def test_a_link_stays_and_its_file_is_written(tmp_path):
+    (tmp_path / "below").mkdir()
+    for name in ("there", "not yet there"):
+        file, link = tmp_path / "below" / name, tmp_path / f"link to {name}"
+        link.symlink_to(Path("below") / name)
+        if name == "there":
+            file.write_text("old")
+        write_atomically(link, written("new"))
+        assert link.is_symlink()
+        assert (file.is_symlink(), file.read_text()) == (False, "new")
+    assert len(list((tmp_path / "below").iterdir())) == 2
+
+
+def test_a_pipe_is_refused_and_stays(tmp_path):
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    for path in (pipe, link):
+        with pytest.raises(OSError, match="not a regular file") as caught:
+            write_atomically(path, written("new"))
+        assert (caught.value.errno, caught.value.filename) == (errno.EINVAL, str(path))
+    assert pipe.is_fifo()
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_failed_write_leaves_nothing_behind(tmp_path):

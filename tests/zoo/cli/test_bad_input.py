@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
 import shutil
 
 import pytest
@@ -196,6 +198,13 @@ def test_table_that_is_none(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_compressed_table(tmp_path):
+    table = tmp_path / "table.csv.gz"
+    table.write_bytes(gzip.compress(b"a,y\n1,2\n"))
+    for line in (refused("fit", table, "--out", tmp_path / "out"), refused("data", "show", table)):
+        assert "table.csv.gz: is compressed: unpack it first (gunzip)" in line
+
+
 @pytest.mark.parametrize("command", ["fit", "compare"])
 def test_output_in_the_place_of_a_file(command, tmp_path):
     table = write_csv(tmp_path / "table.csv", linear_rows(12))
@@ -383,6 +392,18 @@ def test_predictions_that_cannot_be_written(work):
     )
     assert new.read_bytes() == before
     assert sorted(path.name for path in work.iterdir()) == ["fit", "new.csv", "table.csv"]
+
+
+def test_predictions_into_a_pipe_or_through_a_link(work):
+    pipe, link = work / "pipe", work / "link.csv"
+    os.mkfifo(pipe)
+    link.symlink_to("p.csv")
+    ask = ("predict", work / "fit", "--input", work / "new.csv", "--draws", 2, "--out")
+    assert f"cannot write to {pipe}: not a regular file" in refused(*ask, pipe)
+    assert pipe.is_fifo()
+    assert run_zoo(*ask, link).exit_code == 0
+    assert link.is_symlink()
+    assert (work / "p.csv").read_text().startswith("mean,sd,")
 
 
 def test_standardised_values_stay_in_the_range_of_float32(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,20 @@ from pyro.infer import SVI
 
 import zoo.fitting.svi
 from tests.zoo.cli_helpers import fresh_process, linear_rows, run_zoo, write_csv
+from zoo.cli.fit import FIT_HELP
 from zoo.commands import predict
+from zoo.fitting.stored import Stored
 from zoo.fitting.svi import read_checkpoint
+from zoo.registry.queries import GUIDES
 from zoo.seeds import stable_seed
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_help_names_the_guides_that_start_again(guide):
+    _, sentence = FIT_HELP.split("or a density starts again, and one of")
+    named = re.split(r",\s+|\s+", sentence.partition(";")[0].replace(" or ", " "))
+    assert (guide in named) == isinstance(GUIDES[guide].method, Stored)
+
 
 KILLED_FIT = """
 import os, signal, sys

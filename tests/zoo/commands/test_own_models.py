@@ -17,8 +17,9 @@ from guides.truth.gates import MCMCResult
 from guides.truth.mcmc import nuts
 from tests.zoo.cli_helpers import linear_rows, make_tiny, run_zoo, write_csv
 from zoo.budgets import BUDGETS, Budget
-from zoo.errors import UserError
+from zoo.errors import UserError, one_line
 from zoo.fitting.problem import load_problem
+from zoo.models.entries import DataShape
 from zoo.registry.queries import find_model
 
 HEAD = """
@@ -137,6 +138,17 @@ CODES = {
     "other arguments": ("def model(x): pass", "", "takes (x): write it as model(x, y=None)"),
     "y is needed": ("def model(x, y): pass", "", "takes (x, y): write it as model(x, y=None)"),
     "fails": ("def model(x, y=None):\n    x @ x", "", "mine.py:model fails when called with [54, 2], [54]: "),
+    "a value that cannot be": (
+        LINEAR.replace("dist.Normal(x @ w, 0.1)", "dist.Poisson(torch.exp(x @ w))"),
+        "",
+        "at site 'y': Expected value argument",
+    ),
+    "two targets": (
+        f"{LINEAR}        pyro.sample('z', dist.Normal(x @ w, 1.0), obs=y)",
+        "",
+        "mine.py:model observes 'z' beside 'y': one target is predicted",
+    ),
+    "a factor": (f"{LINEAR}    pyro.factor('f', -w.square().sum())", "", "observes 'f' beside 'y'"),
     "no y": ("def model(x, y=None):\n    pyro.sample('w', dist.Normal(0., 1.))", "", "has no site 'y'"),
     "not observed": (LINEAR.replace(", obs=y", ""), "", "does not observe its target"),
     "no plate": (
@@ -156,6 +168,21 @@ CODES = {
     "no matrix": (LINEAR, "mc-dropout", f"{NOT}AutoDropout: no site of the model (w) has"),
     "no network": (LINEAR, "aadm", f"{NOT}it asks more of a model"),
 }
+
+
+def test_an_error_of_several_lines_is_one_line_with_its_reason(tmp_path):
+    error = r"ValueError('Error while computing:\n  the reason\n' + 'word ' * 99)"
+    code = f"def model(x, y=None):\n    raise {error}"
+    model = find_model(f"{written(tmp_path, code)}:model").build(DataShape("regression", 2, None))
+    with pytest.raises(UserError) as caught:
+        model.check(torch.zeros(3, 2), torch.zeros(3), "regression")
+    told = str(caught.value)
+    assert "[3, 2], [3]: ValueError: Error while computing: the reason word word" in told
+    assert told.endswith("word ... (line 5)")
+    assert "\n" not in told
+    assert len(told.partition("[3]: ")[2]) <= 200 + len(" (line 5)")
+    assert one_line("") == ""
+    assert one_line("word " * 99 + "\nmore") == ("word " * 99).strip() + " ..."  # the first line is not cut
 
 
 @pytest.mark.one_in(3)
