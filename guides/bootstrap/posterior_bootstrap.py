@@ -28,6 +28,7 @@ from torch.func import vmap
 from guides.bootstrap.base_measures import BaseMeasure, Rows, base_for
 from guides.bootstrap.weighted_loss import Loss, Parameters, WeightedLoss
 from guides.bootstrap.weights import check_process, dirichlet_weights
+from guides.core.arguments import FixedParameters, check_parameters
 from guides.core.rng import seeded_rng
 from guides.core.settling import LAST_OF_HALF_COSINE, UnsettledWarning
 from guides.core.sites import initial_value
@@ -101,13 +102,14 @@ class PosteriorBootstrap:
         :raises UnsupportedSiteError: a discrete site, or one with a row a datum
         :raises ValueError: a site that the loss does not depend on; no plate around the data, several that
             nothing tells apart, a subsampled one; rows that are not finite or fewer than two; a base measure
-            whose rows do not fit
+            whose rows do not fit; a parameter without a prior that is not fixed
         :raises DivergenceError: a RuntimeError, when a loss is not finite
         """
         if num_draws < 1 or steps < 1 or not lr > 0:
             raise ValueError(f"num_draws, steps and lr must be positive, got {num_draws}, {steps} and {lr}")
         generator = torch.Generator().manual_seed(seed)
-        with pyro.get_param_store().scope(), poutine.block(), seeded_rng(seed):
+        with pyro.get_param_store().scope(), poutine.block(), FixedParameters(), seeded_rng(seed):
+            check_parameters(self.model, args)
             target = WeightedLoss.of(self.model, args, self.loss, self.plate)
             start = target.starts(self.init_loc_fn, num_draws)
             weights = dirichlet_weights(

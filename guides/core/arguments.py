@@ -94,20 +94,20 @@ def check_parameters(
     :raises ValueError: a parameter without a prior: a ``pyro.param`` statement, or one of a module that the
         density depends on; those with ``requires_grad`` False are fixed, and allowed
     """
-    with kept_rng(), pyro.get_param_store().scope(), poutine.block(), pyro.validation_enabled(False):
-        with torch.enable_grad():
-            trace = poutine.trace(FixedParameters()(model)).get_trace(*args, **kwargs)
-            stated = [name for name, node in trace.nodes.items() if node["type"] == "param"]
-            names = stated or _trained(model, trace)
+    store, unwatched = pyro.get_param_store().scope(), pyro.validation_enabled(False)
+    with store, unwatched, kept_rng(), poutine.block(), torch.enable_grad():
+        trace = poutine.trace(FixedParameters()(model)).get_trace(*args, **kwargs)
+        stated = [name for name, node in trace.nodes.items() if node["type"] == "param"]
+        names = stated or _trained(model, trace)
     if names:
         raise ValueError(
-            f"the model has a parameter {names[0]!r} without a prior, which {fate}: make it a pyro.sample, or "
-            "fix it (a plain tensor, or requires_grad_(False) of a module's parameters)"
+            f"the model has a parameter {names[0]!r} without a prior, which {fate}: make it a pyro.sample, "
+            "or fix it (a plain tensor, or requires_grad_(False) of a module's parameters)"
         )
 
 
 def _trained(model: Callable, trace: poutine.Trace) -> list[str]:
-    """Parameters of a module that take a gradient from the density; one that only lends its shape does not."""
+    """Parameters of a module that the density depends on; not those that only lend their shape."""
     while isinstance(model, partial):
         model = model.func
     module = getattr(model, "__self__", model)

@@ -16,6 +16,7 @@ from torch.distributions import constraints, transforms
 from torch.func import vmap
 
 from guides.core.arguments import FixedParameters, check_parameters
+from guides.core.distributions import base_prior
 from guides.core.rng import kept_rng
 from guides.core.sites import UnsupportedSiteError, drawn_in_part
 
@@ -141,13 +142,13 @@ def _support(name: str, law: dist.TorchDistribution) -> str:
     if _is_unit(support):
         return "unit_interval"
     raise UnsupportedSiteError(
-        f"site {name!r} of a {type(law).__name__}: its support is {support}, and must be the real numbers, "
-        "the positive ones or the unit interval"
+        f"site {name!r} of a {type(base_prior(law)).__name__}: its support is {support}, and must be "
+        "the real numbers, the positive ones or the unit interval"
     )
 
 
 def _is_unit(support: constraints.Constraint) -> bool:
-    """Whether all bounds are 0 and 1, as those of ``Uniform(0, 1)``, whose support is no constant of torch."""
+    """Whether all bounds are 0 and 1: the support of ``Uniform(0, 1)`` is no constant of torch's."""
     if not isinstance(support, constraints.interval):
         return False
     low, high = torch.as_tensor(support.lower_bound), torch.as_tensor(support.upper_bound)

@@ -119,6 +119,7 @@ class AdversarialVariationalBayes(FittedGuide):
         :returns: this object; warns (:class:`~guides.implicit.SaturationWarning`) where the classifier
             ended ``saturated``
         :raises UnsupportedSiteError: a latent site that no network's output can stand for
+        :raises ValueError: a parameter without a prior that is not fixed
         :raises DivergenceError: a RuntimeError, at the first loss that is not finite
         """
         course = Course(steps, lr, warm_up, seed, batch_size)

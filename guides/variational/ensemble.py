@@ -22,7 +22,7 @@ from pyro.infer.autoguide import AutoDelta
 from pyro.poutine.messenger import Messenger
 from torch import Tensor
 
-from guides.core.arguments import blaming_arguments
+from guides.core.arguments import FixedParameters, blaming_arguments, check_parameters
 from guides.core.optim import FusedAdam
 from guides.core.rng import kept_rng
 from guides.core.settling import UnsettledWarning, last_change, still_moving
@@ -65,13 +65,16 @@ def fit_ensemble(
         ``info["last_tenth_se"]`` the standard error of that (None of few steps)
     :warns UnsettledWarning: when a member's loss still fell by more than half a nat
     :raises ValueError: for arguments out of range, or of the model that are not finite; a site that nothing
-        is learned about, as the priors of others are where ``prior=False``
+        is learned about, as the priors of others are where ``prior=False``; a parameter without a prior
+        (``pyro.param``, or a module's) that is not fixed by ``requires_grad_(False)``
     :raises DivergenceError: a RuntimeError, when a loss or a parameter of a member is not finite
     :raises UnsupportedSiteError: for a SpikeSlab prior, unless ``prior=False``
     """
     if members < 1 or steps < 1 or not lr > 0:
         raise ValueError(f"members, steps and lr must be positive, got {members}, {steps} and {lr}")
-    scored = partial(model if prior else FlatPriors()(model), **kwargs)
+    with blaming_arguments(args, kwargs):
+        check_parameters(model, args, kwargs, fate="the members would share or lose")
+    scored = partial(FixedParameters()(model if prior else FlatPriors()(model)), **kwargs)
 
     def start(site: dict) -> Tensor:
         require_density_of_points(site["name"], site)

@@ -24,7 +24,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain, repeat
 from pathlib import Path
@@ -32,17 +33,19 @@ from pathlib import Path
 import pyro
 import torch
 from pyro import poutine
+from pyro.infer.autoguide.initialization import InitMessenger
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
-from guides.core.arguments import blaming_arguments, default_dtype, doubled
+from guides.core.arguments import FixedParameters, blaming_arguments, default_dtype, doubled
 from guides.core.checks import check_counts
 from guides.core.course import Course
 from guides.core.distributions import SpikeSlab, base_prior
 from guides.core.rng import kept_rng, seeded_rng
-from guides.core.sites import UnsupportedSiteError
+from guides.core.settling import CLEAR, RISE, UnsettledWarning
+from guides.core.sites import UnsupportedSiteError, initial_value
 from guides.core.svi import DivergenceError, shuffled_epochs
-from guides.core.weight_sites import WeightSites, scores
+from guides.core.weight_sites import MAPS, WeightSites, scores
 from guides.posterior.draws import Posterior
 from guides.posterior.fitted_guide import FittedGuide
 
@@ -50,6 +53,10 @@ from guides.posterior.fitted_guide import FittedGuide
 MOST_NUMBERS = 300
 #: Smallest eigenvalue of the starting precision, as a share of the largest diagonal element.
 FLOOR = 1e-6
+#: Smallest starting precision of a site that is held where its prior puts it: a sd of a third on its map.
+HELD = 10.0
+#: Steps at both ends of a fit that are compared, as a share of all.
+ENDS = 0.05
 #: Draws behind inclusion probabilities.
 INCLUSION_DRAWS = 4000
 
@@ -169,7 +176,9 @@ class JointSpikeSlab(FittedGuide):
         seed: int = 0,
         on_step: Callable[[int, JointSpikeSlab], None] | None = None,
     ) -> JointSpikeSlab:
-        """Starts afresh, at a mode with all weights in and the curvature there.
+        """Starts afresh, at a mode with all weights in and the curvature there; where that has the smaller
+        bound, as of a hierarchy whose density is unbounded at a scale of zero, at the mode given the prior
+        medians of scales and rates.
 
         :param args: the model's arguments, with data
         :param batch_size: rows of a minibatch: the model is then called with rows of all arguments and the
@@ -178,11 +187,12 @@ class JointSpikeSlab(FittedGuide):
         :param seed: of everything random; torch's generators stay as they are
         :param on_step: called after every step with its number, from 1, and this object
         :returns: this object
+        :warns UnsettledWarning: when the loss ended above that of the start, beyond its noise
         :raises UnsupportedSiteError: no site has a spike, there are too many numbers, or a site's support has
             no map here
         :raises DivergenceError: a RuntimeError, at the first loss that is not finite, or where no mode is
             found to start from
-        :raises ValueError: an argument that is not finite
+        :raises ValueError: an argument that is not finite; a parameter without a prior that is not fixed
         """
         course = Course(steps, lr, 0.0, seed, batch_size)
         begun, precision = time.perf_counter(), _precision(args)
@@ -193,7 +203,7 @@ class JointSpikeSlab(FittedGuide):
             with blaming_arguments(args):
                 sites = WeightSites.of(self.model, first)
                 self._start(sites, spikes_of(self.model, sites, first))
-                self._start_at_a_mode(args)
+                self._start_at_the_best(args, first)
 
             def loss(batch: tuple, weight: float) -> Tensor:
                 return self._loss(batch)
@@ -207,6 +217,7 @@ class JointSpikeSlab(FittedGuide):
         seconds = time.perf_counter() - begun
         elbo = self.elbo(*args, seed=seed)
         self.facts = {**asdict(course), "seconds": seconds, "elbo": elbo, "precision": precision}
+        _warn_of_rise(self.losses)
         return self
 
     def _start(self, sites: WeightSites, spikes: Tensor) -> None:
@@ -228,16 +239,76 @@ class JointSpikeSlab(FittedGuide):
         self.linear = nn.Parameter(torch.zeros(size, **kind))
         self.losses, self.facts = [], {}
 
-    def _start_at_a_mode(self, args: tuple) -> None:
-        """With every weight in: the best fit there is, and the curvature around it."""
+    def _start_at_the_best(self, args: tuple, batch: tuple) -> None:
+        """At the mode, or at that given the scales' medians, by the bound there."""
+        start = 0.1 * torch.randn_like(self.linear)
+        held = self._mapped()
+        ways = [(start, torch.zeros_like(held))]
+        if held.any():
+            ways.append((torch.where(held, self._medians(batch), start), held))
+        found, failed = [], None
+        for way in ways:
+            try:
+                self._start_at_a_mode(args, *way)
+            except DivergenceError as error:
+                failed = error
+                continue
+            state = {name: value.detach().clone() for name, value in self._tensors()}
+            found.append((self._loss_here(args) if len(ways) > 1 else 0.0, state))
+        if not found:
+            raise failed
+        _, best = min(found, key=lambda pair: pair[0])
+        with torch.no_grad():
+            for name, value in self._tensors():
+                value.copy_(best[name])
+
+    def _tensors(self) -> list[tuple[str, Tensor]]:
+        return [*self.named_parameters(), *self.named_buffers()]
+
+    def _loss_here(self, args: tuple) -> float:
+        """By draws that are the same for all starts; one that is not finite is the worst."""
+        try:
+            with torch.no_grad(), kept_rng():
+                value = self._loss(args).item()
+        except (ValueError, RuntimeError):  # no factor of a precision
+            return math.inf
+        return value if math.isfinite(value) else math.inf
+
+    def _mapped(self) -> Tensor:
+        """Which numbers are scales or rates, of a support other than the real numbers, ``[D]``."""
+        parts = [
+            torch.full((math.prod(shape),), support != "real") for _, shape, support in self._sites.sites
+        ]
+        return torch.cat(parts).to(self.spikes.device)
+
+    def _medians(self, args: tuple) -> Tensor:
+        """The vector of all sites at the start of Pyro's autoguides, ``[D]``."""
+        with torch.no_grad(), kept_rng(), poutine.block(), FixedParameters():
+            nodes = poutine.trace(InitMessenger(initial_value)(self.model)).get_trace(*args).nodes
+        return torch.cat([
+            MAPS[support].inv(nodes[name]["value"]).flatten().to(self.linear)
+            for name, _, support in self._sites.sites
+        ])  # fmt: skip
+
+    def _start_at_a_mode(self, args: tuple, start: Tensor, held: Tensor) -> None:
+        """With every weight in: the best fit there is, and the curvature around it.
+
+        :param held: what stays at its start, ``[D]``
+        """
 
         def log_joint(w: Tensor) -> Tensor:
+            return self._log_joint(torch.where(held, start, w).unsqueeze(0), args)[0]
+
+        def log_joint_of_all(w: Tensor) -> Tensor:
             return self._log_joint(w.unsqueeze(0), args)[0]
 
-        mode = _climb(log_joint, 0.1 * torch.randn_like(self.linear))
-        precision = -torch.autograd.functional.hessian(log_joint, mode)
+        mode = torch.where(held, start, _climb(log_joint, start))
+        precision = -torch.autograd.functional.hessian(log_joint_of_all, mode)
         if not (mode.isfinite().all() and precision.isfinite().all()):
             raise DivergenceError("the search for a mode ends where the log density is not finite")
+        # what is held lies on a slope, where its curvature may have either sign
+        own = precision.diagonal().clamp_min(HELD)
+        precision = torch.where(held[:, None] | held, torch.where(held, own, 0.0).diag(), precision)
         values, vectors = torch.linalg.eigh(0.5 * (precision + precision.T))
         values = values.clamp_min(FLOOR * values.abs().max())
         precision = (vectors * values) @ vectors.T
@@ -362,7 +433,7 @@ class JointSpikeSlab(FittedGuide):
 
 def spikes_of(model: Callable, sites: WeightSites, args: tuple) -> Tensor:
     """Which elements of the vector of all sites have a spike-and-slab prior, ``[D]``."""
-    with torch.no_grad(), kept_rng(), poutine.block():
+    with torch.no_grad(), kept_rng(), poutine.block(), FixedParameters():
         trace = poutine.trace(model).get_trace(*args)
     nodes = [trace.nodes[name] for name, _, _ in sites.sites]
     return torch.cat([
@@ -375,6 +446,24 @@ def _precision(args: tuple) -> str:
     """``"float32"``, ``"float64"``: of the first argument with numbers of floating point."""
     kinds = [part.dtype for part in args if isinstance(part, Tensor) and part.is_floating_point()]
     return str(kinds[0] if kinds else torch.get_default_dtype()).removeprefix("torch.")
+
+
+def _warn_of_rise(losses: Sequence[float]) -> None:
+    """Where the loss of the last steps is above that of the first, beyond their noise; few do not tell."""
+    width = round(ENDS * len(losses))
+    if width < 2:
+        return
+    first, last = torch.tensor(losses[:width]).double(), torch.tensor(losses[-width:]).double()
+    rise = (last.mean() - first.mean()).item()
+    se = math.sqrt((first.var() + last.var()).item() / width)
+    # the first steps fall from their start, which can only hide a rise
+    if rise - CLEAR * se > RISE:
+        warnings.warn(
+            f"the fit ended {rise:.3g} nats above its first steps: take a lower lr or more steps, or "
+            "AutoSpikeSlab; scales of a hierarchy can be written non-centred, scale * Normal(0, 1)",
+            UnsettledWarning,
+            stacklevel=3,
+        )
 
 
 def _climb(log_joint: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:

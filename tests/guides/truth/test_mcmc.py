@@ -210,6 +210,14 @@ def test_models_that_nuts_cannot_serve_are_refused_by_name():
         nuts(nothing, backend="stan")
 
 
+def test_torch_tensors_for_a_numpyro_model_are_refused():
+    x = torch.zeros(3)
+    with pytest.raises(ValueError, match="argument 0 .* torch tensor: pass NumPy arrays.*backend='pyro'"):
+        nuts(lambda x: None, (x,))
+    with pytest.raises(ValueError, match="argument x .* torch tensor"):
+        nuts(lambda x: None, (), {"x": x})
+
+
 def test_pyro_models_that_nuts_cannot_serve_are_refused_by_name():
     def discrete():
         pyro.sample("x", pdist.Normal(0.0, 1.0))

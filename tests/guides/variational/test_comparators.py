@@ -330,9 +330,11 @@ def test_ensemble_refuses():
     runs = []
 
     def breaking(x, y):
-        """Not finite in the eighth step of the second member; the first run of a member makes its start."""
+        """Not finite in the eighth step of the second member; one run looks for parameters, and the first
+        of a member makes its start.
+        """
         runs.append(x)
-        layer(x * (math.nan if len(runs) == (1 + 10) + 1 + 8 else 1.0), y)
+        layer(x * (math.nan if len(runs) == 1 + (1 + 10) + 1 + 8 else 1.0), y)
 
     with pytest.raises(ValueError, match="members"):
         fit_ensemble(layer, x, y, members=0)

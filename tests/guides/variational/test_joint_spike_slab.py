@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 
 import numpy as np
 import pyro
@@ -13,10 +14,11 @@ from pyro import distributions as dist
 from torch.distributions import MultivariateNormal
 
 from guides import JointSpikeSlab, SpikeSlab
+from guides.core.settling import UnsettledWarning
 from guides.core.sites import UnsupportedSiteError
 from guides.testing import assert_mean, perturb, z_bound
 from guides.truth.spike_slab_logistic import enumerate_spike_slab_logistic
-from guides.variational.joint_spike_slab import JointLaw
+from guides.variational.joint_spike_slab import JointLaw, _warn_of_rise
 
 NOISE, SLAB, INCLUSION = 0.7, 1.5, 0.3
 
@@ -296,6 +298,37 @@ def test_round_trip_through_a_file(data, fitted, tmp_path):
     assert loaded.elbo(*data) == fitted.elbo(*data)
     assert loaded.facts["seed"] == 3
     assert loaded.posterior(9, seed=1).draws()["w"].shape == (9, 2)
+
+
+def test_a_hierarchy_whose_density_is_unbounded_starts_beside_its_singularity():
+    """The bound of AutoSpikeSlab is -37.1 there; a start at a scale of nearly zero ended below -600."""
+    generator = torch.Generator().manual_seed(0)
+    x, group = torch.randn(40, 4, generator=generator), torch.arange(40) % 8
+    effects, noise = torch.randn(8, generator=generator), torch.randn(40, generator=generator)
+    y = x[:, 0] + 0.3 * effects[group] + 0.5 * noise
+
+    def groups(x, group, y=None):
+        tau = pyro.sample("tau", dist.HalfNormal(1.0))
+        w = pyro.sample("w", SpikeSlab(probs=0.2).expand([4]).to_event(1))
+        a = pyro.sample("a", dist.Normal(torch.zeros(8), tau).to_event(1))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(x @ w + a[group], 0.5), obs=y)
+
+    guide = JointSpikeSlab(groups).fit(x, group, y, steps=150, seed=0)
+    assert max(guide.losses) < 500
+    assert guide.facts["elbo"][0] > -40
+
+
+def test_a_loss_that_ends_above_its_start_is_a_warning():
+    generator = torch.Generator().manual_seed(0)
+    level = torch.randn(200, generator=generator)
+    with pytest.warns(UnsettledWarning, match="nats above its first steps.*lower lr"):
+        _warn_of_rise((level + torch.linspace(0, 9, 200)).tolist())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _warn_of_rise(level.tolist())
+        _warn_of_rise((level - torch.linspace(0, 9, 200)).tolist())
+        _warn_of_rise([0.0, 100.0])
 
 
 def test_refusals(data):
