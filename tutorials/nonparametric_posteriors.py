@@ -43,7 +43,7 @@ def model(x, y=None):
         return pyro.sample("y", dist.Normal(intercept + slope * x, scale), obs=y)
 
 
-posterior = PosteriorBootstrap(model).fit(x, y, num_draws=200, steps=500, lr=0.2)
+posterior = PosteriorBootstrap(model).fit(x, y, num_draws=200, steps=1000, lr=0.2)
 print(posterior)
 
 # %% [markdown]
