@@ -24,7 +24,7 @@ def model_options(problem: Problem, model: str, guides: Sequence[str], given: di
         ``bias_scale``, None where left out
     :raises UserError: for a value out of range, or an option that no model of this call takes
     """
-    from zoo.models.options import check_values
+    from zoo.models.options import LARGEST, SMALLEST, check_values
     from zoo.registry.queries import check_options, find_guide, find_model, flag
 
     chosen = {name: value for name, value in given.items() if value is not None}
@@ -39,4 +39,9 @@ def model_options(problem: Problem, model: str, guides: Sequence[str], given: di
     check_options(find_model(model), [find_guide(name) for name in guides], chosen)
     if "noise_scale" in chosen:
         chosen["noise_scale"] /= problem.scale.y_sd
+        if not SMALLEST <= chosen["noise_scale"] <= LARGEST:
+            raise UserError(
+                f"--noise {given['noise_scale']:g} is {chosen['noise_scale']:.1g} sds of the target: it must "
+                f"lie between {SMALLEST:g} and {LARGEST:g} of them"
+            )
     return chosen

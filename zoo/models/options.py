@@ -12,6 +12,9 @@ from typing import Any
 
 from zoo.errors import UserError, unknown
 
+#: Sds in single precision whose squares and logarithms are numbers.
+SMALLEST, LARGEST = 1e-12, 1e12
+
 
 def check_values(options: Mapping[str, Any], called: Callable[[str], str] = str) -> None:
     """Of options that are not here any value goes.
@@ -46,8 +49,11 @@ def _check_inclusion(name: str, inclusion: Any) -> None:
 def _check_sizes(name: str, sizes: Any) -> None:
     """One number, or one a layer, whose count the model checks; None: the model's own."""
     for size in sizes if isinstance(sizes, tuple | list) else () if sizes is None else (sizes,):
-        if not (isinstance(size, Real) and 0 < size < math.inf):
-            raise UserError(f"{name} takes positive numbers, one or one a layer, not {_short(size)}")
+        if not (isinstance(size, Real) and SMALLEST <= size <= LARGEST):
+            raise UserError(
+                f"{name} takes positive numbers from {SMALLEST:g} to {LARGEST:g}, one or one a layer, not "
+                f"{_short(size)}"
+            )
 
 
 def _check_noise_scale(name: str, scale: Any) -> None:

@@ -36,6 +36,12 @@ WORDS = [
     ("diabetes", ["--noise", 0], ["--noise must be a positive standard deviation, not 0"]),
     ("diabetes", ["--noise", "nan"], ["--noise", "not nan"]),
     ("diabetes", ["--noise", "inf"], ["--noise", "not inf"]),
+    (
+        "diabetes",
+        ["--noise", "1e-300"],
+        ["--noise 1e-300 is", "sds of the target", "between 1e-12 and 1e+12"],
+    ),
+    ("diabetes", ["--weight-scale", "1e30"], ["--weight-scale", "from 1e-12 to 1e+12", "not 1e+30"]),
     ("digits", ["--noise", 1], ["--noise is for regression only", "digits is multiclass"]),
     ("diabetes", ["--widths", "a,b"], ["--widths", "'a,b'"]),
     ("diabetes", ["--widths", "5,"], ["--widths", "'5,'"]),

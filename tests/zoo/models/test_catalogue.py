@@ -146,7 +146,9 @@ def test_scales_are_relative_to_the_inputs_of_a_layer():
     assert plain.nodes["b1"]["fn"].base_dist.scale.unique() == 1
     with pytest.raises(ValueError, match="3 scales for 2 layers"):
         create("bnn", 64, weight_scale=(1.0, 2.0, 3.0))
-    with pytest.raises(UserError, match="bias_scale takes positive numbers, one or one a layer, not -1"):
+    with pytest.raises(
+        UserError, match="bias_scale takes positive numbers from 1e-12 to 1e.12, one or one a layer, not -1"
+    ):
         create("bnn", 64, bias_scale=(1.0, -1.0))
 
 
