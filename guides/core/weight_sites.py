@@ -47,12 +47,14 @@ class WeightSites:
         """From one run of the model.
 
         :raises UnsupportedSiteError: a site is discrete, has another support than the real or the positive
-            numbers or the unit interval, or lies in a minibatch of a plate; there is none at all
+            numbers or the unit interval, or lies in a minibatch of a plate; there is none at all; a plate
+            draws rows of its own, or rows of the data have weights
         :raises ValueError: a parameter without a prior that is not fixed
         """
         check_parameters(model, args)
         with torch.no_grad(), kept_rng(), poutine.block(), FixedParameters():
             trace = poutine.trace(model).get_trace(*args)
+        check_data(trace)
         found = []
         for name, node in trace.nodes.items():
             if node["type"] != "sample" or node["is_observed"] or site_is_subsample(node):
@@ -83,6 +85,22 @@ class WeightSites:
             if support != "real":
                 total = total + MAPS[support].log_abs_det_jacobian(part, MAPS[support](part)).sum()
         return total
+
+
+def check_data(trace: poutine.Trace) -> None:
+    """:raises UnsupportedSiteError: what cannot be asked of all draws side by side"""
+    for name, node in trace.nodes.items():
+        if node["type"] != "sample":
+            continue
+        if site_is_subsample(node) and (node["fn"].subsample_size or node["fn"].size) < node["fn"].size:
+            raise UnsupportedSiteError(
+                f"plate {name!r} draws rows of its own: leave subsample_size out, or say which rows there "
+                "are (subsample=torch.arange(len(x))); minibatches are those of fit(..., batch_size=...)"
+            )
+        if node["is_observed"] and torch.as_tensor(node["scale"]).numel() > 1:
+            raise UnsupportedSiteError(
+                f"site {name!r}: rows have weights of their own (poutine.scale); only one number is taken"
+            )
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pyro
 import pytest
 import torch
 from pyro import distributions as dist
+from pyro import poutine
 
 from guides.core.sites import UnsupportedSiteError
 from guides.core.weight_sites import WeightSites
@@ -32,3 +35,17 @@ def test_a_uniform_law_between_0_and_1_is_of_the_unit_interval(high):
 def test_other_intervals_are_refused(low, high):
     with pytest.raises(UnsupportedSiteError, match="site 'p' of a Uniform.*or the unit interval"):
         WeightSites.of(rate(low, high), ())
+
+
+def test_rows_that_a_plate_draws_or_weighs_are_refused():
+    def model(x, weights=1.0, **plate):
+        w = pyro.sample("w", dist.Normal(0.0, 1.0))
+        with pyro.plate("d", 8, **plate), poutine.scale(scale=weights):
+            pyro.sample("y", dist.Normal(w * x, 1.0), obs=x)
+
+    for rows, plate in ((8, {}), (4, {"subsample": torch.arange(4)})):
+        assert len(WeightSites.of(partial(model, **plate), (torch.zeros(rows),))) == 1
+    with pytest.raises(UnsupportedSiteError, match="plate 'd' draws rows of its own.*batch_size"):
+        WeightSites.of(partial(model, subsample_size=4), (torch.zeros(4),))
+    with pytest.raises(UnsupportedSiteError, match="'y': rows have weights of their own"):
+        WeightSites.of(model, (torch.zeros(8), torch.ones(8)))
