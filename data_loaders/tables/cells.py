@@ -42,8 +42,8 @@ class Cells:
 
 
 def read_cells(path: Path) -> Cells:
-    """All cells of the file, stripped; blank lines are left out and not counted. A line ``""`` is not blank:
-    it is how a missing value is written in a table of one column.
+    """All cells of the file, stripped; blank lines are left out and not counted. In a table of one column
+    ``""`` is not blank: it is how a missing value is written.
     """
     if not path.exists():
         raise DataError(f"{path}: not found")
@@ -64,7 +64,10 @@ def read_cells(path: Path) -> Cells:
         raise DataError(f"{path}: cannot be read ({short_reason(error)})") from None
     if not lines:
         raise DataError(f"{path}: is empty")
-    cells = Cells(path, tuple(lines[0]), lines[1:])
+    header, *rows = lines
+    if len(header) > 1:
+        rows = [row for row in rows if row != [""]]
+    cells = Cells(path, tuple(header), rows)
     _check_header(cells)
     if not cells.rows:
         raise cells.fail("is empty below its header: it has no data rows")

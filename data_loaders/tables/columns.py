@@ -16,8 +16,10 @@ Kind = Literal["number", "date", "flag", "category"]
 MOST_LEVELS = 50
 #: What stands for no and yes, in small letters.
 FLAGS = (("false", "true"), ("no", "yes"), ("f", "t"), ("n", "y"))
-#: A number with a unit or currency before or after it (1.2%, $10.20, EUR 5, 3,000 km); not a label as C1.
-_WITH_UNIT = re.compile(r"(\W*|[A-Z]{3}\s*|[A-Z]{1,2}\$\s*)\d[\d.,]*\D*")
+#: A number with a sign, currency or unit (1.2%, $10.20, EUR 5, 3,000 km); not a label as C1, BMW3, #5 or 1a.
+_MONEY = r"(EUR|USD|GBP|CHF|JPY|CNY|[A-Z]{0,2}[$€£¥])"
+_UNIT = r"(%|‰|°[CF]?|[kcmμn]?m[²³]?|km/h|[kmμ]?g|[kMG]?W|[kMG]?Hz|[kMG]?B|ms|min)"
+_WITH_UNIT = re.compile(rf"[-+]?\s*({_MONEY}\s*[-+]?\d[\d.,]*|\d[\d.,]*\s*({_UNIT}|{_MONEY}))")
 _DATE = re.compile(r"\d{4}[-/]\d{1,2}([-/]\d{1,2}|$)")
 _DAY_OR_MONTH = re.compile(r"\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}")
 

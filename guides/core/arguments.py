@@ -91,11 +91,13 @@ def check_parameters(
     """Runs the model once; Pyro's store and the random generators stay as they are.
 
     :param fate: what would become of the parameter
-    :raises ValueError: a parameter without a prior: a ``pyro.param`` statement, or one of a module that the
-        density depends on; those with ``requires_grad`` False are fixed, and allowed
+    :raises ValueError: a parameter without a prior: a ``pyro.param`` statement (also one of a ``PyroModule``
+        that is used), or one of the module that the model is and that the density depends on; those with
+        ``requires_grad`` False are fixed, and allowed, and those of a module that the model closes over are
+        not seen
     """
-    store, unwatched = pyro.get_param_store().scope(), pyro.validation_enabled(False)
-    with store, unwatched, kept_rng(), poutine.block(), torch.enable_grad():
+    store, unwatched = pyro.get_param_store(), pyro.validation_enabled(False)
+    with store.scope(store.get_state()), unwatched, kept_rng(), poutine.block(), torch.enable_grad():
         trace = poutine.trace(FixedParameters()(model)).get_trace(*args, **kwargs)
         stated = [name for name, node in trace.nodes.items() if node["type"] == "param"]
         names = stated or _trained(model, trace)

@@ -77,20 +77,24 @@ NOTHING = "no data and no return value"
 
 
 class _Observer(Messenger):
-    """Notes the observed sites of a run, name -> (law, value), and the priors of its latent sites."""
+    """Notes the observed sites of a run, name -> (law, value), and latent ones, name -> (prior, value)."""
 
     def __init__(self) -> None:
         super().__init__()
         self.sites: dict[str, tuple] = {}
-        self.priors: dict[str, dist.TorchDistribution] = {}
+        self.priors: dict[str, tuple] = {}
+        self._asked: dict[str, dist.TorchDistribution] = {}
 
     def _pyro_sample(self, msg: dict) -> None:
-        if not msg["is_observed"] and not poutine.util.site_is_subsample(msg):
-            self.priors[msg["name"]] = msg["fn"]  # before a guide around the model puts its law there
+        self._asked[msg["name"]] = msg["fn"]  # before a guide around the model puts its law there
 
     def _pyro_post_sample(self, msg: dict) -> None:
-        if msg["is_observed"] and not poutine.util.site_is_subsample(msg):
+        if poutine.util.site_is_subsample(msg):
+            return
+        if msg["is_observed"]:
             self.sites[msg["name"]] = msg["fn"], msg["value"]
+        else:
+            self.priors[msg["name"]] = self._asked[msg["name"]], msg["value"]
 
 
 class Watched:
@@ -111,20 +115,23 @@ class Watched:
         seen = self._observer.sites.items()
         self.terms = {name: base_prior(law).log_prob(data) for name, (law, data) in seen}
         self.terms |= {
-            f"prior of {name}": t for name, law in self._observer.priors.items() for t in _fixed(law)
+            f"prior of {name}": t for name, site in self._observer.priors.items() for t in _fixed(*site)
         }
         self.terms |= {f"{RETURN_VALUE} {i}": tensor for i, tensor in enumerate(_tensors(value))}
         return value
 
 
-def _fixed(prior: dist.TorchDistribution) -> Iterator[Tensor]:
-    """How a prior scores one value everywhere; a discrete or unusual one gives nothing."""
+def _fixed(prior: dist.TorchDistribution, like: Tensor) -> Iterator[Tensor]:
+    """How a prior scores one value everywhere, on the device of ``like``; a discrete or unusual one gives
+    nothing.
+    """
     law = base_prior(prior)
     try:
         if law.support.is_discrete:
             return
         transform = biject_to(law.support)
-        yield law.log_prob(transform(torch.full(transform.inverse_shape(law.shape()), 0.3)))
+        unconstrained = torch.full(transform.inverse_shape(law.shape()), 0.3, device=like.device)
+        yield law.log_prob(transform(unconstrained))
     except NotImplementedError:
         return
 

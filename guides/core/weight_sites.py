@@ -94,7 +94,7 @@ def check_data(trace: poutine.Trace) -> None:
             continue
         if site_is_subsample(node) and (node["fn"].subsample_size or node["fn"].size) < node["fn"].size:
             raise UnsupportedSiteError(
-                f"plate {name!r} draws rows of its own: leave subsample_size out, or say which rows there "
+                f"plate {name!r} draws rows of its own: make it as long as the data, or say which rows there "
                 "are (subsample=torch.arange(len(x))); minibatches are those of fit(..., batch_size=...)"
             )
         if node["is_observed"] and torch.as_tensor(node["scale"]).numel() > 1:

@@ -24,13 +24,12 @@ import functools
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib.metadata import version
 from typing import Any, Literal
 
 import numpy as np
-from torch import Tensor
 
 from guides.posterior.fingerprint import fingerprint
 from guides.truth.gates import Draws, Gates, MCMCResult, flatten, judge, load_if_same
@@ -92,27 +91,24 @@ def nuts(
     :param float64: sample in double precision (slower by about 1.7 on a CPU; worth it for unscaled data).
     :raises ValueError: no latent site; a discrete latent site; a plate that subsamples; fewer than two
         chains; no starting point with a finite density; ``function`` that gives another number of rows;
-        another backend; torch tensors for a NumPyro model.
+        another backend.
+    :raises TypeError: a Pyro model for the NumPyro backend
     """
     if backend not in _PACKAGES:
         raise ValueError(f"backend must be 'numpyro' or 'pyro', not {backend!r}")
-    if backend == "numpyro":
-        _check_arrays([*enumerate(args), *(kwargs or {}).items()])
     plan = Plan(warmup, draws, chains, target_accept, max_tree_depth, dense_mass, seed, float64)
     attempt = {"numpyro": numpyro_attempt, "pyro": pyro_attempt}[backend]
     request = (model, tuple(args), dict(kwargs or {}))
     sample = functools.partial(attempt, *request)
-    return _cached(backend, sample, (*request, function), plan, gates, retries, cache, progress)
-
-
-def _check_arrays(values: Iterable[tuple[int | str, Any]]) -> None:
-    """:raises ValueError: a torch tensor among a NumPyro model's arguments, which JAX cannot compute with"""
-    for name, value in values:
-        if isinstance(value, Tensor):
-            raise ValueError(
-                f"argument {name} of the NumPyro model is a torch tensor: pass NumPy arrays (x.numpy()), or "
-                "backend='pyro' for a Pyro model"
-            )
+    try:
+        return _cached(backend, sample, (*request, function), plan, gates, retries, cache, progress)
+    except TypeError as error:
+        if backend == "numpyro" and "Tensor" in str(error):  # JAX's arrays met torch's inside the model
+            said = str(error).partition("\n")[0]
+            raise TypeError(
+                f"backend='numpyro' runs NumPyro models; for a Pyro model say 'pyro' ({said})"
+            ) from error
+        raise
 
 
 def _cached(

@@ -163,6 +163,8 @@ def test_a_missing_value_of_the_only_column_is_no_blank_line(blank, write):
     assert _refusal(write(table), **options) == "column 'a', row 2: missing value ('')"
     data = load_csv(write(table.replace('""', blank)), **options)
     np.testing.assert_array_equal(data.x_test, [[1.0], [3.0]])
+    two = load_csv(write('a,b\n1,2\n""\n3,4\n'), require_target=False, columns=["a", "b"])
+    np.testing.assert_array_equal(two.x_test, [[1.0, 2.0], [3.0, 4.0]])
 
 
 def test_paths_that_are_no_files(tmp_path):

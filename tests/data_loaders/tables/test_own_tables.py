@@ -290,7 +290,16 @@ def test_two_texts_are_binary_and_flags_too(write):
 
 
 @pytest.mark.parametrize(
-    ("label", "task"), [("{} kg", "multiclass"), ("C{}", None), ("class {}", None), ("{}-{}", None)]
+    ("label", "task"),
+    [
+        ("{} kg", "multiclass"),
+        ("C{}", None),
+        ("class {}", None),
+        ("{}-{}", None),
+        ("BMW{}", None),
+        ("#{}", None),
+        ("{}a", None),
+    ],
 )
 def test_labels_with_numbers_are_classes(label, task, write):
     """More than ten of them; numbers with a unit too, where the user says so."""

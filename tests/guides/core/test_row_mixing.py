@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from guides import AutoMeanField, AutoSpikeSlab, PathwiseGradientError, SpikeSlab
-from guides.core.row_mixing import MOST_EXPERIMENTS, RowProbe, mixed_site
+from guides.core.row_mixing import MOST_EXPERIMENTS, RowProbe, _fixed, mixed_site
 from guides.testing import Noise, gradients, mean_of
 
 
@@ -220,3 +220,10 @@ def test_the_seed_of_a_gpu_is_given_back(monkeypatch):
     monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: seeds.update(gpu=seed, asked=True))
     AutoMeanField(choice).setup(torch.randn(5, 3, 2), torch.zeros(5))
     assert seeds == {"gpu": "the user's", "asked": True}
+
+
+def test_priors_are_scored_where_their_numbers_are():
+    """A device that every machine has stands for a GPU: nothing is computed there."""
+    prior = dist.Normal(torch.zeros(3, device="meta"), torch.ones(3, device="meta"), validate_args=False)
+    (score,) = _fixed(prior, torch.empty(3, device="meta"))
+    assert (score.device.type, score.shape) == ("meta", (3,))

@@ -210,12 +210,13 @@ def test_models_that_nuts_cannot_serve_are_refused_by_name():
         nuts(nothing, backend="stan")
 
 
-def test_torch_tensors_for_a_numpyro_model_are_refused():
-    x = torch.zeros(3)
-    with pytest.raises(ValueError, match="argument 0 .* torch tensor: pass NumPy arrays.*backend='pyro'"):
-        nuts(lambda x: None, (x,))
-    with pytest.raises(ValueError, match="argument x .* torch tensor"):
-        nuts(lambda x: None, (), {"x": x})
+def test_a_pyro_model_for_the_numpyro_backend_is_told():
+    def model(x, y):
+        w = pyro.sample("w", pdist.Normal(torch.zeros(2), 1.0).to_event(1))
+        pyro.sample("y", pdist.Normal(x @ w, 1.0).to_event(1), obs=y)
+
+    with pytest.raises(TypeError, match="backend='numpyro' runs NumPyro models; for a Pyro model say 'pyro'"):
+        nuts(model, (torch.zeros(3, 2), torch.zeros(3)), warmup=4, draws=4)
 
 
 def test_pyro_models_that_nuts_cannot_serve_are_refused_by_name():
