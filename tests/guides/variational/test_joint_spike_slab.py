@@ -18,6 +18,7 @@ from guides.core.settling import UnsettledWarning
 from guides.core.sites import UnsupportedSiteError
 from guides.testing import assert_mean, perturb, z_bound
 from guides.truth.spike_slab_logistic import enumerate_spike_slab_logistic
+from guides.variational import joint_spike_slab
 from guides.variational.joint_spike_slab import JointLaw, _warn_of_rise
 
 NOISE, SLAB, INCLUSION = 0.7, 1.5, 0.3
@@ -329,6 +330,13 @@ def test_a_loss_that_ends_above_its_start_is_a_warning():
         _warn_of_rise(level.tolist())
         _warn_of_rise((level - torch.linspace(0, 9, 200)).tolist())
         _warn_of_rise([0.0, 100.0])
+
+
+def test_every_fit_is_asked_whether_its_loss_rose(data, monkeypatch):
+    asked = []
+    monkeypatch.setattr(joint_spike_slab, "_warn_of_rise", asked.append)
+    guide = JointSpikeSlab(regression, num_samples=4).fit(*data, steps=3)
+    assert asked == [guide.losses]
 
 
 def test_refusals(data):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
+from guides.core.settling import LAST, LAST_OF_HALF_COSINE
 from guides.core.svi import half_cosine
 from zoo.fitting.reach import HIGHEST_RATE, REACHES, last_change, own_rates
 from zoo.fitting.svi import FitSettings, default_learning_rate
@@ -39,6 +41,12 @@ def test_last_tenth_is_counted_in_learning_rates():
     assert last_change(losses, [0.1] * steps).value == 0  # a constant rate: the last 100 steps
     falling = [float(steps - step) for step in range(steps)]
     assert last_change(falling, [0.1] * steps).value == pytest.approx(75, abs=1)  # of windows of 50
+
+
+def test_where_the_last_tenth_of_a_half_cosine_begins():
+    done = np.cumsum(cosine(1.0, 10_000))
+    begin = np.searchsorted(done, (1 - LAST) * done[-1]) / 10_000
+    assert pytest.approx(begin, abs=0.005) == LAST_OF_HALF_COSINE
 
 
 def test_last_change_of_few_steps_and_of_noise():
