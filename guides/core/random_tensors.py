@@ -128,7 +128,11 @@ class RandomTensor(torch.Tensor):
         view = self._view or (lambda t: t)
         shape = self.law.batch_shape[len(self.law.leading) :] + self.law.event_shape
         for own, size in enumerate(shape):
-            places = torch.arange(1.0, size + 1).reshape(-1, *(1,) * (len(shape) - own - 1)).expand(shape)
+            places = (
+                torch.arange(1.0, size + 1, device=self.mean_.device)
+                .reshape(-1, *(1,) * (len(shape) - own - 1))
+                .expand(shape)
+            )
             lines = view(places).movedim(axis, -1).flatten(0, -2) if len(shape) > 1 else view(places)[None]
             if (lines == lines[:1]).all() and len(lines[0].unique()) == len(lines[0]):
                 return own

@@ -128,7 +128,7 @@ class AdversarialVariationalBayes(FittedGuide):
         with seeded_rng(seed), pyro.validation_enabled(False):
             batches = repeat(args) if batch_size is None else shuffled_epochs(args, batch_size, seed)
             first = next(batches)
-            self._start(WeightSites.of(self.model, first), _dtype(args))
+            self._start(WeightSites.of(self.model, first), _like(args))
             contrast = Contrast(DiscriminatorKL(self.settings.hidden, lr=classifier_lr))
 
             def loss(batch: tuple, weight: float) -> Tensor:
@@ -143,10 +143,12 @@ class AdversarialVariationalBayes(FittedGuide):
         warn_of_saturation(contrast.classifier)
         return self
 
-    def _start(self, sites: WeightSites, dtype: torch.dtype) -> None:
+    def _start(self, sites: WeightSites, like: Tensor) -> None:
+        """:param like: has the dtype and the device of the draws"""
         self._sites = sites
         settings = self.settings
-        self.generator = Generator(len(sites), settings.noise_features, settings.hidden, dtype=dtype)
+        generator = Generator(len(sites), settings.noise_features, settings.hidden, dtype=like.dtype)
+        self.generator = generator.to(like.device)
         self.losses, self.facts = [], {}
 
     def _loss(self, contrast: Contrast, batch: tuple, weight: float) -> Tensor:
@@ -182,7 +184,7 @@ class AdversarialVariationalBayes(FittedGuide):
 
     def _make_room(self, state: dict[str, Tensor], layout: dict) -> None:
         kept = tuple((name, tuple(shape), support) for name, shape, support in layout["sites"])
-        self._start(WeightSites(kept), state["generator.noise_mean"].dtype)
+        self._start(WeightSites(kept), state["generator.noise_mean"])
 
     def get_extra_state(self) -> dict:
         return super().get_extra_state() | {"sites": self._sites.sites}
@@ -219,7 +221,6 @@ def AADM(model: Callable, alpha: float = 0.5, **options) -> AdversarialVariation
     return AdversarialVariationalBayes(model, alpha=alpha, **options)
 
 
-def _dtype(args: tuple) -> torch.dtype:
-    """Of the first argument of floating point."""
-    kinds = [a.dtype for a in args if isinstance(a, Tensor) and a.is_floating_point()]
-    return kinds[0] if kinds else torch.get_default_dtype()
+def _like(args: tuple) -> Tensor:
+    """The first argument of floating point; of none, an empty tensor in its place."""
+    return next((a for a in args if isinstance(a, Tensor) and a.is_floating_point()), torch.empty(0))
