@@ -13,6 +13,7 @@ from torch import Tensor
 from guides.bootstrap.posterior_bootstrap import PosteriorBootstrap
 from guides.core.settling import UnsettledWarning
 from zoo.budgets import STEPS
+from zoo.evaluation.estimates import mean_estimate
 from zoo.fitting.methods import Fitted, Watch
 from zoo.fitting.stored import Numbers, Stored
 from zoo.fitting.svi import FitSettings, fitting
@@ -57,7 +58,8 @@ class Bootstrap(Stored):
                 on_step=advance,
             )
         facts = {name: posterior.info[name] for name in ("steps", "losses", "last_tenth")}
-        return Numbers(posterior.draws(), {**facts, "seconds": time.perf_counter() - start})
+        seconds = time.perf_counter() - start
+        return Numbers(posterior.draws(), {**facts, "rows": len(data[0]), "seconds": seconds})
 
     def fitted(self, model: Callable, found: Numbers) -> Fitted:
         tensors, facts = found.tensors, found.facts
@@ -66,14 +68,15 @@ class Bootstrap(Stored):
         def draws(n: int, seed: int) -> dict[str, Tensor]:
             return {name: value[torch.arange(n) % count] for name, value in tensors.items()}
 
-        change = sum(facts["last_tenth"]) / count
-        steps, seconds = facts["steps"], facts["seconds"]
+        changes = torch.tensor(facts["last_tenth"], dtype=torch.float64)  # nats a row
+        steps, seconds, rows = facts["steps"], facts["seconds"], facts["rows"]
         return Fitted(
             model,
             draws=draws,
             most_draws=count,
             num_parameters=sum(value.numel() for value in tensors.values()),
             seconds=seconds,
+            bound_change=mean_estimate(rows * changes),
             summary=f"{count} draws of {steps} steps in {seconds:.1f} s; the last tenth of the learning took "
-            f"{change:.2g} nats a row",
+            f"{changes.mean():.2g} nats a row",
         )

@@ -37,4 +37,7 @@ def test_draws_are_weighted_modes_kept_and_given_in_turn(tmp_path):
     assert torch.equal(method.load(place.path, line).draws(6, seed=1)["w"], w)
     assert "4 draws of 20 steps" in fitted.summary
     assert fitted.num_parameters == 8
+    changes = 30 * torch.tensor(expected.info["last_tenth"])  # nats of all rows
+    assert fitted.bound_change.value == pytest.approx(changes.mean().item())
+    assert fitted.bound_change.se == pytest.approx(changes.std().item() / 2)
     assert fitted.elbo is None
