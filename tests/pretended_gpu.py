@@ -35,11 +35,13 @@ STRICT = ("cat", "stack", "mm", "addmm", "bmm", "baddbmm", "dot", "mv", "index_s
 class _Memory:
     """Where tensors are, by their storage; each new one is told of, as addresses come again.
 
+    :ivar moved: what was sent there by name, ``x.to("cuda")``
     :ivar differentiating: in a backward run, whose zeros (for what has no gradient) the engine itself makes
         where they are wanted, and asks nobody
     """
 
     def __init__(self) -> None:
+        self.moved: list[Tensor] = []
         self._there: set[int] = set()
         self._anywhere: set[int] = set()
         self.differentiating = False
@@ -112,6 +114,8 @@ class _Calls(TorchFunctionMode):
         if own is not None:
             with self:  # what it calls is seen too
                 return type(own).__torch_function__(func, types, args, kwargs)
+        if name == "to" and args[1:] == ("cuda",):
+            self.memory.moved.append(args[0])
         goal, args = self._goal(name, args, kwargs)
         result = func(*args, **kwargs)
         if goal is None and not tensors:
@@ -166,8 +170,8 @@ class _Generator(torch.Generator):
 
 
 @contextmanager
-def pretended_gpu() -> Iterator[None]:
-    """Within, ``cuda`` is a device."""
+def pretended_gpu() -> Iterator[list[Tensor]]:
+    """Within, ``cuda`` is a device; gives the tensors that are sent there by name."""
     memory = _Memory()
     calls, parse, backward = _Calls(memory), torch._C._nn._parse_to, torch.autograd._engine_run_backward
 
@@ -193,4 +197,4 @@ def pretended_gpu() -> Iterator[None]:
         _Operations(memory),
         calls,
     ):
-        yield
+        yield memory.moved

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from guides import AutoMeanField, AutoSpikeSlab
+from tests.pretended_gpu import pretended_gpu
 from tests.zoo.cli_helpers import linear_rows, run_zoo, write_csv
 from zoo.budgets import BUDGETS
 from zoo.commands.compare import fit_guide
@@ -32,20 +34,12 @@ def rows() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.fixture
-def pretended(monkeypatch) -> list[torch.Tensor]:
-    """What was sent to the device ``cuda``, which there seems to be: it is the CPU."""
-    sent, to = [], torch.Tensor.to
-
-    def watched(self, target, *args, **kwargs):
-        if target != "cuda":
-            return to(self, target, *args, **kwargs)
-        sent.append(self)
-        return self
-
-    monkeypatch.setattr(torch.Tensor, "to", watched)
+def pretended(monkeypatch) -> Iterator[list[torch.Tensor]]:
+    """What was sent to a GPU that is pretended."""
     for module in ("commands.comparison", "commands.calibration", "fitting.devices"):
         monkeypatch.setattr(f"zoo.{module}.check_device", lambda name: None)
-    return sent
+    with pretended_gpu() as sent:
+        yield sent
 
 
 @without_gpu
