@@ -26,8 +26,9 @@ from guides.core.random_tensors import RandomTensor
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 MIXED = "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
-#: Operations that take tensors of both kinds: copies, and indices of the CPU.
-CROSSING = ("copy_", "_to_copy", "index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index")
+#: Operations that take tensors of both kinds; the second of them indices of the CPU, and not the reverse.
+COPIES = ("copy_", "_to_copy")
+INDICES = ("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index")
 #: Operations in which single numbers of the CPU are no exception.
 STRICT = ("cat", "stack", "mm", "addmm", "bmm", "baddbmm", "dot", "mv", "index_select", "gather", "embedding")
 
@@ -81,7 +82,8 @@ class _Operations(TorchDispatchMode):
         tensors = _tensors((args, kwargs))
         placed = [value for value in tensors if not self.memory.is_anywhere(value)]
         there = [self.memory.has(value) for value in placed]
-        if any(there) and not all(there) and name not in CROSSING:
+        crosses = bool(there) and (name in COPIES or (name in INDICES and there[0]))
+        if any(there) and not all(there) and not crosses:
             here = [value for value, away in zip(placed, there, strict=True) if not away]
             if name in STRICT or any(value.dim() for value in here):
                 raise RuntimeError(f"{MIXED} ({name})")
@@ -91,7 +93,7 @@ class _Operations(TorchDispatchMode):
             if name == "lift_fresh":  # numbers that Python has made a tensor of
                 self.memory.note(value, False)
             elif _storage(value) not in own:
-                away = there[0] if there and name in CROSSING else any(there)
+                away = there[0] if crosses else any(there)
                 self.memory.note(value, away, anywhere=self.memory.differentiating and not placed)
         return result
 

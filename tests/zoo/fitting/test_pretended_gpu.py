@@ -36,6 +36,10 @@ def test_tensors_of_two_devices_do_not_meet():
         assert torch.equal((there + torch.tensor(1.0)).cpu(), here + 1)  # a number of the CPU may meet it
         with pytest.raises(RuntimeError, match="at least two devices"):
             here + there
+        places = torch.tensor([2, 0])
+        assert there[places].device.type == "cuda"
+        with pytest.raises(RuntimeError, match="at least two devices"):
+            here[places.to("cuda")]
         weight = torch.nn.Linear(3, 1).to(there).weight
         (weight @ there).backward()
         assert weight.grad.device.type == "cuda"
