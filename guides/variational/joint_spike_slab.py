@@ -1,14 +1,6 @@
-r"""Spikes and slabs whose joint law is learned: indicators one after another, slabs Gaussian given them.
+"""Spikes and slabs whose joint law is learned: indicators one after another, slabs Gaussian given them.
 
-**The law.**  Of ``D`` numbers, spike-and-slab weights first asked whether they are in::
-
-    gamma_j | gamma_<j ~ Bernoulli(sigmoid(a_j + sum_{i<j} B_ji (gamma_i - 1/2))),
-    w_G | gamma ~ N(P_GG^-1 h_G, P_GG^-1),    w_j = 0 outside of G,
-
-``G`` the weights that are in (sites without a spike always are), ``P [D, D]`` positive definite, ``h [D]``.
-For a Gaussian likelihood with known noise ``P = X'X / s^2 + diag(1 / slab^2)`` and ``h = X'y / s^2`` make the
-second line the exact posterior *of every model at once*: what a weight is depends on which others are in, and
-that is what mean field cannot say where columns are correlated.
+The law is :class:`guides.variational.joint_law.JointLaw`.
 
 **The gradient.**  Indicators have no pathwise gradient.  With ``S`` draws and
 ``f_s = log p(y, w_s) - log q(w_s, gamma_s)`` the bound's gradient is estimated by that of ::
@@ -17,7 +9,7 @@ that is what mean field cannot say where columns are correlated.
 
 the factor in brackets held fixed, slabs reparameterised: unbiased, and with little noise near the optimum,
 where all ``f_s`` are the log evidence (leave-one-out: Salimans and Knowles 2014; Kool, van Hoof and Welling
-2019).  A fully visible sigmoid belief network for the indicators: Frey, Hinton and Dayan 1996.
+2019).
 """
 
 from __future__ import annotations
@@ -35,12 +27,12 @@ import torch
 from pyro import poutine
 from pyro.infer.autoguide.initialization import InitMessenger
 from torch import Tensor, nn
-from torch.nn.functional import logsigmoid
 
 from guides.core.arguments import FixedParameters, blaming_arguments, default_dtype, doubled
 from guides.core.checks import check_counts
 from guides.core.course import Course
 from guides.core.distributions import SpikeSlab, base_prior
+from guides.core.modes import mode_and_precision
 from guides.core.rng import kept_rng, seeded_rng
 from guides.core.settling import CLEAR, RISE, UnsettledWarning
 from guides.core.sites import UnsupportedSiteError, initial_value
@@ -48,13 +40,10 @@ from guides.core.svi import DivergenceError, shuffled_epochs
 from guides.core.weight_sites import MAPS, WeightSites, scores
 from guides.posterior.draws import Posterior
 from guides.posterior.fitted_guide import FittedGuide
+from guides.variational.joint_law import JointLaw
 
 #: More numbers than these would make a step's Cholesky factors cost minutes.
 MOST_NUMBERS = 300
-#: Smallest eigenvalue of the starting precision, as a share of the largest diagonal element.
-FLOOR = 1e-6
-#: Smallest starting precision of a site that is held where its prior puts it: a sd of a third on its map.
-HELD = 10.0
 #: Steps at both ends of a fit that are compared, as a share of all.
 ENDS = 0.05
 #: Draws behind inclusion probabilities.
@@ -73,81 +62,14 @@ class Settings:
             raise ValueError("num_samples must be 2 at least: every draw is measured by the others")
 
 
-@dataclass(frozen=True)
-class JointLaw:
-    """The law of the head of this module, float64.
-
-    :ivar spikes: which of the ``D`` numbers have a spike, ``[D]``
-    :ivar logits: ``a [k]``, of the ``k`` numbers with spikes
-    :ivar pulls: ``B [k, k]``, strictly lower triangular
-    :ivar root: Cholesky factor of ``P``, ``[D, D]``
-    :ivar linear: ``h [D]``
-    """
-
-    spikes: Tensor
-    logits: Tensor
-    pulls: Tensor
-    root: Tensor
-    linear: Tensor
-
-    @torch.no_grad()
-    def indicators(self, n: int) -> Tensor:
-        """Draws of ``gamma``, ``[n, k]``, by torch's global random numbers."""
-        gamma = self.logits.new_zeros(n, len(self.logits))
-        uniform = torch.rand_like(gamma)
-        for j, logit in enumerate(self.logits):
-            given = logit + (gamma[:, :j] - 0.5) @ self.pulls[j, :j]
-            gamma[:, j] = (uniform[:, j] < torch.sigmoid(given)).to(gamma)
-        return gamma
-
-    def conditional_logits(self, gamma: Tensor) -> Tensor:
-        """Of every indicator given those before it, ``[n, k]``."""
-        return self.logits + (gamma - 0.5) @ self.pulls.T
-
-    def log_prob_of_indicators(self, gamma: Tensor) -> Tensor:
-        """``[n, k] -> [n]``"""
-        logits = self.conditional_logits(gamma)
-        return logsigmoid(torch.where(gamma > 0, logits, -logits)).sum(-1)
-
-    def _given(self, gamma: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Who is in, ``[n, D]``; means ``[n, D]``, zero outside; and Cholesky factors of the precisions,
-        ``[n, D, D]``, the identity outside.
-        """
-        inside = gamma.new_ones(len(gamma), len(self.spikes))
-        inside[:, self.spikes] = gamma
-        precision = inside[:, :, None] * (self.root @ self.root.T) * inside[:, None, :]
-        root = torch.linalg.cholesky(precision + torch.diag_embed(1 - inside))
-        mean = torch.cholesky_solve((inside * self.linear).unsqueeze(-1), root).squeeze(-1)
-        return inside, mean, root
-
-    def weights(self, gamma: Tensor) -> tuple[Tensor, Tensor]:
-        """Reparameterised draws of ``w`` given the indicators, ``[n, D]``, their log densities ``[n]``."""
-        inside, mean, root = self._given(gamma)
-        noise = inside * torch.randn_like(inside)
-        spread = torch.linalg.solve_triangular(root.mT, noise.unsqueeze(-1), upper=True).squeeze(-1)
-        return mean + inside * spread, _log_normal(noise, inside, root)
-
-    def log_prob(self, w: Tensor) -> Tensor:
-        """``log q(w, gamma)``, ``[n, D] -> [n]``: indicators are where ``w`` is not zero."""
-        gamma = (w[:, self.spikes] != 0).to(w)
-        inside, mean, root = self._given(gamma)
-        noise = (root.mT @ (w - mean).unsqueeze(-1)).squeeze(-1)
-        return self.log_prob_of_indicators(gamma) + _log_normal(noise, inside, root)
-
-
-def _log_normal(noise: Tensor, inside: Tensor, root: Tensor) -> Tensor:
-    log_det = root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    return log_det - 0.5 * (noise.square() + inside * math.log(2 * math.pi)).sum(-1)
-
-
 class JointSpikeSlab(FittedGuide):
     """Variable selection where columns are correlated: inclusion and weights with a joint law.
 
     For models of up to 300 latent numbers (a regression, not a network), any likelihood; other sites beside
     the spikes and slabs are Gaussian after the map of their support, correlated with the weights.  Of the
     20-column logistic simulation of Hubin and Storvik the bound is 0.3 nats below the evidence after 10,000
-    steps, where independent spikes and slabs stop 2.5 nats below.  Works in float64; see the head of
-    :mod:`guides.variational.joint_spike_slab` for the law.
+    steps, where independent spikes and slabs stop 2.5 nats below.  Works in float64; the law is
+    :class:`guides.variational.joint_law.JointLaw`.
 
     :param model: a Pyro model with at least one :class:`~guides.SpikeSlab` site; ``torch.func.vmap`` runs it
         for all draws at once, in float64: its arguments and the numbers that it makes itself; a tensor that
@@ -297,21 +219,9 @@ class JointSpikeSlab(FittedGuide):
         """
 
         def log_joint(w: Tensor) -> Tensor:
-            return self._log_joint(torch.where(held, start, w).unsqueeze(0), args)[0]
-
-        def log_joint_of_all(w: Tensor) -> Tensor:
             return self._log_joint(w.unsqueeze(0), args)[0]
 
-        mode = torch.where(held, start, _climb(log_joint, start))
-        precision = -torch.autograd.functional.hessian(log_joint_of_all, mode)
-        if not (mode.isfinite().all() and precision.isfinite().all()):
-            raise DivergenceError("the search for a mode ends where the log density is not finite")
-        # what is held lies on a slope, where its curvature may have either sign
-        own = precision.diagonal().clamp_min(HELD)
-        precision = torch.where(held[:, None] | held, torch.where(held, own, 0.0).diag(), precision)
-        values, vectors = torch.linalg.eigh(0.5 * (precision + precision.T))
-        values = values.clamp_min(FLOOR * values.abs().max())
-        precision = (vectors * values) @ vectors.T
+        mode, precision = mode_and_precision(log_joint, start, held)
         with torch.no_grad():
             self.unit.copy_(precision.diagonal().sqrt())
             root = torch.linalg.cholesky(precision / self.unit.outer(self.unit))
@@ -464,18 +374,3 @@ def _warn_of_rise(losses: Sequence[float]) -> None:
             UnsettledWarning,
             stacklevel=3,
         )
-
-
-def _climb(log_joint: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
-    """A mode, by L-BFGS."""
-    w = start.clone().requires_grad_()
-    optimiser = torch.optim.LBFGS([w], max_iter=200, line_search_fn="strong_wolfe")
-
-    def closure() -> Tensor:
-        optimiser.zero_grad()
-        loss = -log_joint(w)
-        loss.backward()
-        return loss
-
-    optimiser.step(closure)
-    return w.detach()

@@ -19,7 +19,8 @@ from guides.core.sites import UnsupportedSiteError
 from guides.testing import assert_mean, perturb, z_bound
 from guides.truth.spike_slab_logistic import enumerate_spike_slab_logistic
 from guides.variational import joint_spike_slab
-from guides.variational.joint_spike_slab import JointLaw, _warn_of_rise
+from guides.variational.joint_law import JointLaw
+from guides.variational.joint_spike_slab import _warn_of_rise
 
 NOISE, SLAB, INCLUSION = 0.7, 1.5, 0.3
 
