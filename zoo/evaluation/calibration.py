@@ -19,8 +19,6 @@ from scipy import stats
 from scipy.optimize import minimize, minimize_scalar
 from scipy.special import ndtr
 
-from guides.posterior.arviz_io import import_arviz
-
 #: Family-wise error of the verdict on one method, over all its quantities.
 LEVEL = 0.05
 #: Sets of uniform ranks that a p value is counted in.
@@ -89,14 +87,15 @@ def p_value(ranks: np.ndarray, draws: int) -> float:
 
 def ecdf_band(n: int, draws: int, quantities: int = 1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Where the distribution function of ``n`` uniform ranks lies, all of it at once, with probability one
-    minus :data:`LEVEL` over the number of quantities: places ``[K]`` inside (0, 1), lower and upper ends.
+    minus :data:`LEVEL` over the number of quantities: places ``[K]`` inside (0, 1), lower and upper ends,
+    which belong to it.  Ranks are judged uniform where theirs stays there (:func:`judge`).
     """
-    import_arviz()
-    from arviz.stats.ecdf_utils import ecdf_confidence_band
-
     places = np.arange(1, draws + 1) / (draws + 1)
-    lower, upper = ecdf_confidence_band(n, places, places, prob=1 - LEVEL / quantities, method="optimized")
-    return places, lower, upper
+    deeper = math.ceil(LEVEL / quantities * (NULL_SETS + 1)) - 1  # sets, where the p value is at the level
+    worst = _null(n, draws)[deeper - 1] if deeper else 0.0
+    inside = _tails(n, draws) * (1 + 1e-9) >= worst
+    lower, upper = inside.argmax(0), n - inside[::-1].argmax(0)
+    return places, lower / n, upper / n
 
 
 def ecdf(ranks: np.ndarray, draws: int) -> np.ndarray:
