@@ -1,18 +1,13 @@
 """The one place that talks to ArviZ: labelled posteriors, netCDF files, convergence diagnostics.
 
-ArviZ 0.23 keeps a fit in an ``InferenceData``, ArviZ 1.x in an ``xarray.DataTree``.  Both answer
-``idata["group"]`` and ``idata.attrs``, and both write the same netCDF layout (one netCDF group an ArviZ
-group, attributes at the root), so a file written by one is read by the other.  The rest of the project uses
-only those two accesses and the functions below, and never imports arviz.
+ArviZ 0.23 keeps a fit in an ``InferenceData``.  The rest of the project uses ``idata["group"]``,
+``idata.attrs`` and the functions below, and never imports arviz.  (ArviZ 1.x keeps another container, and
+its ``psislw`` and effective sample sizes are other numbers: ``setup.cfg`` leaves it out.)
 
 * :func:`to_arviz`, :func:`with_groups`, :func:`save_netcdf`, :func:`load_netcdf`: containers and files.
 * :func:`rhat`, :func:`ess`, :func:`mcse`: diagnostics of plain arrays, array in, array out.
 
 Reference of the diagnostics: Vehtari, Gelman, Simpson, Carpenter, Buerkner (2021), Bayesian Analysis 16(2).
-
-Tested here: ArviZ 0.23.4 throughout.  The DataTree branch is tested without ArviZ 1.x (it needs only xarray);
-its diagnostics were run by hand against arviz-stats 0.8.0, the array layer that ArviZ 1.x is made of.
-*Untested*: a complete installation of ArviZ 1.x, its plots among them.
 """
 
 from __future__ import annotations
@@ -69,18 +64,6 @@ def import_arviz() -> Any:
     return arviz
 
 
-def _uses_datatree() -> bool:
-    """True for ArviZ 1.x, whose container is ``xarray.DataTree``."""
-    return int(import_arviz().__version__.split(".")[0]) >= 1
-
-
-def _array_stats() -> Any:
-    """The array-level statistics of ArviZ 1.x (package arviz-stats, which ArviZ 1.x requires)."""
-    from arviz_stats.base import array_stats
-
-    return array_stats
-
-
 # ------------------------------------------------------------------------------------------------- containers
 
 
@@ -98,7 +81,7 @@ def to_arviz(
     coords: Mapping[str, Any] | None = None,
     dims: Mapping[str, Sequence[str]] | None = None,
 ) -> Any:
-    """Label draws the ArviZ way: an ``InferenceData`` (ArviZ 0.23) or a ``DataTree`` (ArviZ 1.x).
+    """Label draws the ArviZ way: an ``InferenceData``.
 
     :param posterior: site name -> array ``[chain, draw, *site]``.  A fit that is no MCMC has one chain: pass
         arrays ``[1, draw, *site]``; then the attribute ``is_mcmc = "false"`` is set unless ``attrs`` says
@@ -140,22 +123,16 @@ def with_groups(idata: Any, groups: Mapping[str, Arrays], *, coords: Mapping[str
         name: _dataset(name, arrays, () if name in _FIXED else _SAMPLE_DIMS, coords, None)
         for name, arrays in groups.items()
     }
-    old = {name: _dataset_of(idata, name) for name in group_names(idata)}
+    old = {name: idata[name] for name in group_names(idata)}
     return _container(old | new, dict(idata.attrs))
 
 
 def group_names(idata: Any) -> list[str]:
     """The groups that a container has."""
-    return list(idata.children if isinstance(idata, xr.DataTree) else idata.groups())
-
-
-def _dataset_of(idata: Any, group: str) -> xr.Dataset:
-    return idata[group].to_dataset() if isinstance(idata, xr.DataTree) else idata[group]
+    return list(idata.groups())
 
 
 def _container(groups: dict[str, xr.Dataset], attrs: dict[str, Any]) -> Any:
-    if _uses_datatree():
-        return xr.DataTree.from_dict({"/": xr.Dataset(attrs=attrs)} | {f"/{k}": v for k, v in groups.items()})
     return import_arviz().InferenceData(attrs=attrs, **groups)
 
 
@@ -231,10 +208,9 @@ def save_netcdf(idata: Any, path: str | os.PathLike) -> Path:
 
 
 def _write(idata: Any, filename: Path) -> None:
-    """InferenceData and DataTree share this layout: written group by group, both take the same road."""
     xr.Dataset(attrs=dict(idata.attrs)).to_netcdf(filename, mode="w", engine="h5netcdf")
     for group in group_names(idata):
-        data = _dataset_of(idata, group)
+        data = idata[group]
         packed = {"zlib": True, "complevel": 4}  # zlib's checksum also catches flipped bits on reading
         encoding = {
             k: packed for k, v in data.variables.items() if v.size and v.ndim and v.dtype.kind in "biuf"
@@ -295,8 +271,7 @@ def mcse(draws: np.ndarray, method: str = "mean") -> np.ndarray:
     """Monte Carlo standard error of the mean or sd (``method``): ``[chain, draw, *shape]`` -> ``[*shape]``.
 
     A quantity that never moves has error 0; one that is stuck at different values has error ``inf``.  That of
-    the sd is the delta method on E[(x - mean)^2], right for any law (ArviZ 0.23 assumes a normal one, 1.x
-    does not).
+    the sd is the delta method on E[(x - mean)^2], right for any law (ArviZ's assumes a normal one).
     """
     draws = np.asarray(draws, dtype=float)
     if method not in ("mean", "sd"):
@@ -333,9 +308,5 @@ def _per_quantity(draws: np.ndarray, name: str, method: str, stuck: float) -> np
 
 def _arviz_statistic(draws: np.ndarray, name: str, method: str) -> np.ndarray:
     """ArviZ's own number for [chain, draw, K] -> [K], every column moving."""
-    if _uses_datatree():
-        tail = {"prob": (0.05, 0.95)} if method == "tail" else {}  # the array layer has no default quantiles
-        statistic = getattr(_array_stats(), name)
-        return np.asarray(statistic(draws, chain_axis=0, draw_axis=1, method=method, **tail))
     data = xr.Dataset({"x": (("chain", "draw", "k"), draws)})
     return getattr(import_arviz(), name)(data, method=method)["x"].values

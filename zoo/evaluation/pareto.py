@@ -1,4 +1,4 @@
-"""The Pareto k diagnostic of a variational posterior, through ArviZ (0.23, or arviz-stats of ArviZ 1.x).
+"""The Pareto k diagnostic of a variational posterior, through ArviZ.
 
 Sources: Yao, Vehtari, Simpson, Gelman (2018, ICML), "Yes, but did it work?"; Vehtari, Simpson, Gelman, Yao,
 Gabry (2024, JMLR 25:72) for the smoothing itself.
@@ -42,17 +42,5 @@ def pareto_k(log_weights: Tensor | np.ndarray) -> float:
     if values.min() == top:
         return 0.0
     with np.errstate(all="ignore"):
-        k = _arviz_k(values - top)
+        k = float(import_arviz().psislw(values - top)[1])
     return k if math.isfinite(k) else math.inf
-
-
-def _arviz_k(log_weights: np.ndarray) -> float:
-    """k by ArviZ; its 1.x takes log *likelihoods*, the negative of log weights, and turns them round
-    itself.
-    """
-    arviz = import_arviz()
-    if int(arviz.__version__.split(".")[0]) < 1:
-        return float(arviz.psislw(log_weights.copy())[1])
-    from arviz_stats.base import array_stats
-
-    return float(array_stats.psislw(-log_weights)[1])

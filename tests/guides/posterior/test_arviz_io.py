@@ -1,4 +1,4 @@
-"""Containers, files and diagnostics of the ArviZ boundary, on both kinds of container."""
+"""Containers, files and diagnostics of the ArviZ boundary."""
 
 import os
 import subprocess
@@ -28,16 +28,6 @@ POSTERIOR = {"w": RNG.standard_normal((2, 50, 3)), "tau": RNG.random((2, 50))}
 ATTRS = {"passed": True, "nested": {"a": [1, 2.5, None]}, "n": 3, "x": 1.5, "text": "é", "list": ["a"]}
 
 
-@pytest.fixture(params=["InferenceData", "DataTree"])
-def container(request, monkeypatch):
-    """ArviZ as installed, and the 1.x branch (which needs xarray only)."""
-    if request.param == "DataTree":
-        monkeypatch.setattr(arviz_io, "_uses_datatree", lambda: True)
-    elif arviz_io._uses_datatree():
-        pytest.skip("ArviZ 1.x has no InferenceData")
-    return request.param
-
-
 def everything():
     return to_arviz(
         POSTERIOR,
@@ -52,11 +42,9 @@ def everything():
     )
 
 
-def test_round_trip_keeps_groups_values_dtypes_labels_and_attributes(container, tmp_path):
+def test_round_trip_keeps_groups_values_dtypes_labels_and_attributes(tmp_path):
     idata = everything()
-    assert type(idata).__name__ == container
     back = load_netcdf(save_netcdf(idata, tmp_path / "deep" / "fit.nc"))
-    assert type(back).__name__ == container
     for group in ("posterior", "sample_stats", "posterior_predictive", "log_likelihood", "observed_data"):
         for name, values in idata[group].data_vars.items():
             np.testing.assert_array_equal(back[group][name].values, values.values)
@@ -69,11 +57,10 @@ def test_round_trip_keeps_groups_values_dtypes_labels_and_attributes(container, 
     assert os.listdir(tmp_path / "deep") == ["fit.nc"]
 
 
-def test_groups_are_added_and_replaced(container):
+def test_groups_are_added_and_replaced():
     before = everything()
     data = {"y": np.arange(4.0, 8.0)}
     after = with_groups(before, {"prior": {"w": np.zeros((1, 7, 3))}, "observed_data": data})
-    assert type(after).__name__ == container
     assert set(group_names(after)) == {*group_names(before), "prior"}
     assert after["prior"]["w"].shape == (1, 7, 3)
     np.testing.assert_array_equal(after["observed_data"]["y"], data["y"])
@@ -84,21 +71,7 @@ def test_groups_are_added_and_replaced(container):
     assert list(kept.values) == list(range(0, 50, 5))
 
 
-@pytest.mark.slow
-def test_a_file_of_one_container_opens_as_the_other(tmp_path, monkeypatch):
-    path = save_netcdf(everything(), tmp_path / "a.nc")
-    monkeypatch.setattr(arviz_io, "_uses_datatree", lambda: True)
-    tree = load_netcdf(path)
-    assert isinstance(tree, xr.DataTree)
-    np.testing.assert_array_equal(tree["posterior"]["w"].values, POSTERIOR["w"])
-    path = save_netcdf(tree, tmp_path / "b.nc")
-    monkeypatch.undo()
-    back = load_netcdf(path)
-    np.testing.assert_array_equal(back["posterior"]["w"].values, POSTERIOR["w"])
-    assert decode_attrs(back) == ATTRS
-
-
-def test_a_fit_without_chains_says_so(container):
+def test_a_fit_without_chains_says_so():
     assert "is_mcmc" not in everything().attrs
     one = {"w": np.zeros((1, 5, 2))}
     assert to_arviz(one).attrs["is_mcmc"] == "false"
@@ -222,17 +195,6 @@ def test_values_that_never_move_stick_or_are_not_finite():
 def test_one_chain_is_refused():
     with pytest.raises(ValueError, match="chain >= 2"):
         rhat(np.zeros((1, 100)))
-
-
-def test_both_generations_of_arviz_give_the_same_numbers(monkeypatch):
-    pytest.importorskip("arviz_stats", reason="arviz-stats, the array layer of ArviZ 1.x, is not installed")
-    x = RNG.standard_normal((2, 300, 4)).cumsum(1) * 0.05 + RNG.standard_normal((2, 300, 4))
-    calls = [(rhat, ()), (ess, ("bulk",)), (ess, ("tail",)), (mcse, ("mean",)), (mcse, ("sd",))]
-    numbers = []
-    for new in (False, True):
-        monkeypatch.setattr(arviz_io, "_uses_datatree", lambda new=new: new)
-        numbers.append([f(x, *a) for f, a in calls])
-    np.testing.assert_allclose(numbers[0], numbers[1], rtol=1e-6)
 
 
 # ------------------------------------------------------------------------------------------------ fingerprint

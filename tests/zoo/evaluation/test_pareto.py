@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
-import types
 
 import numpy as np
 import pytest
@@ -63,16 +61,3 @@ def test_all_equal_and_all_zero_weights():
 def test_too_few_weights_are_refused(shape):
     with pytest.raises(ValueError, match="at least 25"):
         pareto_k(torch.zeros(shape))
-
-
-def test_arviz_1_takes_log_likelihoods(monkeypatch):
-    """A stand-in for arviz-stats, whose ``psislw`` turns the sign round: it must be given the negative."""
-    import arviz
-
-    turned = types.SimpleNamespace(psislw=lambda ary: arviz.psislw(-ary))
-    monkeypatch.setitem(sys.modules, "arviz_stats", types.ModuleType("arviz_stats"))
-    monkeypatch.setitem(sys.modules, "arviz_stats.base", types.SimpleNamespace(array_stats=turned))
-    x = torch.randn(500, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    old = pareto_k(x)
-    monkeypatch.setattr(arviz, "__version__", "1.0.0")
-    assert pareto_k(x) == old
