@@ -86,9 +86,11 @@ def first_appearance(edges: np.ndarray) -> np.ndarray:
 
 
 def from_networkx(graph: nx.Graph, time: str = "time") -> EdgeList:
-    """The edges of a networkx graph of any kind: by their attribute `time` where all have it, else as stored.
+    """The edges of a networkx graph of any kind: by their attribute `time`, else node by node, as networkx
+    lists them, whatever the order in which they were added (:func:`edge_list` takes pairs in theirs).
 
-    :raises DataError: what is no graph, a graph without edges, or with a node that has none
+    :raises DataError: what is no graph, a graph without edges, with a node that has none, or with times for
+        some of its edges only
     """
     import networkx as nx
 
@@ -99,7 +101,10 @@ def from_networkx(graph: nx.Graph, time: str = "time") -> EdgeList:
         raise DataError(f"node {alone[0]!r} has no edge, and nodes come with edges: remove isolated nodes")
     found = [data.get(time) for _, _, data in graph.edges(data=True)]
     pairs = [(u, v) for u, v, _ in graph.edges(data=True)]
-    return edge_list(pairs, None if None in found else found)
+    known = [when for when in found if when is not None]
+    if 0 < len(known) < len(found):
+        raise DataError(f"edge {pairs[found.index(None)]} has no attribute {time!r}, which others have")
+    return edge_list(pairs, known or None)
 
 
 def breadth_first(graph: nx.Graph, root: Hashable) -> EdgeList:

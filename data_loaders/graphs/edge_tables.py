@@ -3,7 +3,7 @@
     graph,sender,recipient,time
     monday,ann,bob,9.5
     monday,bob,cid,9.7
-    tuesday,ann,cid,
+    tuesday,ann,cid,3.2
 
 Columns `graph` and `time` may be left out: the whole file is one graph, edges come in the order of the lines.
 Names are any text.
@@ -25,8 +25,8 @@ def load_edges(path: str | Path) -> list[EdgeList]:
     """The graphs of a CSV file, in the order in which they come first.
 
     :raises DataError: a file that cannot be read, a column that is missing or stands there twice, a line with
-        too many cells, an edge without an end, a time that is no number or is given for some edges of a graph
-        only: in one line, with the line of the file
+        too many cells, an edge without an end, a time that is no number or is given for some edges only:
+        in one line, with the line of the file
     """
     try:
         with Path(path).open(newline="", encoding="utf-8-sig") as file:
@@ -56,7 +56,12 @@ def load_edges(path: str | Path) -> list[EdgeList]:
         times.append(_time(path, number, values["time"]))
     if not graphs:
         raise DataError(f"{path}: has no edges")
-    return [_graph(path, name, *found) for name, found in graphs.items()]
+    timed = {name: None not in times for name, (_, times) in graphs.items()}
+    result = [_graph(path, name, *found) for name, found in graphs.items()]
+    if len(set(timed.values())) > 1:  # a unit of time would be that of some
+        without = next(name for name, has in timed.items() if not has)
+        raise DataError(f"{path}: graph {without!r} has no times, and others have")
+    return result
 
 
 def _time(path: str | Path, number: int, text: str) -> float | None:

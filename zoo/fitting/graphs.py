@@ -195,7 +195,8 @@ def fit_graphs(
 ) -> tuple[EdgeGraphModel, GraphFit]:
     """A model trained on graphs of one's own, of which a tenth, one at least, validates.
 
-    :param graphs: edge lists, or networkx graphs whose edges come by their attribute ``time`` or as stored
+    :param graphs: edge lists, or networkx graphs whose edges come by their attribute ``time``, else node by
+        node and not as they were added (:func:`data_loaders.graphs.edge_lists.edge_list` keeps an order)
     :param model: an :class:`EdgeGraphModel` by default; its unit of time is set
     :raises UserError: fewer than two graphs
     """

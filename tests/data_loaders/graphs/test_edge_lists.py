@@ -44,6 +44,8 @@ def test_networkx_and_back():
     again = from_networkx(found.to_networkx())
     assert again.edges.tolist() == found.edges.tolist()
     assert from_networkx(nx.path_graph(3)).times.tolist() == [0, 1]
+    added = nx.Graph([("c", "d"), ("a", "b"), ("c", "e")])
+    assert from_networkx(added).edges.tolist() == [[0, 1], [0, 2], [3, 4]]  # node by node: c, d, a
 
 
 def test_breadth_first_order():
@@ -82,4 +84,8 @@ def test_bad_graphs_are_refused():
     graph = nx.Graph([("a", "b")])
     graph.add_node("c")
     with pytest.raises(DataError, match="node 'c' has no edge"):
+        from_networkx(graph)
+    graph = nx.Graph([("a", "b"), ("b", "c")])
+    graph["a"]["b"]["time"] = 0.0
+    with pytest.raises(DataError, match=r"edge \('b', 'c'\) has no attribute 'time', which others have"):
         from_networkx(graph)

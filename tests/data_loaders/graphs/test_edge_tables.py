@@ -20,7 +20,7 @@ def table(tmp_path):
 
 
 def test_graphs_are_read_and_written(table, tmp_path):
-    path = table("graph,sender,recipient,time\na,x,y,3\nb,u,u,\na,z,x,-1.5\nb,u,v,\n")
+    path = table("graph,sender,recipient,time\na,x,y,3\nb,u,u,5\na,z,x,-1.5\nb,u,v,6\n")
     first, second = load_edges(path)
     assert first.edges.tolist() == [[0, 1], [1, 2]]
     assert first.times.tolist() == [-1.5, 3]
@@ -49,6 +49,7 @@ def test_graphs_are_read_and_written(table, tmp_path):
         ("sender,recipient,time\na,b,noon\n", "line 2: time 'noon' is no number"),
         ("sender,recipient,time\na,b,nan\n", "graph '': time nan of an edge is not finite"),
         ("sender,recipient,time\na,b,1\na,b,\n", "graph '' has times for some of its edges only"),
+        ("graph,sender,recipient,time\nx,a,b,1\ny,a,b,\n", "graph 'y' has no times, and others have"),
     ],
 )
 def test_bad_files_are_refused(text, words, table):

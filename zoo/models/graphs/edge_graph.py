@@ -150,10 +150,11 @@ class EdgeGraphModel(nn.Module):
         return in_batches(lambda batch: self.log_prob_of_batch(batch, last), graphs, AT_ONCE, self.window)
 
     def log_prob_of_orders(self, orders: Tensor) -> Tensor:
-        """Of the edges of a graph in several orders ``[S, m, 2]``, any labels, one unit of time apart:
+        """Of the edges of a graph in several orders ``[S, m, 2]``, any labels, one :attr:`unit` apart:
         ``[S]``; what guides over orders ask for (:mod:`guides.variational.orderings`).
         """
-        return self.log_prob([edge_list(order) for order in orders.numpy()])
+        times = np.arange(orders.shape[1]) * self.unit.item()
+        return self.log_prob([edge_list(order, times) for order in orders.numpy()])
 
     def log_prob_of_batch(self, graphs: Sequence[EdgeList], last: LastLayers | None = None) -> Tensor:
         """As :meth:`log_prob`, all at once."""

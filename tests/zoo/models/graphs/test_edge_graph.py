@@ -284,6 +284,17 @@ def test_a_guide_fits_bayesian_last_layers():
             assert len(model.sample(2, 5, last=last)) == 2
 
 
+def test_orders_are_a_unit_of_time_apart():
+    model, edges = double(timed=True), np.array([(0, 1), (1, 2), (0, 2), (0, 1)])
+    model.unit.fill_(3600.0)
+    apart = edge_list(edges, np.arange(4) * 3600.0)
+    with torch.no_grad():
+        ours, true = model.log_prob_of_orders(torch.as_tensor(edges)[None]), model.log_prob([apart])
+        at_once = model.log_prob([edge_list(edges)])
+    assert ours.item() == pytest.approx(true.item(), abs=1e-9)
+    assert abs(ours - at_once) > 1e-6
+
+
 def test_order_of_edges_as_a_latent_variable():
     """Of a triangle with the model's own likelihood: bounds hold, and the exact posterior reaches the sum."""
     model, triangle = double(timed=True), torch.tensor([(0, 1), (1, 2), (0, 2)])
