@@ -22,7 +22,9 @@ order, as they were given to zoo fit; dropped ones and the target may be missing
 row has is 0 in all inputs of its column, and a line says so.
 
 Densities: columns log_density (of the mixture of all draws, in nats) and q5, q50, q95 of the draws' log
-densities. Where there is no terminal, a line every ten seconds tells how far it is.
+densities. Draws differ in the mean of the latent law alone, the flow is one: these are no interval for the
+density, from which another seed of zoo fit may be farther. Where there is no terminal, a line every ten
+seconds tells how far it is.
 
 \b
 Example:

@@ -28,6 +28,10 @@ from zoo.fitting.methods import Watch
 from zoo.fitting.problem import LARGEST
 from zoo.models.densities import DENSITY_MODELS
 
+#: Fewer different numbers than these, and than this share of the rows, make a column one that has no density.
+FEW_VALUES, SHARE_OF_VALUES = 50, 0.2
+#: Variance of a direction of standardised columns, as a share of the widest, that is none but for rounding.
+NO_VARIANCE = 1e-10
 QUANTILES = {"q5": 0.05, "q50": 0.5, "q95": 0.95}
 #: Share of the rows that the base measure weighs by default, for every row of the table.
 CONCENTRATION_A_ROW = 0.1
@@ -63,6 +67,23 @@ def load_table(data: str, split: int) -> DensityData:
     if x.shape[1] < 2:
         raise DataError(f"{data}: has one column; a flow needs at least two")
     return DensityData(Path(data).stem, *parts, table.feature_names)
+
+
+def doubts(table: DensityData) -> list[str]:
+    """What in the rows has no density, each in a sentence: the likelihood of a flow is then without a bound,
+    and its figures hang on when the training stops.
+    """
+    found = []
+    for column, name in zip(table.train.T, table.columns, strict=True):
+        count = len(np.unique(column))
+        if count < min(FEW_VALUES, SHARE_OF_VALUES * len(column)):
+            found.append(f"column {name!r} has {count} different values and no density: leave it out")
+    variances = np.linalg.eigvalsh(np.corrcoef(table.train.T))
+    if variances[0] < NO_VARIANCE * variances[-1]:
+        found.append(
+            "a column is a linear combination of others, and the table has no density: leave one out"
+        )
+    return found
 
 
 def fit(
@@ -130,6 +151,7 @@ def fit(
         f"{figures['mixture']:.3f} by the mixture of the draws, {figures['log_likelihood']:.3f} ± "
         f"{figures['points_se']:.3f} by one of them, median {figures['median']:.3f}"
         + (f", {100 * figures['below_100']:.3g} % below -100" if figures["below_100"] else "")
+        + "".join(f"\nnote: {doubt}" for doubt in doubts(table))
     )
 
 
@@ -144,7 +166,8 @@ def predict(
     """Scores the rows of a CSV file; writes one line a row and returns their number.
 
     Columns ``log_density`` (of the mixture of all draws, in nats and the table's own units) and ``q5``,
-    ``q50``, ``q95``: quantiles of the draws' log densities.
+    ``q50``, ``q95``: quantiles of the draws' log densities, which differ in the mean of the latent law alone
+    (:mod:`guides.bootstrap.shared_parameters`): no interval for the density.
 
     :raises DataError: when the table does not have the columns of the fit, or holds what is no number
     """

@@ -9,7 +9,9 @@ import shutil
 import numpy as np
 import pytest
 
+from data_loaders import DensityData
 from tests.zoo.cli_helpers import run_zoo
+from zoo.commands.density import doubts
 
 
 def write(path, x, names="a,b,c"):
@@ -89,6 +91,29 @@ def test_the_same_call_again_goes_on_with_what_is_there(fitted):
     again = run_zoo("fit", table, "--model", "maf", "--steps", 60, "--lr", 0.01, "--out", folder / "fit")
     assert again.stdout == words
     assert (folder / "fit" / "fit.safetensors").stat().st_mtime_ns == before
+
+
+def test_columns_without_a_density_are_named():
+    x = cloud(400)
+    names = ("a", "b", "c")
+    assert doubts(DensityData("t", x, x, x, names)) == []
+    flags = np.column_stack([x, x[:, 0] > 100])
+    assert doubts(DensityData("t", flags, flags, flags, (*names, "flag"))) == [
+        "column 'flag' has 2 different values and no density: leave it out"
+    ]
+    twice = np.column_stack([x, 3 - 2 * x[:, 0] + x[:, 1]])
+    (said,) = doubts(DensityData("t", twice, twice, twice, (*names, "sum")))
+    assert "linear combination of others" in said
+    months = np.column_stack([x, np.arange(400) % 60])  # as many as a real column may have
+    assert doubts(DensityData("t", months, months, months, (*names, "month"))) == []
+
+
+def test_a_fit_says_what_has_no_density(tmp_path):
+    x = cloud(100)
+    table = write(tmp_path / "t.csv", np.column_stack([x[:, :2], x[:, 2] > 0]))
+    told = run_zoo("fit", table, "--model", "maf", "--steps", 2, "--out", tmp_path / "fit")
+    assert told.exit_code == 0
+    assert "\nnote: column 'c' has 2 different values and no density: leave it out" in told.stdout
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,8 @@ FIGURES = {
     "points_se": "standard error of log_likelihood over the test rows",
     "draws_sd": "sd of log_likelihood over the draws of the posterior",
     "steps": "steps of the training, of many trainings their mean; fewer than the budget's steps: it ended "
-    "because the score of validation rows had not risen for so many steps as patience says, and is settled",
+    "because the score of validation rows had not risen for so many steps as patience says, which a noisy "
+    "score of few rows may do early",
 }
 #: Sharing and refitting apart: which flow is trained, and whether the latent mean is fitted or zero.
 APART = {

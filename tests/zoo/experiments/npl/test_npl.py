@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -88,9 +89,33 @@ def test_rows_of_a_trial_are_those_of_all_methods_and_never_in_the_pool(cell):
     )
     assert torch.equal(one.train, other.train)
     assert len(one.pool) == len(data.train) - 500
+    np.testing.assert_array_equal(one.validation, np.float32(data.validation[: len(one.validation)]))
     assert not {tuple(row) for row in one.train.tolist()} & {tuple(row) for row in one.pool.tolist()}
     with pytest.raises(UserError, match="too few for 10000 and a pool"):
         flows.rows_of(data, 10_000, cell("figure-4.2", "mixture-10", "ml", "500"))
+
+
+def test_flows_are_scored_by_test_rows(cell, monkeypatch):
+    scored = []
+    fitted = SimpleNamespace(figures=lambda x: scored.append(x) or {}, info={"steps": 4})
+    monkeypatch.setattr(flows, "fit", lambda *args: fitted)
+    assert flows.trained(cell("table-4.2", "mixture-10", "wlb_naive", "1000")) == {"steps": 2}
+    np.testing.assert_array_equal(scored[0], np.float32(load_density("mixture-10").test[: len(scored[0])]))
+    assert len(scored[0]) >= 5000
+
+
+def test_clouds_stop_by_rows_of_their_own(cell, monkeypatch):
+    class SeenError(Exception):
+        pass
+
+    def seen(rows, *args, **kwargs):
+        assert len(rows.train) == len(rows.validation) == 100
+        assert not set(rows.train[:, 0].tolist()) & set(rows.validation[:, 0].tolist())
+        raise SeenError
+
+    monkeypatch.setattr(flows, "maximum_likelihood", seen)
+    with pytest.raises(SeenError):
+        flows.cloud(cell("figure-4.1", "mixture-2", "ml", "0"))
 
 
 @pytest.mark.slow
@@ -140,6 +165,24 @@ def test_networks_beside_nuts(cell, method, monkeypatch):
     assert set(figures) <= set(BY_NAME["npl/regression"].metrics)
     assert figures["ref_w1"] > 0
     assert ("last_tenth" in figures) == method.startswith("bootstrap")
+
+
+def test_pseudo_observations_of_the_prior_are_a_share_of_the_rows(cell, monkeypatch):
+    asked = []
+    monkeypatch.setattr(regressions, "PosteriorBootstrap", lambda model, **process: asked.append(process))
+    monkeypatch.setattr(regressions, "_bootstrapped", lambda *args: None)
+    problem, place = line(), cell("regression", "line", "bootstrap-prior", alpha=0.25)
+    regressions._fitted(place, regressions.BNN(1, widths=(3,)), problem)
+    assert asked[0]["concentration"] == 0.25 * len(problem.x)
+    assert asked[0]["num_pseudo"] == 20
+
+
+def test_labelled_rows_are_standardised_by_those_of_training():
+    x, y, x_test, y_test = regressions._labelled("raisin", 1)
+    assert (len(x), len(x_test)) == (len(y), len(y_test)) == (720, 180)
+    torch.testing.assert_close(x.mean(0), torch.zeros(x.shape[1]), atol=1e-4, rtol=0)
+    torch.testing.assert_close(x.std(0, correction=0), torch.ones(x.shape[1]), atol=1e-3, rtol=0)
+    assert x_test.mean(0).abs().max() > 0.01
 
 
 def line():
