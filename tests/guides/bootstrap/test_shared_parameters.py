@@ -147,6 +147,16 @@ def test_a_constant_law_is_its_weighted_maximum_likelihood():
     torch.testing.assert_close(made.log_scale.detach(), expected, rtol=0, atol=1e-3)
 
 
+def test_weight_decay_is_a_gaussian_pull_to_zero():
+    """Of ``t + s^2 exp(-2 t) / 2 + decay t^2 / 2`` the minimum: ``1 - s^2 exp(-2 t) + decay t = 0``."""
+    x, made, weights = 3 * rows(30), Affine(2), torch.full((30,), 1 / 30, dtype=torch.float64)
+    train(InClosedForm(made), iter([Law(weights, (x,))] * 400), Training(400, 0.05, weight_decay=0.5))
+    scale = made.log_scale.detach()
+    slope = 1 - x.var(0, False) * torch.exp(-2 * scale) + 0.5 * scale
+    torch.testing.assert_close(slope, torch.zeros_like(slope), rtol=0, atol=2e-3)
+    assert (scale < x.std(0).log() - 0.05).all()
+
+
 @pytest.mark.parametrize("held", [None, (rows(20).float(),)])
 def test_statistics_of_a_training_are_those_of_the_law(held):
     """Also after it; of rows that count by their weights, not by their number."""

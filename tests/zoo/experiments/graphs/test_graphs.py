@@ -307,10 +307,14 @@ def test_not_every_difference_is_explained():
 
 
 def test_the_gap_is_of_an_edge_and_senders_are_by_total_variation(cell, monkeypatch):
-    model = EdgeGraphModel(seed=1)
-    monkeypatch.setattr(hollywood, "trained", lambda *_: (model, GraphFit(gradient=[1.0])))
+    model, seen = EdgeGraphModel(seed=1), []
+    monkeypatch.setattr(
+        hollywood, "trained", lambda *given: seen.append(given) or (model, GraphFit(gradient=[1.0]))
+    )
     place = cell("ours_no_time", "hollywood")
-    figures, test = hollywood.grade_senders(place), hollywood.graphs_of(place)[2]
+    figures, (training, validation, test) = hollywood.grade_senders(place), hollywood.graphs_of(place)
+    for mine, theirs in zip(seen[0][1:], (training, validation), strict=True):
+        assert [graph.edges.tolist() for graph in mine] == [graph.edges.tolist() for graph in theirs]
     exact = sum(hollywood.PROCESS.log_prob(graph).item() for graph in test)
     with torch.no_grad():
         gap = (exact - model.log_prob(test).sum().item()) / sum(len(graph) for graph in test)
