@@ -65,6 +65,8 @@ def _tensors(values: Any) -> list[Tensor]:
 def _storage(tensor: Tensor) -> int:
     """Of a random tensor, that of its law's parameters: a draw would be another run's."""
     tensor = tensor.law.loc if isinstance(tensor, RandomTensor) else tensor
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # of torch.func.vmap
+        tensor = torch._C._functorch.get_unwrapped(tensor)
     with torch._C.DisableTorchFunction():
         return tensor.untyped_storage()._cdata
 

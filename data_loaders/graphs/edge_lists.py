@@ -107,6 +107,11 @@ def from_networkx(graph: nx.Graph, time: str = "time") -> EdgeList:
     return edge_list(pairs, known or None)
 
 
+def has_times(graph: nx.Graph, time: str = "time") -> bool:
+    """Whether edges of a networkx graph have the attribute that :func:`from_networkx` sorts them by."""
+    return any(data.get(time) is not None for _, _, data in graph.edges(data=True))
+
+
 def breadth_first(graph: nx.Graph, root: Hashable) -> EdgeList:
     """Nodes in breadth-first order from a root; edges by their later end, then by the earlier one, which is
     the sender.

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from guides.core.svi import DivergenceError
 
-#: Smallest eigenvalue of the starting precision, as a share of the largest diagonal element.
+#: Smallest eigenvalue of the starting precision, as a share of the largest.
 FLOOR = 1e-6
 #: Smallest starting precision of a site that is held where its prior puts it: a sd of a third on its map.
 HELD = 10.0
@@ -18,7 +18,8 @@ HELD = 10.0
 def mode_and_precision(
     log_density: Callable[[Tensor], Tensor], start: Tensor, held: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """A mode ``[D]`` above the start, and minus the second derivatives there, made positive definite.
+    """A mode ``[D]`` above the start, and minus the second derivatives there, made positive definite where
+    the density is curved at all.
 
     :param log_density: ``[D] -> []``, nats, twice differentiable
     :param held: what stays at its start and counts as independent of the rest, ``[D]``

@@ -222,5 +222,7 @@ def AADM(model: Callable, alpha: float = 0.5, **options) -> AdversarialVariation
 
 
 def _like(args: tuple) -> Tensor:
-    """The first argument of floating point; of none, an empty tensor in its place."""
-    return next((a for a in args if isinstance(a, Tensor) and a.is_floating_point()), torch.empty(0))
+    """The first argument of floating point; of none, an empty tensor where the first tensor is."""
+    tensors = [part for part in args if isinstance(part, Tensor)]
+    device = tensors[0].device if tensors else "cpu"
+    return next((part for part in tensors if part.is_floating_point()), torch.empty(0, device=device))

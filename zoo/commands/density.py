@@ -28,8 +28,9 @@ from zoo.fitting.methods import Watch
 from zoo.fitting.problem import LARGEST
 from zoo.models.densities import DENSITY_MODELS
 
-#: Fewer different numbers than these, and than this share of the rows, make a column one that has no density.
-FEW_VALUES, SHARE_OF_VALUES = 50, 0.2
+#: Fewer different numbers than these, and than this share of the rows, make a column one that has no density;
+#: so does one number that so many of the rows have.
+FEW_VALUES, SHARE_OF_VALUES, SHARE_OF_ONE = 50, 0.2, 0.1
 #: Variance of a direction of standardised columns, as a share of the widest, that is none but for rounding.
 NO_VARIANCE = 1e-10
 QUANTILES = {"q5": 0.05, "q50": 0.5, "q95": 0.95}
@@ -70,19 +71,21 @@ def load_table(data: str, split: int) -> DensityData:
 
 
 def doubts(table: DensityData) -> list[str]:
-    """What in the rows has no density, each in a sentence: the likelihood of a flow is then without a bound,
-    and its figures hang on when the training stops.
+    """What in the rows plainly has no density, each in a sentence: the likelihood of a flow is then without a
+    bound, and its figures hang on when the training stops.
     """
-    found = []
+    found, rows = [], len(table.train)
     for column, name in zip(table.train.T, table.columns, strict=True):
-        count = len(np.unique(column))
-        if count < min(FEW_VALUES, SHARE_OF_VALUES * len(column)):
-            found.append(f"column {name!r} has {count} different values and no density: leave it out")
-    variances = np.linalg.eigvalsh(np.corrcoef(table.train.T))
-    if variances[0] < NO_VARIANCE * variances[-1]:
-        found.append(
-            "a column is a linear combination of others, and the table has no density: leave one out"
-        )
+        values, counts = np.unique(column, return_counts=True)
+        if len(values) < min(FEW_VALUES, SHARE_OF_VALUES * rows):
+            found.append(f"column {name!r} has {len(values)} different values and no density: leave it out")
+        elif counts.max() > max(2, SHARE_OF_ONE * rows):
+            most = f"{values[counts.argmax()]:g} in {counts.max()} of {rows} rows"
+            found.append(f"column {name!r} is {most} and has no density there")
+    if rows > table.train.shape[1] + 1:  # or the rows alone would make it so
+        variances = np.linalg.eigvalsh(np.corrcoef(table.train.T))
+        if variances[0] < NO_VARIANCE * variances[-1]:
+            found.append("a column is a linear combination of others, and there is no density: leave one out")
     return found
 
 

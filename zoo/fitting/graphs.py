@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_loaders.graphs.edge_lists import EdgeList, from_networkx
+from data_loaders.graphs.edge_lists import EdgeList, from_networkx, has_times
 from zoo.errors import FailedError, UserError
 from zoo.fitting.methods import UNWATCHED, Watch
 from zoo.models.graphs.edge_batches import batches, in_batches
@@ -198,9 +198,12 @@ def fit_graphs(
     :param graphs: edge lists, or networkx graphs whose edges come by their attribute ``time``, else node by
         node and not as they were added (:func:`data_loaders.graphs.edge_lists.edge_list` keeps an order)
     :param model: an :class:`EdgeGraphModel` by default; its unit of time is set
-    :raises UserError: fewer than two graphs
+    :raises UserError: fewer than two graphs, or networkx graphs of which some have times
     """
     found = [graph if isinstance(graph, EdgeList) else from_networkx(graph) for graph in graphs]
+    timed = {has_times(graph) for graph in graphs if not isinstance(graph, EdgeList)}
+    if len(timed) > 1:  # a unit of time would be that of some
+        raise UserError("some of the graphs have edges with an attribute time, and others have not")
     if len(found) < 2:
         raise UserError(
             f"training needs graphs, and others to validate: two at least, not {len(found)} (a file "

@@ -104,6 +104,12 @@ def test_columns_without_a_density_are_named():
     twice = np.column_stack([x, 3 - 2 * x[:, 0] + x[:, 1]])
     (said,) = doubts(DensityData("t", twice, twice, twice, (*names, "sum")))
     assert "linear combination of others" in said
+    rain = np.column_stack([x, np.where(np.arange(400) % 4, 0.0, x[:, 2])])
+    assert doubts(DensityData("t", rain, rain, rain, (*names, "rain"))) == [
+        "column 'rain' is 0 in 300 of 400 rows and has no density there"
+    ]
+    few = np.random.default_rng(0).normal(size=(8, 8))  # rows, which alone make columns depend on others
+    assert doubts(DensityData("t", few, few, few, tuple("abcdefgh"))) == []
     months = np.column_stack([x, np.arange(400) % 60])  # as many as a real column may have
     assert doubts(DensityData("t", months, months, months, (*names, "month"))) == []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from arviz.stats.ecdf_utils import ecdf_confidence_band
 
 from guides.testing import NOISE, assert_share, data
 from guides.truth.conjugate import conjugate_linear_regression
@@ -119,11 +120,10 @@ def test_ranks_are_uniform_where_they_stay_within_the_band(quantities):
 @pytest.mark.parametrize(("n", "draws", "quantities"), [(60, 99, 1), (20, 19, 8), (200, 99, 1)])
 def test_band_is_that_of_arviz(n, draws, quantities):
     """Which optimises where this one counts: within a rank."""
-    theirs = pytest.importorskip("arviz.stats.ecdf_utils", reason="ArviZ 1 has no such function any more")
     places, lower, upper = ecdf_band(n, draws, quantities)
     assert len(places) == draws
     prob = 1 - LEVEL / quantities
-    low, high = theirs.ecdf_confidence_band(n, places, places, prob=prob, method="optimized")
+    low, high = ecdf_confidence_band(n, places, places, prob=prob, method="optimized")
     np.testing.assert_allclose(lower, low, atol=1.01 / n)
     np.testing.assert_allclose(upper, high, atol=1.01 / n)
 

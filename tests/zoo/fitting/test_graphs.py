@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from data_loaders.graphs.edge_lists import EdgeList, edge_list
+from zoo.errors import UserError
 from zoo.fitting import graphs as fitting
 from zoo.fitting.graphs import GraphFit, GraphTraining, fit_graphs, nats_an_edge, train
 from zoo.models.graphs.edge_batches import batches
@@ -65,6 +66,13 @@ def test_figures_of_an_epoch_are_of_all_its_batches():
     again = OneNumber()
     train(again, training, [path(VALIDATION)], settings)
     assert again.seen == model.seen
+
+
+def test_graphs_with_and_without_times_are_refused():
+    timed = nx.path_graph(3)
+    nx.set_edge_attributes(timed, {edge: 3600.0 * i for i, edge in enumerate(timed.edges)}, "time")
+    with pytest.raises(UserError, match="some of the graphs have edges with an attribute time"):
+        fit_graphs([timed, nx.path_graph(4), nx.path_graph(5)])
 
 
 @pytest.mark.parametrize(("number", "held_out"), [(5, 1), (20, 2), (39, 3)])

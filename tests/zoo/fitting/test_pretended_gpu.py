@@ -72,6 +72,11 @@ def test_adversarial_guides_draw_where_the_data_are():
         with pyro.plate("rows", len(x)):
             pyro.sample("y", dist.Normal(x @ w, one), obs=y)
 
+    def counts(y):
+        rate = pyro.sample("rate", dist.Gamma(torch.ones((), device=y.device), 1.0))
+        with pyro.plate("rows", len(y)):
+            pyro.sample("y", dist.Poisson(rate), obs=y)
+
     def fit(x, y):
         return AdversarialVariationalBayes(model, num_samples=10).fit(x, y, steps=2)
 
@@ -81,3 +86,7 @@ def test_adversarial_guides_draw_where_the_data_are():
         draws = there.draws(5)["w"]
         assert draws.device.type == "cuda"
         assert torch.equal(draws.cpu(), here.draws(5)["w"])
+        whole = AdversarialVariationalBayes(counts, num_samples=10).fit(
+            torch.ones(9).long().to("cuda"), steps=2
+        )
+        assert whole.draws(5)["rate"].device.type == "cuda"

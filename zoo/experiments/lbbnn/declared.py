@@ -23,6 +23,7 @@ from zoo.experiments.lbbnn.going_on import (
     FEW_ROWS_GO_ON,
     LEARNING,
     cold,
+    digits,
     fixed,
     going_on,
     learned,
@@ -156,6 +157,7 @@ EXPERIMENTS = (
         Effort(trials=3, cost="2 hours on 2 cores", options=FULL_DIGITS),
         {("*", "*", "*", "*"): "an epoch stands for 20 passes over the 1617 rows"},
         revision=6,  # bounds from more networks
+        unarrived=learned(TABLE, "default", "rates") | cold(TABLE) | digits(TABLE),
     ),
     _dense(
         "mnist",
