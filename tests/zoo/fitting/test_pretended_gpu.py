@@ -10,7 +10,7 @@ import pytest
 import torch
 from pyro import distributions as dist
 
-from guides.implicit import AdversarialVariationalBayes
+from guides.implicit import AdversarialVariationalBayes, SparseImplicitProcess, VariationalImplicitProcess
 from tests.pretended_gpu import pretended_gpu
 from tests.zoo.cli_helpers import linear_rows
 from zoo.fitting.devices import moved
@@ -21,7 +21,6 @@ from zoo.registry.guides import GUIDES
 from zoo.registry.queries import find_guide
 
 BY_STEPS = [name for name in GUIDES if isinstance(find_guide(name).method, Variational)]
-FAST = ("horseshoe", "concrete-dropout")
 
 
 def rows() -> tuple[torch.Tensor, torch.Tensor]:
@@ -48,9 +47,7 @@ def test_tensors_of_two_devices_do_not_meet():
     assert (here + there).sum() == 6
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in BY_STEPS]
-)
+@pytest.mark.parametrize("name", BY_STEPS)
 def test_a_fit_on_a_gpu_is_that_of_the_cpu(name):
     guide = find_guide(name)
     model = create("spike-slab-bnn" if guide.needs == "spike-slab" else "bnn", in_features=2, widths=(3,))
@@ -90,3 +87,27 @@ def test_adversarial_guides_draw_where_the_data_are():
             torch.ones(9).long().to("cuda"), steps=2
         )
         assert whole.draws(5)["rate"].device.type == "cuda"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda prior: VariationalImplicitProcess(prior, num_functions=5),
+        lambda prior: SparseImplicitProcess(prior, num_inducing=4, num_functions=12, num_samples=6),
+    ],
+    ids=["vip", "sip"],
+)
+def test_guides_of_functions_predict_where_the_data_are(make):
+    def prior(x):
+        one = x.new_ones(())
+        w = pyro.sample("w", dist.Normal(0 * one, one).expand([2]).to_event(1))
+        return pyro.deterministic("f", torch.tanh(x @ w))
+
+    x, y = rows()
+    here = make(prior).fit(x, y, steps=2, batch_size=10).predictive(x[:3]).mean
+    with pretended_gpu():
+        x, y = moved((x, y), "cuda")
+        there = make(prior).fit(x, y, steps=2, batch_size=10).predictive(x[:3]).mean
+        assert there.device.type == "cuda"
+        there = there.cpu()
+    torch.testing.assert_close(there, here, rtol=1e-5, atol=1e-6)
