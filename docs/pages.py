@@ -38,6 +38,7 @@ INTERFACE = {
             "guides.variational.concrete",
             "guides.variational.correlated_inclusion",
             "guides.variational.joint_spike_slab",
+            "guides.variational.joint_law",
             "guides.variational.dropout",
             "guides.variational.group_sparsity",
             "guides.variational.ensemble",
