@@ -32,7 +32,6 @@ from guides.core.arguments import FixedParameters, blaming_arguments, default_dt
 from guides.core.checks import check_counts
 from guides.core.course import Course
 from guides.core.distributions import SpikeSlab, base_prior
-from guides.core.modes import mode_and_precision
 from guides.core.rng import kept_rng, seeded_rng
 from guides.core.settling import CLEAR, RISE, UnsettledWarning
 from guides.core.sites import UnsupportedSiteError, initial_value
@@ -41,6 +40,7 @@ from guides.core.weight_sites import MAPS, WeightSites, scores
 from guides.posterior.draws import Posterior
 from guides.posterior.fitted_guide import FittedGuide
 from guides.variational.joint_law import JointLaw
+from guides.variational.modes import mode_and_precision
 
 #: More numbers than these would make a step's Cholesky factors cost minutes.
 MOST_NUMBERS = 300
