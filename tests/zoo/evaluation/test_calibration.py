@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations_with_replacement
+
 import numpy as np
 import pytest
 import torch
@@ -115,6 +117,17 @@ def test_ranks_are_uniform_where_they_stay_within_the_band(quantities):
         left.append(((curve < lower - 1e-9) | (curve > upper + 1e-9)).any())
         assert left[-1] == (p_value(ranks, DRAWS) < LEVEL / quantities)
     assert 20 < sum(left) < 180
+
+
+def test_the_band_ends_where_the_verdict_changes():
+    """All sets of six ranks among three draws, at levels that fall to those of a few of the sets counted."""
+    sets = list(combinations_with_replacement(range(4), 6))
+    values = np.array([p_value(np.array(ranks), 3) for ranks in sets])
+    curves = np.array([ecdf(np.array(ranks), 3) for ranks in sets])
+    for quantities in range(1, 1500):
+        _, lower, upper = ecdf_band(6, 3, quantities)
+        left = ((curves < lower - 1e-9) | (curves > upper + 1e-9)).any(1)
+        np.testing.assert_array_equal(left, values < LEVEL / quantities)
 
 
 @pytest.mark.parametrize(("n", "draws", "quantities"), [(60, 99, 1), (20, 19, 8), (200, 99, 1)])
