@@ -1,17 +1,27 @@
-"""The README's examples run as printed, and find what it says."""
+"""The README's example and those of the page of guides run as printed, and find what they say."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+import pandas as pd
 import pyro
 import pytest
 import torch
 
-README = Path(__file__).parent.parent / "README.md"
-EXAMPLES = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-SELECTION, TRUTH, NETWORK, BOOTSTRAP, FUNCTIONS, GRAPHS, MODELS, MODULE = EXAMPLES
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+FIGURES = ("ref_w1", "ref_mean_error", "ref_sd_ratio")
+LEADERBOARD = ROOT / "docs" / "results" / "leaderboard-full.csv"
+
+
+def examples(page: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+(SELECTION,) = examples(README)
+NETWORK, BOOTSTRAP, FUNCTIONS, GRAPHS, TRUTH, MODELS, MODULE = examples(ROOT / "docs" / "guides.md")
 
 
 def run_selection() -> dict:
@@ -27,10 +37,11 @@ def test_guide_in_plain_pyro():
     inclusion = names["guide"].inclusion_probabilities()["w"]
     assert set(inclusion.gt(0.5).nonzero().flatten().tolist()) == {0, 3}
     assert (names["draws"]["w"] == 0).any()
+    exec(TRUTH, names)  # noqa: S102
+    assert torch.from_numpy(names["exact"].inclusion).sub(inclusion).abs().max() < 0.1
 
 
-def test_imports():
-    exec(TRUTH, {})  # noqa: S102
+def test_models():
     names: dict = {}
     exec(MODELS, names)  # noqa: S102
     assert names["model"].in_features == 13
@@ -81,5 +92,14 @@ def test_graphs():
     assert all(graph.number_of_nodes() > 1 for graph in names["new"])
 
 
-def test_nothing_is_left_to_fill_in():
-    assert "<!-- scoreboard" not in README.read_text()
+def test_the_table_is_of_the_leaderboard():
+    """Guides ranked on all four sets, in its order, to two digits."""
+    board = pd.read_csv(LEADERBOARD).query("datasets == 4")
+    rows = re.findall(r"^\| `([\w-]+)`(‡?) \| ([\d.].*) \|$", README.read_text(), re.MULTILINE)
+    expected = []
+    for row in board.itertuples():
+        pairs = [(getattr(row, name), getattr(row, f"{name}_se")) for name in FIGURES]
+        figures = [f"{value:.2f} ± {se:.2f}" if value else "0" for value, se in pairs]
+        mark = "‡" if row.unsettled > 0 else ""
+        expected.append((row.guide, mark, " | ".join([*figures, f"{row.cpu_seconds:.0f}"])))
+    assert rows == expected
