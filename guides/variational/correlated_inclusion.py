@@ -410,7 +410,8 @@ class AutoSpikeSlabMVN(AutoSpikeSlab):
             groups, deviation = self._layout(site).to_groups(gates), self._drawn[name]
             logits = gaussian.mean + deviation
             given = (groups * logits - softplus(logits)).sum(-1) + gaussian.log_ratio(groups, deviation)
-            total = total + slab.flatten(1).sum(-1) + given.reshape(num_samples, -1).sum(-1)
+            slab, given = (part.reshape(num_samples, -1).sum(-1) for part in (slab, given))
+            total = total + slab + given
         return draws, total
 
     def _log_prob_of_site(self, name: str, value: Tensor) -> Tensor:
@@ -424,4 +425,4 @@ class AutoSpikeSlabMVN(AutoSpikeSlab):
         gates = (value != 0).to(value.dtype)
         slab = gates * torch.distributions.Normal(loc, log_scale.exp()).log_prob(value)
         log_gates = gaussian.log_gates(self._layout(site).to_groups(gates), IMPORTANCE_DRAWS)
-        return slab.flatten(1).sum(-1) + log_gates.reshape(len(value), -1).sum(-1)
+        return sum(part.reshape(len(value), -1).sum(-1) for part in (slab, log_gates))

@@ -308,6 +308,9 @@ def test_gaussian_base_has_the_moments_of_the_rows():
     error = rows.std(0) / 200
     assert ((found.mean(0) - rows.mean(0)).abs() < 4.5 * error).all()
     torch.testing.assert_close(torch.cov(found.T), torch.cov(rows.T), rtol=0.1, atol=0.05)
+    few = rows[:5]  # which tells the sample's covariance from that of a law with these five atoms
+    root = GaussianBase(few).root
+    torch.testing.assert_close(root @ root.T, torch.cov(few.T))
 
 
 def test_rows_of_an_empirical_base_stay_together():

@@ -287,6 +287,23 @@ def test_enumerated_sites_beside_us(make, how):
 # ------------------------------------------------------------------------------------------ shapes
 
 
+@pytest.mark.parametrize("make", [AutoMeanField, *WITH_SPIKES], ids=lambda make: make.__name__)
+def test_a_single_number_as_the_only_weight(make):
+    """A slope without ``to_event``: its loss and the densities of its draws are of one law."""
+
+    def model(x, y=None):
+        w = pyro.sample("w", prior_of(make, []))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(x[:, :1] @ w.reshape(1), 0.5), obs=y)
+
+    guide = make(model)
+    svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.02}), Trace_ELBO())
+    assert math.isfinite(svi.step(*data()))
+    draws, log_prob = guide.draws_with_log_prob(7, seed=0)
+    assert draws["w"].shape == log_prob.shape == guide.log_prob(draws).shape == (7,)
+    assert log_prob.isfinite().all()
+
+
 @pytest.mark.parametrize("make", [AutoMeanField, AutoConcrete], ids=lambda make: make.__name__)
 @pytest.mark.parametrize("parallel", [False, True], ids=["in turn", "parallel"])
 def test_bare_sites_under_particles(make, parallel):

@@ -14,7 +14,7 @@ from torch.distributions import kl_divergence
 
 from guides import AutoConcrete, AutoMeanField, AutoMNF, AutoSpikeSlab, SpikeSlab
 from guides.core import kernels
-from guides.core.learned_priors import EVERY, Learned, LearnedPriors
+from guides.core.learned_priors import EVERY, Learned, LearnedPriors, Numbers
 from guides.core.svi import half_cosine
 from guides.testing import (
     NOISE,
@@ -151,6 +151,15 @@ def test_rates_are_those_of_rows_and_columns():
     pieces = free[: logits.numel()].view_as(logits)
     whole = kl_divergence(SpikeSlab(logits=pieces, loc=loc, scale=log_scale.exp()), prior).sum()
     torch.testing.assert_close(own, torch.autograd.grad(whole, free)[0], rtol=1e-3, atol=1e-4)
+
+
+def test_rates_of_filters_are_means_over_their_places():
+    logits = torch.randn(3, 2, 2, 4, generator=torch.Generator().manual_seed(0))
+    zeros = torch.zeros_like(logits)
+    found = LearnedPriors(rates=True)._best(Numbers(zeros, zeros, logits, torch.tensor(0.0), 4))
+    alpha = logits.sigmoid()
+    torch.testing.assert_close(torch.tensor(found.outputs), alpha.mean((1, 2, 3)) / alpha.mean())
+    torch.testing.assert_close(torch.tensor(found.inputs), alpha.mean((0, 2, 3)) / alpha.mean())
 
 
 def test_charge_of_what_was_learned_is_that_of_bic():

@@ -131,6 +131,19 @@ def test_the_contrast_is_a_gaussian_and_what_a_classifier_of_white_draws_adds():
     torch.testing.assert_close(contrast.log_density(w), expected, rtol=0, atol=0.02)
 
 
+def test_the_contrast_s_gradient_is_to_the_draws_alone():
+    """And not to the moments that came from them."""
+    w = torch.randn(20, 2, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    contrast = Contrast(DiscriminatorKL())
+    contrast.step(w)
+    law = contrast_law(w).of(w.detach())
+    expected = contrast.classifier.log_ratio(law.whiten(w)) + law.log_prob(w)
+    found = contrast.log_density(w)
+    torch.testing.assert_close(
+        *(torch.autograd.grad(density.sum(), w)[0] for density in (found, expected)), rtol=0, atol=0
+    )
+
+
 # -------------------------------------------------------------------------------------------------- any model
 
 

@@ -6,11 +6,11 @@ import math
 
 import pytest
 import torch
-from torch.distributions import MultivariateNormal
+from torch.distributions import MultivariateNormal, Normal
 
 from guides.core.svi import DivergenceError
 from guides.implicit import FunctionalBNN, GaussianProcess, VariationalImplicitProcess
-from guides.implicit.evidence import START_LOG_NOISE, fit_by_evidence, log_evidence, moments
+from guides.implicit.evidence import FUNCTIONS, START_LOG_NOISE, fit_by_evidence, log_evidence, moments
 from zoo.models import BNNProcess
 from zoo.models.implicit_process import posterior_network
 
@@ -57,6 +57,19 @@ def test_its_score_is_the_gradient_of_its_density():
     law = MultivariateNormal(mean, covariance + (0.3 + 1e-4 * covariance.diagonal()).diag())
     (gradient,) = torch.autograd.grad(law.log_prob(f).sum(), f)
     torch.testing.assert_close(process.score(f.detach(), x, 0.3), gradient)
+
+
+def test_moments_of_drawn_functions_are_those_of_a_sample():
+    """Of a process that cannot tell its own."""
+
+    class Drawn:
+        def draw(self, count):
+            return lambda x: torch.randn(count, len(x), generator=torch.Generator().manual_seed(0))
+
+    mean, covariance = moments(Drawn(), X[:3])
+    f = Drawn().draw(FUNCTIONS)(X[:3]).double()
+    torch.testing.assert_close(mean, f.mean(0))
+    torch.testing.assert_close(covariance, f.mT.cov())
 
 
 def test_evidence_is_the_density_of_the_data():
@@ -132,6 +145,15 @@ def test_minibatches_scale_the_likelihood():
         torch.manual_seed(0)
         losses.append(guide._loss(box, X[:10], Y[:10], rows, 1.0).item())
     assert losses[1] == pytest.approx(4 * losses[0])
+
+
+def test_the_likelihood_is_that_of_the_rows_alone(monkeypatch):
+    """Of a network that is constant, by hand: what is measured beside the rows counts in no scale."""
+    guide = fitted(steps=1)
+    monkeypatch.setattr(guide, "_functions", lambda: lambda x: torch.full((20, len(x)), 0.2))
+    sd = (0.5 * guide.log_noise.double()).exp()  # the logarithm is the variance's
+    expected = -4 * Normal(0.2, sd).log_prob(Y[:10].double()).sum()
+    torch.testing.assert_close(guide._loss((X.amin(0), X.amax(0)), X[:10], Y[:10], 40, 0.0), expected)
 
 
 def test_the_divergence_counts_once_however_many_rows():

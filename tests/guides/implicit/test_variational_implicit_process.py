@@ -12,6 +12,7 @@ from pyro import distributions as dist
 from guides.core.svi import DivergenceError, shuffled_epochs
 from guides.implicit import VariationalImplicitProcess
 from guides.posterior import log_joint
+from guides.testing import assert_mean
 from guides.truth import conjugate_linear_regression
 from zoo.models import BNNProcess, NeuralSampler
 
@@ -143,6 +144,16 @@ def test_posterior_and_file(tmp_path):
     torch.random.set_rng_state(state)
     guide.predictive(X)
     assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_draws_have_the_covariance_of_the_law():
+    """Of coefficients that hang together: the root stands on the right side of the noise."""
+    guide = with_exact_law(fitted())
+    drawn, covariance = guide.draws(40_000)["a"], torch.tensor(exact(guide)[0].covariance)
+    products = (drawn - guide.loc.detach())[:, :, None] * (drawn - guide.loc.detach())[:, None, :]
+    assert_mean(products, covariance)
+    root = guide._root().detach()
+    assert (root.mT @ root - covariance).abs().max() > 0.01  # what the wrong side would give
 
 
 def test_any_pyro_model():

@@ -51,6 +51,16 @@ def test_known_function_is_learned():
 # ------------------------------------------------------------------------------------------ predictions
 
 
+def test_a_spike_has_the_noise_alone():
+    """Of the predictive of spike-and-slab messages; the slab has the message's variance too."""
+    guide, x = fitted("pbp without bias", "spike-slab"), data(9, seed=7)[0]
+    law, function = guide.predictive(x), guide.predictive(x, noise=False)
+    spike, slab = law.component_distribution.scale.unbind(-1)
+    close(spike**2, np.full(9, guide.noise_variance))
+    close(slab**2, function.scale**2 + guide.noise_variance)
+    close(law.mixture_distribution.probs[:, 1], function.probs)
+
+
 def test_gaussian_predictive_is_the_message():
     guide, x = fitted(), data(9, seed=7)[0]
     recording = record(NETWORKS["pbp"], x)

@@ -205,6 +205,14 @@ def test_chains_that_fail_go_on_and_say_so():
     assert loose.diagnostics["attempts"] == 1
 
 
+def test_inclusion_probabilities_are_chances_and_not_indicators():
+    """Given everything else: strictly between 0 and 1 in every draw."""
+    result = spike_slab_logistic_gibbs(*problem(30, 3), warmup=5, draws=30, chains=2, retries=0)
+    chances = result.sample_stats["inclusion_probability"]
+    assert chances.shape == (2, 30, 3)
+    assert ((chances > 0) & (chances < 1)).all()
+
+
 @pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_draws_depend_on_the_seed_and_not_on_the_processes(jobs):
     X, y = problem(30, 3)

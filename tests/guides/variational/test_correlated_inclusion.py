@@ -48,6 +48,21 @@ def _double():
     torch.set_default_dtype(torch.float32)
 
 
+def test_predictions_in_parallel_have_logits_of_their_own():
+    """Logits that are almost wholly one deviation: in or out together, in half of the draws."""
+    x, y = data()
+    model = linear_model(spike_slab)
+    guide = low_rank(model)
+    guide.setup(x, y)
+    with torch.no_grad():
+        guide.logits.zero_()
+        for name, value in (("factor", 6.0), ("log_diagonal", -10.0)):
+            getattr(guide, name).fill_(value)
+    w = Predictive(model, guide=guide, num_samples=2000, parallel=True, return_sites=["w"])(x)["w"]
+    inside = (w != 0).double().flatten(1)
+    assert_mean(inside, torch.full(inside.shape[1:], 0.5, dtype=torch.float64))
+
+
 def test_matrix_products_either_way_round_have_the_same_groups():
     x, y = data()
 

@@ -10,7 +10,7 @@ from pyro.infer import SVI, Trace_ELBO
 from torch.distributions import kl_divergence
 from torch.nn import functional as F
 
-from guides import AutoMeanField, AutoMNF, AutoSpikeSlab
+from guides import AutoDropout, AutoMeanField, AutoMNF, AutoSpikeSlab
 from guides.core.flat_parameters import elementwise_law
 from guides.testing import (
     NOISE,
@@ -130,3 +130,16 @@ def test_multiplied_filters_have_the_loss_of_drawn_networks(images_and_y):
     svi = SVI(model, guide, guide.optimizer(), guide.elbo())
     drawn = torch.tensor([svi.evaluate_loss(*images_and_y) for _ in range(1000)], dtype=torch.float64)
     assert_same_mean(losses(model, guide, guide.elbo(), 1000, *images_and_y), drawn)
+
+
+def test_dropout_of_filters_has_one_mask_an_input_channel():
+    def model(images):
+        filters = pyro.sample("filters", normal([4, 3, 5, 5]))
+        return F.conv2d(images, filters)
+
+    guide = AutoDropout(model, rate=0.2)
+    law = guide(torch.rand(2, 3, 6, 6))["filters"].law
+    entropy = -0.2 * math.log(0.2) - 0.8 * math.log(0.8)
+    assert -law.minus_entropy.item() == pytest.approx(3 * entropy, rel=1e-5)
+    kept = guide.draws(50, seed=0)["filters"] != 0
+    assert (kept == kept[:, :1, :, :1, :1]).all()

@@ -7,6 +7,7 @@ import pyro
 import pytest
 import torch
 from pyro import distributions as dist
+from pyro import poutine
 from pyro.infer import Predictive, TraceMeanField_ELBO
 from torch.distributions import kl_divergence
 
@@ -137,6 +138,17 @@ def test_draws_of_group_normal_jeffreys_have_the_moments_of_the_product():
     assert_mean(draws[:, 0, 0] * draws[:, 0, 1], (z_loc[0, 0] * z_loc[0, 1] * loc[0, 0] * loc[0, 1]).double())
 
 
+def test_predictions_in_parallel_have_multipliers_of_their_own():
+    x, y = data()
+    guide = AutoGroupNormalJeffreys(layer)
+    guide.setup(x, y)
+    with torch.no_grad():
+        for parameter, value in (("loc", 1.0), ("log_scale", -8.0), ("z_loc", 1.0), ("z_log_scale", 0.0)):
+            getattr(guide, parameter).fill_(value)
+    w = Predictive(layer, guide=guide, num_samples=2000, parallel=True, return_sites=["w"])(x)["w"].squeeze()
+    assert_mean((w - 1).double() ** 2, torch.ones(w.shape[1:], dtype=torch.float64))
+
+
 @pytest.mark.slow
 def test_group_normal_jeffreys_finds_the_input_that_is_noise():
     x, y = data(rows=100)  # the middle column does nothing
@@ -164,6 +176,15 @@ def test_horseshoe_is_the_prior_it_says():
     assert_share((local < 1).double(), 0.5)  # medians of half-Cauchies
     assert_share((shrink < 0.5).double(), 0.5)
     assert_share((raw.abs() < 0.7 * 0.67449).double(), 0.5)
+
+
+def test_horseshoe_of_filters_has_a_scale_for_every_input_channel():
+    def filters():
+        return pyro.sample("w", dist.Normal(torch.zeros(4, 3, 5, 5), 1.0).to_event(4))
+
+    trace = poutine.trace(Horseshoe(["w"])(filters)).get_trace()
+    assert trace.nodes["w_local"]["value"].shape == (1, 3, 1, 1)
+    assert trace.nodes["w_global"]["value"].shape == ()
 
 
 @pytest.mark.slow

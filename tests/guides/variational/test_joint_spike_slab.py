@@ -333,6 +333,16 @@ def test_a_loss_that_ends_above_its_start_is_a_warning():
         _warn_of_rise([0.0, 100.0])
 
 
+def test_a_rise_is_beyond_its_noise_by_the_error_of_a_mean():
+    """Ten steps of sd 1.05 at each end: their means differ by ± 0.47, of which two are no rise."""
+    noise = [1.0, -1.0] * 5
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _warn_of_rise(noise + [0.0] * 180 + [v + 1.4 for v in noise])
+    with pytest.warns(UnsettledWarning, match="above its first steps"):
+        _warn_of_rise(noise + [0.0] * 180 + [v + 1.5 for v in noise])
+
+
 def test_every_fit_is_asked_whether_its_loss_rose(data, monkeypatch):
     asked = []
     monkeypatch.setattr(joint_spike_slab, "_warn_of_rise", asked.append)

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import zoo
+from guides.testing import assert_mean
 from tests.zoo.cli_helpers import files, run_zoo
 from zoo.commands import simulation
 from zoo.commands.calibrate import _sentence, run, summary
@@ -22,6 +23,7 @@ from zoo.errors import FailedError, Interrupted, UserError
 from zoo.experiments.engine.records import RESULT, cell_folder
 from zoo.fitting.samplers import Sampled, samplers
 from zoo.fitting.side_by_side import Here
+from zoo.models import BNN
 from zoo.seeds import stable_seed
 
 #: A linear regression whose posterior is known.
@@ -73,6 +75,15 @@ def test_exact_posterior_passes(exact):
     assert list(ranks.columns) == ["method", "simulation", "status", *QUANTITIES]
     assert list(ranks["simulation"]) == list(range(30))
     assert "**exact** passes: 30 simulations, 7 quantities." in (folder / "calibration.md").read_text()
+
+
+def test_the_closed_form_has_the_prior_of_the_bias():
+    """Four rows at zero with targets of 3: the bias is N(12 / 29, 1 / 29)."""
+    model = BNN(2, widths=(), noise_scale=1.0, bias_scale=0.2)
+    x, y = torch.zeros(4, 2), torch.full((4,), 3.0)
+    drawn = samplers(model)["exact"](model, x, y, 4000, 0).draws["b1"].squeeze()
+    assert_mean(drawn, torch.tensor(12 / 29, dtype=torch.float64))
+    assert_mean((drawn - 12 / 29) ** 2, torch.tensor(1 / 29, dtype=torch.float64))
 
 
 @pytest.mark.parametrize(("factor", "words"), [(0.2, "too narrow"), (6.0, "too wide")])

@@ -55,6 +55,13 @@ def test_the_three_distances_of_shifted_and_scaled_gaussians():
     assert (found.points, found.left_out) == (3, 0)
 
 
+def test_error_of_inclusion_probabilities_that_are_right():
+    """No delta method at zero: the root mean square of their own errors."""
+    found = inclusion_error([0.2, 0.7], [0.2, 0.7], [0.1, 0.3])
+    assert found.value == 0
+    assert found.se == pytest.approx(math.sqrt(0.05))
+
+
 def test_definitions_by_hand():
     reference, draws = normal(30, 5), normal(20, 5, seed=1) * torch.arange(1, 6) + 1
     found = compare_functions(reference, draws)

@@ -25,6 +25,11 @@ def test_error_of_draws_is_the_scatter_of_fresh_draws():
     assert errors.square().mean().sqrt().item() == pytest.approx(figures.std().item(), rel=tolerance)
 
 
+def test_error_of_two_draws_is_half_their_distance():
+    """Of one row with densities 1 and 3: 0.5 and 1.5 in units of their mean, each a group of its own."""
+    assert draw_error([torch.tensor([[1.0], [3.0]]).log()]) == pytest.approx(0.5)
+
+
 def test_error_of_draws_of_a_chain_counts_what_hangs_together():
     """Every draw 20 times in a row: the error is that of the draws, not of a twentieth of it."""
     generator = torch.Generator().manual_seed(1)

@@ -158,6 +158,9 @@ def test_local_sites_minimise_the_weighted_loss(covariance):
     assert mean.abs().max() < 1e-8
     if others:  # along scale; the correlation's own constraint binds its rows
         assert others[0].abs().max() < 1e-4
+        spread = (weights @ (encoded[0] - sites["mean"]) ** 2).sqrt()
+        torch.testing.assert_close(sites["scale"], spread, rtol=1e-4, atol=0)
+        torch.testing.assert_close(sites["correlation"].norm(dim=-1), torch.ones_like(spread))
 
 
 @pytest.mark.parametrize("covariance", [False, True])

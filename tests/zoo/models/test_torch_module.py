@@ -53,6 +53,13 @@ def test_density_is_that_of_the_zoos_own_network(prior, noise_scale):
     torch.testing.assert_close(*scores)
 
 
+def test_biases_have_the_sds_of_their_layers():
+    x, y = rows()
+    trace = poutine.trace(from_module(perceptron(3, 4, 1), bias_scale=(0.5, 2.0))).get_trace(x, y)
+    assert {trace.nodes[name]["fn"].base_dist.scale.unique().item() for name in ("0.bias",)} == {0.5}
+    assert {trace.nodes[name]["fn"].base_dist.scale.unique().item() for name in ("2.bias",)} == {2.0}
+
+
 @pytest.mark.parametrize("make", [AutoMeanField, AutoSpikeSlab, AutoMNF])
 def test_guides_meet_its_layers_as_random_tensors(make):
     """Local reparameterization, the trained weights as start, drawn networks at once."""

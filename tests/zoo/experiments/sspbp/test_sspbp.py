@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from data_loaders import load
 from data_loaders.splits import split_80_20
+from data_loaders.standardise import Standardizer
 from guides.core.distributions import SpikeSlab
 from zoo.cli.main import app
 from zoo.experiments import Cell
@@ -245,6 +246,19 @@ def test_first_five_trials_are_the_protocol():
         np.testing.assert_allclose(task.x.mean(0), 0, atol=1e-12)
         np.testing.assert_allclose(task.x.std(0, correction=0), 1, atol=1e-12)
     assert len(networks.task_80_20("diabetes", 7).y_test) == round(0.2 * 442)
+
+
+def test_published_figures_are_in_the_unit_of_the_target():
+    """Law and noise alike: a target of sd 2 around 5."""
+    law = SpikeSlab(torch.tensor([0.9, 0.4]), loc=torch.tensor([0.3, -1.0]), scale=torch.tensor([0.5, 0.7]))
+    guide = SimpleNamespace(predictive=lambda x, noise: law, noise_variance=0.3)
+    y = np.array([5.5, 2.0])
+    scale = Standardizer(np.zeros(1), np.ones(1), 5.0, 2.0)
+    task = SimpleNamespace(x_test=None, y_test=y, scale=scale)
+    mean, variance = 5 + 2 * law.loc.double().numpy(), 4 * law.scale.double().numpy() ** 2
+    slab = law.probs.double().numpy()
+    expected = networks.published_evaluation(y, slab, mean, variance, noise_variance=1.2)
+    assert networks.published_figures(guide, task) == pytest.approx(expected, rel=1e-6)
 
 
 def test_published_evaluation():

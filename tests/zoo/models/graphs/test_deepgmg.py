@@ -59,17 +59,30 @@ def test_all_graphs_of_a_size_sum_to_one():
     assert total.item() == pytest.approx(1, abs=1e-12)
 
 
-def test_drawn_graphs_follow_the_likelihood():
-    model, number = double(seed=2), 3000
-    drawn = Counter(str(graph) for graph in model.sample(number, 3, seed=4))
-    graphs = choices(3)
+def assert_graphs_follow(model: DeepGMG, graphs: list, drawn: list) -> None:
+    """By the chi-squared test of as many kinds as are expected five times; the rest is one."""
+    counts, number = Counter(str(graph) for graph in drawn), len(drawn)
     with torch.no_grad():
         expected = number * model.log_prob_of_arrivals(graphs).exp().numpy()
-    found = np.array([drawn[str(graph)] for graph in graphs])
+    found = np.array([counts[str(graph)] for graph in graphs])
     assert found.sum() == number
     groups = np.where(expected >= 5, np.arange(len(graphs)), expected.argmax())
     pooled = [np.bincount(groups, counts, len(graphs))[np.unique(groups)] for counts in (found, expected)]
     assert chisquare(*pooled).pvalue > 1e-3
+
+
+def test_drawn_graphs_follow_the_likelihood():
+    model = double(seed=2)
+    assert_graphs_follow(model, choices(3), model.sample(3000, 3, seed=4))
+
+
+def test_an_edge_that_is_drawn_again_passes_no_message():
+    """Every node picks as often as it may, so that most picks are repetitions."""
+    model = double(seed=2)
+    model.another.bias.data.fill_(1e3)
+    busy = [graph for graph in choices(4) if all(len(picked) == node for node, picked in enumerate(graph))]
+    assert len(busy) == 4 * 27
+    assert_graphs_follow(model, busy, model.sample(5000, 4, seed=4))
 
 
 def test_graphs_keep_their_places():
