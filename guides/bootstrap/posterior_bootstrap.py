@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from guides.bootstrap.base_measures import BaseMeasure, Rows, base_for
+from guides.bootstrap.remaining import remaining_gain
 from guides.bootstrap.weighted_loss import Loss, Parameters, WeightedLoss
 from guides.bootstrap.weights import check_process, dirichlet_weights
 from guides.core.arguments import FixedParameters, check_parameters
@@ -38,6 +39,8 @@ from guides.posterior.draws import Posterior
 #: Nats a row that the last tenth of the learning may change, and share of the way that Adam can go that a
 #: settled draw may have gone.
 SETTLED_CHANGE, SETTLED_WAY = 1e-2, 0.9
+#: How far a settled draw may be from its minimum in every direction, in sds of the posterior.
+SETTLED_DISTANCE = 0.2
 
 
 class PosteriorBootstrap:
@@ -97,7 +100,9 @@ class PosteriorBootstrap:
         :param jobs: processes, for a model that cannot be run for all draws at once
         :param on_step: called after every step that all draws take together
         :returns: one chain of ``num_draws`` independent draws; ``info["losses"]`` has each draw's minimum
-            (nats a datum), ``info["last_tenth"]`` by how much it changed in the last tenth of the learning
+            (nats a datum), ``info["last_tenth"]`` by how much it changed in the last tenth of the learning,
+            ``info["remaining_gain"]`` what a step of Newton's gains still (NaN where the loss cannot be
+            differentiated twice)
         :warns UnsettledWarning: when draws are not at their minimum yet
         :raises UnsupportedSiteError: a discrete site, or one with a row a datum
         :raises ValueError: a site that the loss does not depend on; no plate around the data, several that
@@ -117,14 +122,15 @@ class PosteriorBootstrap:
             )
             pseudo = self._pseudo(target, num_draws, generator)
             target.check_seen({name: value[0] for name, value in start.items()})
-            minimum, losses, change = _minimise(target, start, weights, pseudo, steps, lr, jobs, on_step)
-        _warn_unsettled(start, minimum, change, steps, lr)
+            end = _minimise(target, start, weights, pseudo, steps, lr, jobs, on_step)
+        _warn_unsettled(start, end, target.rows, steps, lr)
         info = {
             "method": "posterior-bootstrap", "concentration": self.concentration,
             "num_pseudo": self.num_pseudo, "loss": self.loss if isinstance(self.loss, str) else "of the user",
-            "seed": seed, "steps": steps, "lr": lr, "losses": losses.tolist(), "last_tenth": change.tolist(),
+            "seed": seed, "steps": steps, "lr": lr, "losses": end.losses.tolist(),
+            "last_tenth": end.change.tolist(), "remaining_gain": end.gain.tolist(),
         }  # fmt: skip
-        return Posterior.from_draws(self.model, target.constrained(minimum), info)
+        return Posterior.from_draws(self.model, target.constrained(end.minimum), info)
 
     def _pseudo(self, target: WeightedLoss, num_draws: int, generator: torch.Generator) -> Rows:
         """``[num_draws, m, ...]`` for every argument with rows; nothing without concentration."""
@@ -140,6 +146,21 @@ class PosteriorBootstrap:
 # ------------------------------------------------------------------------------------------------- minimising
 
 
+@dataclass(frozen=True)
+class _End:
+    """Where ``B`` draws ended.
+
+    :ivar minimum: ``{name: [B, ...]}``, unconstrained
+    :ivar losses, change, gain: ``[B]``, nats a row: there, by how much they changed in the last tenth of the
+        learning, and what a step of Newton's gains still
+    """
+
+    minimum: Parameters
+    losses: Tensor
+    change: Tensor
+    gain: Tensor
+
+
 def _minimise(
     target: WeightedLoss,
     start: Parameters,
@@ -149,8 +170,7 @@ def _minimise(
     lr: float,
     jobs: int,
     on_step: Callable[[], None],
-) -> tuple[Parameters, Tensor, Tensor]:
-    """Minima ``{name: [B, ...]}``, their losses ``[B]`` and how much these changed in the last tenth."""
+) -> _End:
     try:
         return _adam(vmap(target), start, weights, pseudo, steps, lr, on_step)
     except DivergenceError:
@@ -163,9 +183,9 @@ def _minimise(
         runs = joblib.Parallel(n_jobs=jobs)(
             joblib.delayed(_adam)(_Alone(target), *piece, steps, lr) for piece in pieces
         )
-        minima, losses, changes = zip(*runs, strict=True)
-        joined = {name: torch.cat([minimum[name] for minimum in minima]) for name in start}
-        return joined, torch.cat(losses), torch.cat(changes)
+        joined = {name: torch.cat([run.minimum[name] for run in runs]) for name in start}
+        figures = ([getattr(run, name) for run in runs] for name in ("losses", "change", "gain"))
+        return _End(joined, *map(torch.cat, figures))
 
 
 @dataclass(frozen=True)
@@ -186,7 +206,7 @@ def _adam(
     steps: int,
     lr: float,
     on_step: Callable[[], None] = lambda: None,
-) -> tuple[Parameters, Tensor, Tensor]:
+) -> _End:
     """Adam works element by element, so that draws that go together go alone."""
     parameters = {name: value.clone().requires_grad_() for name, value in start.items()}
     optimizer = torch.optim.Adam(parameters.values(), lr=lr)
@@ -204,7 +224,12 @@ def _adam(
         with torch.no_grad():
             last = losses_of(parameters, weights, *pseudo)
             _check_finite(last, steps)
-    return {n: v.detach() for n, v in parameters.items()}, last, before - last
+        minimum = {n: v.detach() for n, v in parameters.items()}
+        try:
+            gain = remaining_gain(lambda values: losses_of(values, weights, *pseudo), minimum)
+        except (RuntimeError, NotImplementedError):  # an operation without a second derivative
+            gain = torch.full_like(last, torch.nan)
+    return _End(minimum, last, before - last, gain)
 
 
 def _check_finite(losses: Tensor, step: int) -> None:
@@ -213,21 +238,26 @@ def _check_finite(losses: Tensor, step: int) -> None:
         raise DivergenceError(f"draw {draw}, step {step}: the loss is {losses[draw]:g}; lower lr")
 
 
-def _warn_unsettled(start: Parameters, minimum: Parameters, change: Tensor, steps: int, lr: float) -> None:
+def _warn_unsettled(start: Parameters, end: _End, rows: int, steps: int, lr: float) -> None:
     """A loss may be nearly flat and its minimum far: a number that went as far as Adam goes at all is on its
-    way still.
+    way still, and so is a draw that a step of Newton's would move by much of the posterior's width.
     """
     reach = sum(half_cosine(lr, step, steps) for step in range(steps))
-    gone = torch.stack(
-        [(minimum[n] - start[n]).abs().reshape(len(change), -1).amax(1).double() for n in start]
+    way = torch.stack(
+        [(end.minimum[n] - start[n]).abs().reshape(len(end.change), -1).amax(1).double() for n in start]
     ).amax(0)
-    falling, travelling = change.abs() > SETTLED_CHANGE, gone > SETTLED_WAY * reach
-    unsettled = int((falling | travelling).sum())
+    size = sum(value[0].numel() for value in start.values())
+    falling, travelling = end.change.abs() > SETTLED_CHANGE, way > SETTLED_WAY * reach
+    # one sd of the posterior in a direction costs half a nat of all rows
+    short = rows * end.gain > 0.5 * SETTLED_DISTANCE**2 * size
+    unsettled = int((falling | travelling | short).sum())
     if unsettled:
         warnings.warn(
-            f"{unsettled} of {len(change)} draws are not at their minimum: the last tenth of the learning "
-            f"still took up to {change.abs().max():.2g} nats a row, and {int(travelling.sum())} draws went "
-            "as far as the steps reach; standardise the data, or take more steps or a larger lr",
+            f"{unsettled} of {len(end.change)} draws are not at their minimum: the last tenth of the "
+            f"learning still took up to {end.change.abs().max():.2g} nats a row, {int(travelling.sum())} "
+            f"draws went as far as the steps reach, and {int(short.sum())} stand where a step of Newton's "
+            f"gains up to {end.gain.nan_to_num().max():.2g} nats a row; standardise the data, make columns "
+            "that say the same into fewer, or take more steps or a larger lr",
             UnsettledWarning,
             stacklevel=3,
         )

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributions import Transform, biject_to
 
 from guides.bootstrap.base_measures import BaseMeasure, Rows
-from guides.core.arguments import REMEDY, row_not_finite
+from guides.core.arguments import REMEDY, check_pairing, row_not_finite
 from guides.core.rng import kept_rng
 from guides.core.sites import UnsupportedSiteError
 
@@ -55,6 +55,8 @@ class WeightedLoss:
             if node["type"] == "sample" and not (site_is_subsample(node) or _is_deterministic(node))
         }
         observed = {name: node for name, node in sites.items() if node["is_observed"]}
+        for name, node in observed.items():
+            check_pairing(name, node["fn"], node["value"])
         plate = _data_plate(observed, args, plate)
         transforms = {}
         for name, node in sites.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -61,6 +62,22 @@ def check_observed(nodes: Mapping[str, Mapping]) -> None:
     for name, node in nodes.items():
         if node["is_observed"] and _counts(node) and (row := _first_row(node["value"].isnan())) is not None:
             raise ValueError(f"the observed site {name!r} is NaN in row {row} (rows count from 0): {REMEDY}")
+
+
+def check_pairing(name: str, law: Any, value: Any) -> None:
+    """Of an observed site, Pyro's or NumPyro's: every number has one law.
+
+    :param law: a distribution, whose ``batch_shape`` and ``event_dim`` are asked
+    :raises ValueError: data ``[n, 1]`` under laws ``[n]``, each of which would score all ``n`` numbers
+    """
+    own = tuple(value.shape)[: len(value.shape) - law.event_dim]
+    batch = tuple(law.batch_shape)
+    together = torch.broadcast_shapes(own, batch)
+    if math.prod(together) > max(math.prod(own), math.prod(batch)):
+        raise ValueError(
+            f"the observed site {name!r} has data of shape {list(own)} and laws of shape {list(batch)}: "
+            "every law would score every number; give both one shape, for instance by y.squeeze(-1)"
+        )
 
 
 def _counts(node: Mapping) -> bool:

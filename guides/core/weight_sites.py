@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributions import constraints, transforms
 from torch.func import vmap
 
-from guides.core.arguments import FixedParameters, check_parameters
+from guides.core.arguments import FixedParameters, check_pairing, check_parameters
 from guides.core.distributions import base_prior
 from guides.core.rng import kept_rng
 from guides.core.sites import UnsupportedSiteError, drawn_in_part
@@ -88,7 +88,9 @@ class WeightSites:
 
 
 def check_data(trace: poutine.Trace) -> None:
-    """:raises UnsupportedSiteError: what cannot be asked of all draws side by side"""
+    """:raises UnsupportedSiteError: what cannot be asked of all draws side by side
+    :raises ValueError: data and laws whose shapes do not pair
+    """
     for name, node in trace.nodes.items():
         if node["type"] != "sample":
             continue
@@ -97,7 +99,11 @@ def check_data(trace: poutine.Trace) -> None:
                 f"plate {name!r} draws rows of its own: make it as long as the data, or say which rows there "
                 "are (subsample=torch.arange(len(x))); minibatches are those of fit(..., batch_size=...)"
             )
-        if node["is_observed"] and torch.as_tensor(node["scale"]).numel() > 1:
+        if not node["is_observed"] or site_is_subsample(node):
+            continue
+        if isinstance(node["value"], Tensor):
+            check_pairing(name, node["fn"], node["value"])
+        if torch.as_tensor(node["scale"]).numel() > 1:
             raise UnsupportedSiteError(
                 f"site {name!r}: rows have weights of their own (poutine.scale); only one number is taken"
             )

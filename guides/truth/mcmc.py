@@ -89,7 +89,8 @@ def nuts(
         there is recomputed and replaced.
     :param progress: bar on stderr; never when stderr is no terminal.  Default: bar on a terminal.
     :param float64: sample in double precision (slower by about 1.7 on a CPU; worth it for unscaled data).
-    :raises ValueError: no latent site; a discrete latent site; a plate that subsamples; fewer than two
+    :raises ValueError: no latent site; a discrete latent site; a plate that subsamples; data ``[n, 1]`` under
+        laws ``[n]``; fewer than two
         chains; no starting point with a finite density; ``function`` that gives another number of rows;
         another backend.
     :raises TypeError: a Pyro model for the NumPyro backend

@@ -91,12 +91,16 @@ def _to_jax(leaf: Any) -> Any:
 def _twin_sites(twin: Callable, args: tuple, kwargs: dict) -> tuple[list[str], list[str]]:
     """Names of the latent sites, and of those to be non-centred.
 
-    :raises ValueError: no latent site, a discrete one, or a plate that subsamples.
+    :raises ValueError: no latent site, a discrete one, a plate that subsamples, or data and laws that do not
+        pair.
     """
     import jax
+    import jax.numpy as jnp
     from numpyro import distributions as dist
     from numpyro import handlers
     from numpyro.infer.initialization import init_to_uniform
+
+    from guides.core.arguments import check_pairing
 
     names, normals = [], []
 
@@ -105,7 +109,10 @@ def _twin_sites(twin: Callable, args: tuple, kwargs: dict) -> tuple[list[str], l
         model = handlers.substitute(handlers.seed(twin, key), substitute_fn=init_to_uniform)
         for site in handlers.trace(model).get_trace(*args, **kwargs).values():
             _refuse_subsampling(site["name"], site["args"] if site["type"] == "plate" else None)
-            if site["type"] != "sample" or site["is_observed"]:
+            if site["type"] != "sample":
+                continue
+            if site["is_observed"]:
+                check_pairing(site["name"], site["fn"], jnp.asarray(site["value"]))
                 continue
             _refuse_discrete(site["name"], site["fn"].support.is_discrete)
             names.append(site["name"])
@@ -304,7 +311,10 @@ def pyro_attempt(model: Callable, args: tuple, kwargs: dict, plan: Plan, show: b
 def _pyro_sites(model: Callable, args: tuple, kwargs: dict) -> tuple[list[str], list[str]]:
     """As :func:`_twin_sites`, for a Pyro model."""
     import pyro.distributions as dist
+    import torch
     from pyro import poutine
+
+    from guides.core.arguments import check_pairing
 
     names, normals = [], []
     for name, site in poutine.trace(model).get_trace(*args, **kwargs).nodes.items():
@@ -312,7 +322,9 @@ def _pyro_sites(model: Callable, args: tuple, kwargs: dict) -> tuple[list[str], 
             continue
         if type(site["fn"]).__name__ == "_Subsample":
             _refuse_subsampling(name, (site["fn"].size, site["fn"].subsample_size))
-        elif not site["is_observed"]:
+        elif site["is_observed"]:
+            check_pairing(name, site["fn"], torch.as_tensor(site["value"]))
+        else:
             _refuse_discrete(name, site["fn"].support.is_discrete)
             names.append(name)
             base = site["fn"]

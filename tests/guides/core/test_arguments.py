@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 
+import jax.numpy as jnp
+import numpyro
 import pyro
 import pyro.distributions as dist
 import pytest
 import torch
 
-from guides import AutoMeanField, AutoSpikeSlab, JointSpikeSlab, SpikeSlab, fit_ensemble
-from guides.core.arguments import blaming_arguments, default_dtype, row_not_finite
+from guides import AutoMeanField, AutoSpikeSlab, JointSpikeSlab, PosteriorBootstrap, SpikeSlab, fit_ensemble
+from guides.core.arguments import blaming_arguments, check_pairing, default_dtype, row_not_finite
+from guides.implicit import AdversarialVariationalBayes
+from guides.truth import nuts
 
 X = torch.randn(30, 3, generator=torch.Generator().manual_seed(0))
 Y = X[:, 0] + 0.5
@@ -97,3 +101,34 @@ def test_joint_guide_takes_a_model_with_numbers_of_its_own():
     other = [guide.inclusion_probabilities(seed)["w"] for seed in range(40)]
     tolerance = 4 / math.sqrt(2 * 39)  # of a sd of 40 numbers
     torch.testing.assert_close(torch.stack(other).std(0), errors, rtol=tolerance, atol=1e-12)
+
+
+def twin(x, y=None):
+    w = numpyro.sample("w", numpyro.distributions.Normal(jnp.zeros(x.shape[1]), 1.0).to_event(1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("y", numpyro.distributions.Normal(x @ w, 0.5), obs=y)
+
+
+@pytest.mark.parametrize(
+    "fit",
+    [
+        lambda y: JointSpikeSlab(sparse).fit(X, y, steps=2),
+        lambda y: AdversarialVariationalBayes(gaussian).fit(X, y, steps=2),
+        lambda y: PosteriorBootstrap(gaussian).fit(X, y, steps=2),
+        lambda y: nuts(gaussian, (X, y), backend="pyro", warmup=4, draws=4),
+        lambda y: nuts(twin, (X.numpy(), y.numpy()), warmup=4, draws=4),
+    ],
+    ids=["joint", "avb", "bootstrap", "pyro", "numpyro"],
+)
+def test_data_and_laws_that_do_not_pair_are_refused(fit):
+    """``[30, 1]`` under 30 laws: 900 terms, whose posterior has next to no slope and passes every gate."""
+    with pytest.raises(ValueError, match=r"'y' has data of shape \[30, 1\] and laws of shape \[30\]"):
+        fit(Y[:, None])
+
+
+@pytest.mark.parametrize(
+    ("batch", "value"), [((30,), (30,)), ((), (30,)), ((1, 30), (30,)), ((30,), (1, 30)), ((30, 1), (30, 1))]
+)
+def test_data_and_laws_that_pair(batch, value):
+    check_pairing("y", dist.Normal(0.0, 1.0).expand(batch), torch.zeros(value))
+    check_pairing("y", dist.Normal(0.0, 1.0).expand((*batch, 3)).to_event(1), torch.zeros((*value, 3)))
