@@ -21,6 +21,7 @@ import matplotlib.pyplot as plt
 import torch
 
 from data_loaders import LAWS
+from guides.core.settling import UnsettledWarning
 from guides.implicit import SaturationWarning, SparseImplicitProcess, VariationalImplicitProcess
 from zoo.fitting.reach import half_cosine_change
 from zoo.models import BNNProcess
@@ -49,10 +50,12 @@ x, y = inputs(x_raw), torch.as_tensor((y_raw - y_mean) / y_sd, dtype=torch.float
 # %%
 torch.manual_seed(0)
 sip = SparseImplicitProcess(BNNProcess(1, (50, 50)), 20, alpha=1.0, num_functions=100, num_samples=100)
-with warnings.catch_warnings():
+vip = VariationalImplicitProcess(BNNProcess(1, (50, 50), sharing="layer"), alpha=1.0)
+with warnings.catch_warnings():  # what they warn of is printed
     warnings.simplefilter("ignore", SaturationWarning)
+    warnings.simplefilter("ignore", UnsettledWarning)
     sip.fit(x, y, steps=2000, batch_size=50)
-vip = VariationalImplicitProcess(BNNProcess(1, (50, 50), sharing="layer"), alpha=1.0).fit(x, y, steps=1000)
+    vip.fit(x, y, steps=1000)
 for guide in (sip, vip):
     name, tenth = type(guide).__name__, half_cosine_change(guide.losses)
     print(f"{name}: the last tenth of the learning still gained {tenth.value / len(x):.3f} nats a row")

@@ -45,10 +45,11 @@ def remaining_gain(losses_of: Callable[[Parameters], Tensor], parameters: Parame
         found = torch.autograd.grad(along, list(leaves.values()), retain_graph=True, allow_unused=True)
         if all(part is None for part in found):  # torch says no more of a function that is marked so
             raise RuntimeError("a function of the loss has no second derivative")
-        pairs = zip(found, leaves.values(), strict=True)
-        return _joined([torch.zeros_like(leaf) if part is None else part for part, leaf in pairs]).to(
-            direction
-        )
+        images = [
+            torch.zeros_like(leaf) if part is None else part
+            for part, leaf in zip(found, leaves.values(), strict=True)
+        ]
+        return _joined(images).to(direction)
 
     way = _newton(curved, -_joined(slopes).detach().double())
     with torch.no_grad():

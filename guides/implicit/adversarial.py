@@ -19,6 +19,7 @@ from guides.core.svi import shuffled_epochs
 from guides.core.weight_sites import WeightSites, scores
 from guides.implicit.discriminator import DiscriminatorKL, warn_of_saturation
 from guides.implicit.energy import check_alpha, power_mean
+from guides.implicit.fitted import warn_unsettled
 from guides.implicit.generator import Generator
 from guides.implicit.moments import Correlated, Diagonal, contrast_law
 from guides.posterior.draws import Posterior
@@ -117,7 +118,8 @@ class AdversarialVariationalBayes(FittedGuide):
         :param seed: of everything random; torch's generators stay as they are
         :param on_step: called after every step with its number, from 1, and this object
         :returns: this object; warns (:class:`~guides.implicit.SaturationWarning`) where the classifier
-            ended ``saturated``
+            ended ``saturated``, and (:class:`~guides.core.settling.UnsettledWarning`) where the loss still
+            fell by 0.02 nats a row in the last tenth of the learning
         :raises UnsupportedSiteError: a latent site that no network's output can stand for
         :raises ValueError: a parameter without a prior that is not fixed
         :raises DivergenceError: a RuntimeError, at the first loss that is not finite
@@ -141,6 +143,7 @@ class AdversarialVariationalBayes(FittedGuide):
             "saturated": contrast.classifier.saturated,
         }  # fmt: skip
         warn_of_saturation(contrast.classifier)
+        warn_unsettled(self.losses, course, max(1, len(_like(args))))
         return self
 
     def _start(self, sites: WeightSites, like: Tensor) -> None:

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from guides.core.course import Course
+from guides.core.settling import CLEAR, UnsettledWarning, last_change
+from guides.core.svi import half_cosine
 from guides.posterior.fitted_guide import FittedGuide
 
 Answer = TypeVar("Answer")
+#: Nats a row that the loss of a settled fit may still fall in the last tenth of the learning.
+SETTLED_CHANGE = 0.02
+#: Sds of a target for which starts of the noise and learning rates were chosen.
+USUAL_SCALE = 0.02, 50.0
 
 
 class RegressionGuide(FittedGuide):
@@ -61,6 +69,25 @@ def check_regression(x: Tensor, y: Tensor) -> None:
             raise ValueError(f"{name} must be finite")
     if (y == y[0]).all():
         raise ValueError(f"y is constant ({y[0]:g}): there is nothing to learn, and no noise to estimate")
+    scale = y.double().std().item()
+    if not USUAL_SCALE[0] < scale < USUAL_SCALE[1]:
+        warnings.warn(
+            f"y has a sd of {scale:.2g}, and a fit starts and steps as for one near 1: standardise it",
+            stacklevel=3,
+        )
+
+
+def warn_unsettled(losses: Sequence[float], course: Course, rows: int) -> None:
+    """Where the loss of the whole data still fell at the end, beyond its noise."""
+    rates = [half_cosine(course.lr, step, course.steps) for step in range(course.steps)]
+    change, se = last_change(losses, rates)
+    if change > max(SETTLED_CHANGE * rows, CLEAR * (se or 0.0)):
+        warnings.warn(
+            f"the loss still fell by {change:.3g} nats in the last tenth of the learning, "
+            f"{change / rows:.2g} a row: take more steps",
+            UnsettledWarning,
+            stacklevel=3,
+        )
 
 
 def check_inputs(x: Tensor, columns: int | None = None) -> None:

@@ -19,7 +19,7 @@ from guides.core.course import Course
 from guides.core.rng import seeded_rng
 from guides.core.svi import shuffled_epochs
 from guides.implicit.energy import check_alpha, gaussian_log_power
-from guides.implicit.fitted import RegressionGuide, check_inputs, check_regression, remembered
+from guides.implicit.fitted import RegressionGuide, check_inputs, check_regression, remembered, warn_unsettled
 from guides.implicit.processes import Functions, FunctionSite, ImplicitProcess, check_process
 from guides.posterior.draws import Posterior
 
@@ -118,6 +118,7 @@ class VariationalImplicitProcess(RegressionGuide):
             **asdict(course), "rows": len(x), "seconds": time.perf_counter() - begun,
             "noise_variance": self.noise_variance,
         }  # fmt: skip
+        warn_unsettled(self.losses, course, len(x))
         return self
 
     def _make_parameters(self, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:

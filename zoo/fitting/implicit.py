@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from guides.core.rng import seeded_rng
+from guides.core.settling import UnsettledWarning
 from guides.implicit import (
     AdversarialVariationalBayes,
     FunctionalBNN,
@@ -104,6 +105,7 @@ class Implicit(Stored):
         # the seed: of where a prior starts
         with seeded_rng(settings.seed), fitting(), warnings.catch_warnings():
             warnings.simplefilter("ignore", SaturationWarning)  # the summary says it
+            warnings.simplefilter("ignore", UnsettledWarning)  # a figure says it
             try:
                 rows = len(data[0])
                 options = self.options_of_fit(model, rows, settings)

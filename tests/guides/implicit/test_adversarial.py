@@ -187,6 +187,7 @@ def test_the_classifier_s_learning_rate():
     assert fit().losses == fit(classifier_lr=5e-3).losses != fit(classifier_lr=1e-3).losses
 
 
+@pytest.mark.filterwarnings("ignore::guides.core.settling.UnsettledWarning")
 def test_a_classifier_that_hardly_errs_is_reported():
     """Few draws of many weights are told from independent ones without fail."""
     guide = AdversarialVariationalBayes(BNN(2, widths=(40,)), num_samples=50, noise_features=2)

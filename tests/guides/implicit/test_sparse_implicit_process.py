@@ -282,6 +282,7 @@ def test_terms_are_those_of_the_objective():
         SparseImplicitProcess(network()).terms(X, Y)
 
 
+@pytest.mark.filterwarnings("ignore::guides.core.settling.UnsettledWarning")
 def test_the_classifier_judges_q_against_the_prior_at_every_step():
     """By as many draws as each has; and the divergence has a gradient to all behind them."""
     guide, seen = fitted(steps=4, adaptive_contrast=True, num_samples=9), []
@@ -462,6 +463,7 @@ def test_fewer_rows_than_inducing_inputs():
     assert guide.predictive(X).mean.isfinite().all()
 
 
+@pytest.mark.filterwarnings("ignore::guides.core.settling.UnsettledWarning")
 def test_rows_that_coincide():
     x = torch.zeros(30, 1)
     guide = SparseImplicitProcess(network(), 10, noise_features=8).fit(x, Y[:30], steps=5)

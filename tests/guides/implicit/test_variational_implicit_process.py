@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
+import warnings
 
 import pyro
 import pytest
 import torch
 from pyro import distributions as dist
 
+from guides.core.settling import LAST_OF_HALF_COSINE, UnsettledWarning
 from guides.core.svi import DivergenceError, shuffled_epochs
 from guides.implicit import VariationalImplicitProcess
 from guides.posterior import log_joint
@@ -126,6 +129,7 @@ def test_minibatches_scale_the_energy_alone():
     assert start.losses[0] == pytest.approx(-3 * start.energy(rows_x, rows_y).item(), rel=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore::guides.core.settling.UnsettledWarning")
 def test_posterior_and_file(tmp_path):
     guide = fitted(steps=20)
     posterior, law = guide.posterior(20_000), guide.predictive(X)
@@ -169,6 +173,27 @@ def test_any_pyro_model():
 def test_divergence_names_the_step():
     with pytest.raises(DivergenceError, match="step [0-9]+: .*lower the learning rate"):
         VariationalImplicitProcess(network()).fit(X, Y, steps=50, lr=1e6)
+
+
+@pytest.mark.parametrize(("steps", "settled"), [(30, False), (1500, True)])
+def test_a_fit_that_ends_on_its_way_is_a_warning(steps, settled):
+    """By nats a row, in the last tenth of the learning."""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        guide = VariationalImplicitProcess(network(), 6).fit(X, Y, steps=steps, lr=0.02)
+    assert [warning.category for warning in seen] == ([] if settled else [UnsettledWarning])
+    if not settled:
+        said = float(re.search(r"fell by (\S+) nats", str(seen[0].message))[1])
+        tail = guide.losses[int(LAST_OF_HALF_COSINE * steps)] - guide.losses[-1]
+        assert said == pytest.approx(tail, rel=0.3)
+        assert said > 0.02 * len(X)
+
+
+@pytest.mark.parametrize("factor", [1e-4, 1e8])
+@pytest.mark.filterwarnings("ignore::guides.core.settling.UnsettledWarning")
+def test_a_target_in_other_units_is_a_warning(factor):
+    with pytest.warns(UserWarning, match="y has a sd of .*standardise it"):
+        VariationalImplicitProcess(network(), 6).fit(X, factor * Y, steps=2)
 
 
 def test_refusals():
