@@ -185,8 +185,8 @@ class SparseImplicitProcess(RegressionGuide):
             to keep parameters where they are (``requires_grad_(False)``)
         :param on_step: called after every step with its number, from 1, and this object
         :returns: this object; warns (:class:`~guides.implicit.SaturationWarning`) where the classifier
-            ended ``saturated``, (:class:`~guides.core.settling.UnsettledWarning`) where the loss still fell by
-            0.02 nats a row in the last tenth of the learning, and where the sd of ``y`` is far from 1
+            ended ``saturated``, (:class:`~guides.core.settling.UnsettledWarning`) where the loss fell by
+            0.02 nats a row or more in the last tenth of the learning, and where the sd of ``y`` is far from 1
         :raises ValueError: for data of other shapes, not finite or constant, or arguments out of range
         :raises DivergenceError: a RuntimeError, at the first loss that is not finite, or when the last step
             leaves nothing to predict from

@@ -314,11 +314,13 @@ def prior_draws(model: Callable, latent: list[str], predicted: list[str], n: int
 
 
 def as_tensors(draws: Draws, args: tuple, kwargs: Mapping) -> tuple[tuple, dict]:
-    """A model's arguments with tensors for NumPy arrays, their numbers as precise as the draws."""
+    """A model's arguments with tensors for NumPy arrays and pandas tables, as precise as the draws."""
     dtypes = [value.dtype for value in draws.values() if value.is_floating_point()]
     kind = dtypes[0] if dtypes else torch.get_default_dtype()
 
     def converted(value: object) -> object:
+        if hasattr(value, "to_numpy"):
+            value = value.to_numpy()
         if not isinstance(value, np.ndarray):
             return value
         return _tensor(value).to(kind) if value.dtype.kind == "f" else _tensor(value)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from zoo.budgets import BUDGETS
-from zoo.cli.options import DataName, ModelOption, SeedOption, SplitOption
+from zoo.cli.options import DataArgument, ModelOption, SeedOption, SplitOption, TargetOption
 
 _BUDGETS = "\n".join(f"  {name}: {budget}" for name, budget in BUDGETS.items())
 
@@ -28,14 +28,16 @@ Budgets:
 Examples:
   zoo reference diabetes --out zoo/commands/references
   zoo reference yacht --budget full --out out/references
+  zoo reference houses.csv --target price --out out/references
 """
 
 
 def reference_command(
-    data: DataName,
+    data: DataArgument,
     out: Annotated[Path, typer.Option("--out", help="Folder for the file; one of that name is replaced.")],
     model: ModelOption = "bnn",
     budget: Annotated[str, typer.Option("--budget", help=f"{' or '.join(BUDGETS)}, see above.")] = "quick",
+    target: TargetOption = None,
     split: SplitOption = 0,
     seed: SeedOption = 0,
 ) -> None:
@@ -43,7 +45,8 @@ def reference_command(
     from zoo.commands.comparison import ask
     from zoo.commands.reference import keep_reference
 
-    comparison = ask(data, model=model, guides=[], reference="nuts", budget=budget, split=split, seed=seed)
+    asked = {"budget": budget, "split": split, "seed": seed, "target": target}
+    comparison = ask(data, model=model, guides=[], reference="nuts", **asked)
     path, found = keep_reference(comparison, out)
     print(
         f"R-hat {found['max_rhat']:.3f}, bulk ESS {found['min_ess_bulk']:.0f}, {found['divergences']} "

@@ -189,8 +189,13 @@ def load_fit(folder: str | Path) -> tuple[Fitted, dict]:
     if not path.exists():
         raise unfinished(path)
     altered = f"{folder / CONFIG} was altered"
-    if config.get("guide") not in GUIDES:
+    if not isinstance(config.get("guide"), str):
         raise UserError(f"{altered}: it names no guide")
+    if config["guide"] not in GUIDES:
+        raise UserError(
+            f"{folder} was fitted by guide {config['guide']!r}, which is not there: install the package that "
+            "registers it"
+        )
     method = GUIDES[config["guide"]].method
     about = method.about(path)
     different = [key for key in about if config.get(key) != about[key]]

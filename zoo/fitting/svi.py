@@ -24,6 +24,7 @@ from guides.core.memory import keep_freed_memory
 from guides.core.rng import seeded_rng
 from guides.core.svi import Schedule, half_cosine, random_rows, svi_steps, unwatched
 from guides.posterior.files import write_atomically
+from guides.truth.interruption import held_back
 from zoo.errors import FailedError, UserError
 from zoo.evaluation.estimates import Estimate
 from zoo.fitting.devices import device_of
@@ -128,15 +129,19 @@ class Fit:
             done, steps = len(self.losses), self.settings.steps
             task = progress.add_task(label, total=steps, completed=done) if progress else None
             last_saved = time.monotonic()
-            with fitting():
+            # Ctrl-C waits for the end of a step, where what is kept can go on as if it had not come
+            with fitting(), held_back() as interrupted:
                 for loss, seconds in svi_steps(self.svi, self.batches, self.settings.schedule(), done=done):
                     self.losses.append(loss)
                     self.seconds += seconds
                     if progress:
                         progress.advance(task)
-                    if checkpoint is not None and time.monotonic() - last_saved > SECONDS_BETWEEN_CHECKPOINTS:
+                    due = time.monotonic() - last_saved > SECONDS_BETWEEN_CHECKPOINTS
+                    if checkpoint is not None and (due or interrupted.is_set()):
                         self._save(checkpoint, about)
                         last_saved = time.monotonic()
+                    if interrupted.is_set():
+                        raise KeyboardInterrupt
             if checkpoint is not None:
                 self._save(checkpoint, about)
         return self

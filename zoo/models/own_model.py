@@ -58,8 +58,8 @@ class OwnModel:
         :raises UserError: when it fails, or is no model whose rows are independent given numbers that they
             share, with one target a row
         """
-        given, free = self._trace(x, y), self._trace(x)
-        for name, node in given.nodes.items():
+        free = self._trace(x)
+        for name, node in free.nodes.items():
             if node["type"] == "param":
                 self._refuse(f"has a parameter {name!r} without a prior: make it a pyro.sample, or fix it")
         if TARGET not in free.nodes or free.nodes[TARGET]["type"] != "sample":
@@ -69,14 +69,18 @@ class OwnModel:
         target = free.nodes[TARGET]
         if target["is_observed"]:
             self._refuse("observes its target when it is called without one: write obs=y")
+        law = elementwise(target["fn"])
+        if not isinstance(law, LAWS[task]):
+            kind, wanted = type(law).__name__, LAWS[task].__name__
+            self._refuse(
+                f"has the law {kind} for {TARGET!r}, and {task} is graded with {wanted}"
+                + (", of a target that is standardised" if task == "regression" else "")
+            )
+        given = self._trace(x, y)
         if not given.nodes[TARGET]["is_observed"]:
             self._refuse(f"does not observe its target: write pyro.sample({TARGET!r}, law, obs=y)")
         self._check_alone(given)
         self._check_rows(given, len(x))
-        law = elementwise(target["fn"])
-        if not isinstance(law, LAWS[task]):
-            kind, wanted = type(law).__name__, LAWS[task].__name__
-            self._refuse(f"has the law {kind} for {TARGET!r}, and {task} is graded with {wanted}")
 
     def has_spikes(self, x: Tensor) -> bool:
         """Whether one of its priors is a spike and slab."""

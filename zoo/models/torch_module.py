@@ -10,7 +10,7 @@ from typing import Literal
 import pyro
 from pyro import distributions as dist
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
+from torch.nn.utils import parametrize, prune
 
 from guides.core.checks import check_numbers
 from zoo.errors import UserError, unknown
@@ -146,6 +146,9 @@ def from_module(
         raise unknown("likelihood", likelihood, LIKELIHOODS)
     if noise_scale is not None:
         check_numbers(noise_scale=noise_scale)
+    for name, parameter in net.named_parameters():
+        if nn.parameter.is_lazy(parameter):
+            raise UserError(f"parameter {name!r} has no shape yet: call the network with data first")
     there = _layers(net)
     for name, module in net.named_modules():
         if parametrize.is_parametrized(module) or hasattr(module, "weight_g"):
@@ -153,6 +156,8 @@ def from_module(
                 f"layer {name!r} computes its weight from other numbers (weight_norm or its like): put a "
                 "plain weight there first, as torch.nn.utils.parametrize.remove_parametrizations does"
             )
+        if prune.is_pruned(module) and not any(module.children()):
+            raise UserError(f"layer {name!r} is pruned: call torch.nn.utils.prune.remove first")
     names = [name for name, _ in net.named_parameters(remove_duplicate=False)]
     if len(names) > len(list(net.parameters())):
         raise UserError("the network uses one parameter in two places: two sites would not be tied")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pandas as pd
 import pyro
 import pytest
 import torch
@@ -241,6 +242,7 @@ def test_numpy_data_are_taken(dtype):
     a.flags.writeable = False
     torch.testing.assert_close(posterior.function(a), posterior.function(x))
     torch.testing.assert_close(posterior.predictive(x=a).mean, posterior.predictive(x).mean)
+    torch.testing.assert_close(posterior.function(pd.DataFrame(a)), posterior.function(x))
     found = posterior.to_arviz(a, observed_data={"y": b})
     expected = posterior.log_likelihood(x, observed_data={"y": y.flip(0)})["y"]
     np.testing.assert_array_equal(found["log_likelihood"]["y"].values[0], expected)

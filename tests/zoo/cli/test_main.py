@@ -273,3 +273,17 @@ def test_fit_says_what_it_has_done_and_what_is_odd(tmp_path):
     assert result.exit_code == 0
     assert re.search(r"54 rows fitted, 6 held out: RMSE \S+ ± \S+, log-likelihood \S+ ± \S+", result.stdout)
     assert "constant columns: b" in result.stdout
+
+
+def test_reference_of_a_table_takes_its_target(tmp_path, monkeypatch):
+    asked = []
+
+    def keep(comparison, folder):
+        asked.append(comparison)
+        (folder / "a.nc").write_bytes(b"")
+        return folder / "a.nc", {"max_rhat": 1.0, "min_ess_bulk": 500.0, "divergences": 0}
+
+    monkeypatch.setattr("zoo.commands.reference.keep_reference", keep)
+    table = write_csv(tmp_path / "table.csv", linear_rows())
+    assert run_zoo("reference", table, "--target", "a", "--out", tmp_path).exit_code == 0
+    assert asked[0].problem.dataset.target_name == "a"

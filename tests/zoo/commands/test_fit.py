@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,29 @@ def test_zoo_fit_goes_on_after_an_interruption(tmp_path, monkeypatch):
     _, tensors = read_checkpoint(tmp_path / "killed" / "fit.safetensors")
     assert len(tensors["losses"]) == 12
     assert_goes_on(command, table, tmp_path)
+
+
+def test_ctrl_c_waits_for_the_end_of_a_step_and_keeps_it(tmp_path, monkeypatch):
+    """Long before a checkpoint is due."""
+    command, _ = fit_command(tmp_path)
+    take, taken = SVI.step, []
+
+    def step(self, *batch):
+        taken.append(batch)
+        if len(taken) == 3:
+            signal.raise_signal(signal.SIGINT)
+        return take(self, *batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SVI, "step", step)
+        patch.setattr(signal, "getsignal", lambda number: signal.default_int_handler)  # pytest has its own
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            assert run_zoo(*command, tmp_path / "killed").exit_code == 130
+        finally:
+            signal.signal(signal.SIGINT, before)
+    _, tensors = read_checkpoint(tmp_path / "killed" / "fit.safetensors")
+    assert len(tensors["losses"]) == 3
 
 
 def fit_command(tmp_path) -> tuple[list, Path]:

@@ -137,11 +137,16 @@ CODES = {
     "no function": ("model = 3", "", "is no function, but a int"),
     "other arguments": ("def model(x): pass", "", "takes (x): write it as model(x, y=None)"),
     "y is needed": ("def model(x, y): pass", "", "takes (x, y): write it as model(x, y=None)"),
-    "fails": ("def model(x, y=None):\n    x @ x", "", "mine.py:model fails when called with [54, 2], [54]: "),
-    "a value that cannot be": (
+    "fails": ("def model(x, y=None):\n    x @ x", "", "mine.py:model fails when called with [54, 2]: "),
+    "counts": (
         LINEAR.replace("dist.Normal(x @ w, 0.1)", "dist.Poisson(torch.exp(x @ w))"),
         "",
-        "at site 'y': Expected value argument",
+        "has the law Poisson for 'y', and regression is graded with Normal, of a target that is standardised",
+    ),
+    "fails with a target": (
+        f"{LINEAR}    assert y is None, 'that there is one'",
+        "",
+        "fails when called with [54, 2], [54]: AssertionError: that there is one",
     ),
     "two targets": (
         f"{LINEAR}        pyro.sample('z', dist.Normal(x @ w, 1.0), obs=y)",
@@ -177,10 +182,10 @@ def test_an_error_of_several_lines_is_one_line_with_its_reason(tmp_path):
     with pytest.raises(UserError) as caught:
         model.check(torch.zeros(3, 2), torch.zeros(3), "regression")
     told = str(caught.value)
-    assert "[3, 2], [3]: ValueError: Error while computing: the reason word word" in told
+    assert "with [3, 2]: ValueError: Error while computing: the reason word word" in told
     assert told.endswith("word ... (line 5)")
     assert "\n" not in told
-    assert len(told.partition("[3]: ")[2]) <= 200 + len(" (line 5)")
+    assert len(told.partition("[3, 2]: ")[2]) <= 200 + len(" (line 5)")
     assert one_line("") == ""
     assert one_line("word " * 99 + "\nmore") == ("word " * 99).strip() + " ..."  # the first line is not cut
 

@@ -372,6 +372,9 @@ def test_config_that_was_altered_is_seen(table, tmp_path):
     config["standardisation"]["y_sd"] *= 2
     path.write_text(json.dumps(config))
     assert "'standardisation'" in refusal(run_zoo(*command))
+    config["guide"] = "narrow"
+    path.write_text(json.dumps(config))
+    assert "guide 'narrow', which is not there: install the package" in refusal(run_zoo(*command))
     del config["guide"]
     path.write_text(json.dumps(config))
     assert "config.json was altered: it names no guide" in refusal(run_zoo(*command))

@@ -155,5 +155,13 @@ def test_what_cannot_be_done_is_said():
         from_module(tied)
     with pytest.raises(UserError, match="layer '0' computes its weight from other numbers"):
         from_module(nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(3, 1))))
+    with pytest.raises(UserError, match="parameter '0.weight' has no shape yet"):
+        from_module(nn.Sequential(nn.LazyLinear(1)))
+    pruned = nn.Sequential(nn.Linear(3, 1))
+    nn.utils.prune.l1_unstructured(pruned[0], "weight", amount=1)
+    with pytest.raises(UserError, match="layer '0' is pruned: call torch.nn.utils.prune.remove"):
+        from_module(pruned)
+    nn.utils.prune.remove(pruned[0], "weight")
+    from_module(pruned)
     with pytest.raises(UserError, match="layer '0', Embedding, has no inputs"):
         from_module(nn.Sequential(nn.Embedding(3, 4), nn.Linear(4, 1)))
