@@ -29,7 +29,7 @@ from guides.bootstrap.base_measures import BaseMeasure, Rows, base_for
 from guides.bootstrap.remaining import remaining_gain
 from guides.bootstrap.weighted_loss import Loss, Parameters, WeightedLoss
 from guides.bootstrap.weights import check_process, dirichlet_weights
-from guides.core.arguments import FixedParameters, check_parameters
+from guides.core.arguments import FixedParameters, check_parameters, check_tensors
 from guides.core.rng import seeded_rng
 from guides.core.settling import LAST_OF_HALF_COSINE, UnsettledWarning
 from guides.core.sites import initial_value
@@ -108,10 +108,12 @@ class PosteriorBootstrap:
         :raises ValueError: a site that the loss does not depend on; no plate around the data, several that
             nothing tells apart, a subsampled one; rows that are not finite or fewer than two; a base measure
             whose rows do not fit; a parameter without a prior that is not fixed
+        :raises TypeError: an argument that is no tensor but NumPy's or a table
         :raises DivergenceError: a RuntimeError, when a loss is not finite
         """
         if num_draws < 1 or steps < 1 or not lr > 0:
             raise ValueError(f"num_draws, steps and lr must be positive, got {num_draws}, {steps} and {lr}")
+        check_tensors(args)
         generator = torch.Generator().manual_seed(seed)
         with pyro.get_param_store().scope(), poutine.block(), FixedParameters(), seeded_rng(seed):
             check_parameters(self.model, args)

@@ -98,6 +98,14 @@ class FixedParameters(Messenger):
             msg["done"] = msg["stop"] = True
 
 
+def check_tensors(args: Sequence) -> None:
+    """:raises TypeError: an argument that is NumPy's or a table of pandas: the model computes in torch"""
+    for i, part in enumerate(args):
+        if hasattr(part, "__array__") and not isinstance(part, Tensor):
+            kind = type(part).__name__
+            raise TypeError(f"argument {i} of the model is a {kind}, not a tensor: call torch.as_tensor")
+
+
 def check_parameters(
     model: Callable,
     args: Sequence,

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributions import constraints, transforms
 from torch.func import vmap
 
-from guides.core.arguments import FixedParameters, check_pairing, check_parameters
+from guides.core.arguments import FixedParameters, check_pairing, check_parameters, check_tensors
 from guides.core.distributions import base_prior
 from guides.core.rng import kept_rng
 from guides.core.sites import UnsupportedSiteError, drawn_in_part
@@ -50,7 +50,9 @@ class WeightSites:
             numbers or the unit interval, or lies in a minibatch of a plate; there is none at all; a plate
             draws rows of its own, or rows of the data have weights
         :raises ValueError: a parameter without a prior that is not fixed
+        :raises TypeError: an argument that is no tensor but NumPy's or a table
         """
+        check_tensors(args)
         check_parameters(model, args)
         with torch.no_grad(), kept_rng(), poutine.block(), FixedParameters():
             trace = poutine.trace(model).get_trace(*args)

@@ -6,6 +6,7 @@ import math
 
 import jax.numpy as jnp
 import numpyro
+import pandas as pd
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -132,3 +133,18 @@ def test_data_and_laws_that_do_not_pair_are_refused(fit):
 def test_data_and_laws_that_pair(batch, value):
     check_pairing("y", dist.Normal(0.0, 1.0).expand(batch), torch.zeros(value))
     check_pairing("y", dist.Normal(0.0, 1.0).expand((*batch, 3)).to_event(1), torch.zeros((*value, 3)))
+
+
+@pytest.mark.parametrize("data", [Y.numpy(), pd.Series(Y.numpy())], ids=["numpy", "pandas"])
+@pytest.mark.parametrize(
+    "fit",
+    [
+        lambda y: JointSpikeSlab(sparse).fit(X, y, steps=2),
+        lambda y: AdversarialVariationalBayes(gaussian).fit(X, y, steps=2),
+        lambda y: PosteriorBootstrap(gaussian).fit(X, y, steps=2),
+    ],
+    ids=["joint", "avb", "bootstrap"],
+)
+def test_what_is_no_tensor_is_refused(fit, data):
+    with pytest.raises(TypeError, match=r"argument 1 of the model is a (ndarray|Series).*torch.as_tensor"):
+        fit(data)
