@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from guides.bootstrap.base_measures import BaseMeasure, Rows, base_for
-from guides.bootstrap.remaining import remaining_gain
+from guides.bootstrap.remaining import joined, newtons_step
 from guides.bootstrap.weighted_loss import Loss, Parameters, WeightedLoss
 from guides.bootstrap.weights import check_process, dirichlet_weights
 from guides.core.arguments import FixedParameters, check_parameters, check_tensors
@@ -39,8 +39,8 @@ from guides.posterior.draws import Posterior
 #: Nats a row that the last tenth of the learning may change, and share of the way that Adam can go that a
 #: settled draw may have gone.
 SETTLED_CHANGE, SETTLED_WAY = 1e-2, 0.9
-#: How far a settled draw may be from its minimum in every direction, in sds of the posterior.
-SETTLED_DISTANCE = 0.2
+#: How far a step of Newton's may move a settled draw, in sds of the draws along it.
+SETTLED_DISTANCE = 0.25
 
 
 class PosteriorBootstrap:
@@ -101,8 +101,8 @@ class PosteriorBootstrap:
         :param on_step: called after every step that all draws take together
         :returns: one chain of ``num_draws`` independent draws; ``info["losses"]`` has each draw's minimum
             (nats a datum), ``info["last_tenth"]`` by how much it changed in the last tenth of the learning,
-            ``info["remaining_gain"]`` what a step of Newton's gains still (NaN where the loss cannot be
-            differentiated twice)
+            ``info["remaining_gain"]`` what a step of Newton's gains still, and ``info["remaining_way"]`` how
+            far it goes, in sds of the draws (NaN where the loss has no second derivative, as Laplace's)
         :warns UnsettledWarning: when draws are not at their minimum yet
         :raises UnsupportedSiteError: a discrete site, or one with a row a datum
         :raises ValueError: a site that the loss does not depend on; no plate around the data, several that
@@ -125,12 +125,13 @@ class PosteriorBootstrap:
             pseudo = self._pseudo(target, num_draws, generator)
             target.check_seen({name: value[0] for name, value in start.items()})
             end = _minimise(target, start, weights, pseudo, steps, lr, jobs, on_step)
-        _warn_unsettled(start, end, target.rows, steps, lr)
+        _warn_unsettled(start, end, steps, lr)
         info = {
             "method": "posterior-bootstrap", "concentration": self.concentration,
             "num_pseudo": self.num_pseudo, "loss": self.loss if isinstance(self.loss, str) else "of the user",
             "seed": seed, "steps": steps, "lr": lr, "losses": end.losses.tolist(),
             "last_tenth": end.change.tolist(), "remaining_gain": end.gain.tolist(),
+            "remaining_way": end.away().tolist(),
         }  # fmt: skip
         return Posterior.from_draws(self.model, target.constrained(end.minimum), info)
 
@@ -155,12 +156,23 @@ class _End:
     :ivar minimum: ``{name: [B, ...]}``, unconstrained
     :ivar losses, change, gain: ``[B]``, nats a row: there, by how much they changed in the last tenth of the
         learning, and what a step of Newton's gains still
+    :ivar step: that step, ``[B, D]``
     """
 
     minimum: Parameters
     losses: Tensor
     change: Tensor
     gain: Tensor
+    step: Tensor
+
+    def away(self) -> Tensor:
+        """How far the step of every draw goes, in sds of the draws along it, ``[B]``; NaN of a lone draw."""
+        draws = joined(list(self.minimum.values())).double()
+        sd = draws.std(0).clamp_min(torch.finfo(torch.float64).tiny)
+        step, spread = self.step / sd, (draws - draws.mean(0)) / sd
+        length = step.norm(dim=1)
+        along = spread @ (step / length.clamp_min(torch.finfo(torch.float64).tiny)[:, None]).mT
+        return torch.where(length > 0, length / along.std(0), length)
 
 
 def _minimise(
@@ -186,7 +198,7 @@ def _minimise(
             joblib.delayed(_adam)(_Alone(target), *piece, steps, lr) for piece in pieces
         )
         joined = {name: torch.cat([run.minimum[name] for run in runs]) for name in start}
-        figures = ([getattr(run, name) for run in runs] for name in ("losses", "change", "gain"))
+        figures = ([getattr(run, name) for run in runs] for name in ("losses", "change", "gain", "step"))
         return _End(joined, *map(torch.cat, figures))
 
 
@@ -228,10 +240,11 @@ def _adam(
             _check_finite(last, steps)
         minimum = {n: v.detach() for n, v in parameters.items()}
         try:
-            gain = remaining_gain(lambda values: losses_of(values, weights, *pseudo), minimum)
+            gain, way = newtons_step(lambda values: losses_of(values, weights, *pseudo), minimum)
         except (RuntimeError, NotImplementedError):  # an operation without a second derivative
             gain = torch.full_like(last, torch.nan)
-    return _End(minimum, last, before - last, gain)
+            way = torch.full_like(joined(list(minimum.values())).double(), torch.nan)
+    return _End(minimum, last, before - last, gain, way)
 
 
 def _check_finite(losses: Tensor, step: int) -> None:
@@ -240,26 +253,25 @@ def _check_finite(losses: Tensor, step: int) -> None:
         raise DivergenceError(f"draw {draw}, step {step}: the loss is {losses[draw]:g}; lower lr")
 
 
-def _warn_unsettled(start: Parameters, end: _End, rows: int, steps: int, lr: float) -> None:
+def _warn_unsettled(start: Parameters, end: _End, steps: int, lr: float) -> None:
     """A loss may be nearly flat and its minimum far: a number that went as far as Adam goes at all is on its
-    way still, and so is a draw that a step of Newton's would move by much of the posterior's width.
+    way still, and so is a draw that a step of Newton's moves by much of the draws' spread.
     """
     reach = sum(half_cosine(lr, step, steps) for step in range(steps))
     way = torch.stack(
         [(end.minimum[n] - start[n]).abs().reshape(len(end.change), -1).amax(1).double() for n in start]
     ).amax(0)
-    size = sum(value[0].numel() for value in start.values())
     falling, travelling = end.change.abs() > SETTLED_CHANGE, way > SETTLED_WAY * reach
-    # one sd of the posterior in a direction costs half a nat of all rows
-    short = rows * end.gain > 0.5 * SETTLED_DISTANCE**2 * size
+    away = end.away().nan_to_num()
+    short = away > SETTLED_DISTANCE
     unsettled = int((falling | travelling | short).sum())
     if unsettled:
         warnings.warn(
             f"{unsettled} of {len(end.change)} draws are not at their minimum: the last tenth of the "
             f"learning still took up to {end.change.abs().max():.2g} nats a row, {int(travelling.sum())} "
-            f"draws went as far as the steps reach, and {int(short.sum())} stand where a step of Newton's "
-            f"gains up to {end.gain.nan_to_num().max():.2g} nats a row; standardise the data, make columns "
-            "that say the same into fewer, or take more steps or a larger lr",
+            f"draws went as far as the steps reach, and {int(short.sum())} are moved by a step of Newton's, "
+            f"by up to {away.max():.2g} sds of the draws; standardise the data, make columns that say the "
+            "same into fewer, or take more steps or a larger lr",
             UnsettledWarning,
             stacklevel=3,
         )

@@ -8,7 +8,8 @@ a loss at its minimum.  Newton's step, with the gradient ``g`` and the curvature
 
 goes along the valley: of a quadratic to its minimum.  Here it comes from conjugate gradients, which need
 ``H`` times a vector and no ``H``, and stop where the loss curves downwards, as that of a network may.  What
-is told is no promise of the quadratic model but the best that was met along ``d``.
+is told is no promise of the quadratic model but the best that was met along ``d``.  A loss without curvature,
+as that of Laplace's law, has no such step, and nothing is told.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ SMALL = 1e-6
 PARTS = (1.0, 0.3, 0.1, 0.03)
 
 
-def remaining_gain(losses_of: Callable[[Parameters], Tensor], parameters: Parameters) -> Tensor:
-    """``[B]``, in the unit of the losses: of every draw alone; 0 where nothing was gained.
+def newtons_step(losses_of: Callable[[Parameters], Tensor], parameters: Parameters) -> tuple[Tensor, Tensor]:
+    """Of ``B`` draws, each alone: what was gained, ``[B]`` in the unit of the losses, and the step that
+    gained it, ``[B, D]`` with the sites side by side; zeros where nothing gained, NaN where the loss has no
+    curvature downhill.
 
     :param losses_of: ``{name: [B, ...]} -> [B]``; each loss depends on its own numbers only
     :raises RuntimeError: a loss that cannot be differentiated twice
@@ -41,7 +44,7 @@ def remaining_gain(losses_of: Callable[[Parameters], Tensor], parameters: Parame
         """``H`` times ``[B, D]``: the draws do not meet."""
         if not any(slope.requires_grad for slope in slopes):
             return torch.zeros_like(direction)
-        along = (_joined(slopes).to(direction) * direction).sum()
+        along = (joined(slopes).to(direction) * direction).sum()
         found = torch.autograd.grad(along, list(leaves.values()), retain_graph=True, allow_unused=True)
         if all(part is None for part in found):  # torch says no more of a function that is marked so
             raise RuntimeError("a function of the loss has no second derivative")
@@ -49,15 +52,24 @@ def remaining_gain(losses_of: Callable[[Parameters], Tensor], parameters: Parame
             torch.zeros_like(leaf) if part is None else part
             for part, leaf in zip(found, leaves.values(), strict=True)
         ]
-        return _joined(images).to(direction)
+        return joined(images).to(direction)
 
-    way = _newton(curved, -_joined(slopes).detach().double())
-    with torch.no_grad():
-        gains = torch.stack([losses - losses_of(_moved(leaves, part * way)) for part in PARTS])
-    return gains.nan_to_num(0.0, 0.0, 0.0).amax(0).clamp_min(0.0)
+    way = _newton(curved, -joined(slopes).detach().double())
+    best, taken = torch.zeros_like(losses), torch.zeros_like(way)
+    for part in PARTS:
+        try:
+            with torch.no_grad():
+                gain = losses.detach() - losses_of(_moved(leaves, part * way.nan_to_num()))
+        except (ValueError, RuntimeError):  # so far away some law cannot be
+            continue
+        better = gain > best
+        best, taken = torch.where(better, gain, best), torch.where(better[:, None], part * way, taken)
+    unknown = way.isnan().any(1)
+    return best.masked_fill(unknown, torch.nan), taken.masked_fill(unknown[:, None], torch.nan)
 
 
-def _joined(parts: Sequence[Tensor]) -> Tensor:
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """``[B, ...]`` each -> ``[B, D]``."""
     return torch.cat([part.reshape(len(part), -1) for part in parts], 1)
 
 
@@ -71,9 +83,11 @@ def _newton(curved: Callable[[Tensor], Tensor], downhill: Tensor) -> Tensor:
     residual = direction = downhill
     size = begun = (residual**2).sum(1)
     way, going = torch.zeros_like(downhill), size > 0
-    for _ in range(min(ROUNDS, downhill.shape[1])):
+    for step_number in range(min(ROUNDS, downhill.shape[1])):
         image = curved(direction)
         curvature = (direction * image).sum(1)
+        if step_number == 0:
+            way = way.masked_fill((going & ~(curvature > 0))[:, None], torch.nan)
         going = going & (curvature > 0) & (size > SMALL**2 * begun)
         if not going.any():
             break

@@ -55,8 +55,8 @@ class WeightedLoss:
             if node["type"] == "sample" and not (site_is_subsample(node) or _is_deterministic(node))
         }
         observed = {name: node for name, node in sites.items() if node["is_observed"]}
-        for name, node in observed.items():
-            check_pairing(name, node["fn"], node["value"])
+        for node in observed.values():
+            check_pairing(node)
         plate = _data_plate(observed, args, plate)
         transforms = {}
         for name, node in sites.items():

@@ -9,6 +9,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pyro
 import torch
 from pyro import poutine
@@ -64,19 +65,26 @@ def check_observed(nodes: Mapping[str, Mapping]) -> None:
             raise ValueError(f"the observed site {name!r} is NaN in row {row} (rows count from 0): {REMEDY}")
 
 
-def check_pairing(name: str, law: Any, value: Any) -> None:
-    """Of an observed site, Pyro's or NumPyro's: every number has one law.
+def check_pairing(site: Mapping) -> None:
+    """Of an observed site of a trace, Pyro's or NumPyro's: every number has one law, and one place in the
+    plates.  Validation would see it in ``SVI``; samplers run without.
 
-    :param law: a distribution, whose ``batch_shape`` and ``event_dim`` are asked
-    :raises ValueError: data ``[n, 1]`` under laws ``[n]``, each of which would score all ``n`` numbers
+    :raises ValueError: data ``[n, 1]`` and laws ``[n]`` or the other way round, so that every law would score
+        every number, or every number were scored ``n`` times
     """
-    own = tuple(value.shape)[: len(value.shape) - law.event_dim]
-    batch = tuple(law.batch_shape)
-    together = torch.broadcast_shapes(own, batch)
-    if math.prod(together) > max(math.prod(own), math.prod(batch)):
+    law, value = site["fn"], np.shape(site["value"])
+    inner = len(value) - law.event_dim
+    batch, own, event = tuple(law.batch_shape), value[:inner], value[inner:]
+    places = {frame.dim: frame.size for frame in site["cond_indep_stack"] if frame.dim is not None}
+    together = np.broadcast_shapes(own, batch)
+    loose = [dim for dim in range(-len(together), 0) if together[dim] > 1 and dim not in places]
+    squared = math.prod(together) > math.prod(batch) == math.prod(own)
+    if event != tuple(law.event_shape) or (loose if places else squared):
+        plates = f" in plates of {', '.join(map(str, places.values()))}" if places else ""
         raise ValueError(
-            f"the observed site {name!r} has data of shape {list(own)} and laws of shape {list(batch)}: "
-            "every law would score every number; give both one shape, for instance by y.squeeze(-1)"
+            f"the observed site {site['name']!r} has data of shape {list(value)} and laws of shape "
+            f"{[*batch, *law.event_shape]}{plates}, which do not pair number by number: squeeze the one that "
+            "is [n, 1], data or the network's output"
         )
 
 

@@ -103,8 +103,7 @@ def check_data(trace: poutine.Trace) -> None:
             )
         if not node["is_observed"] or site_is_subsample(node):
             continue
-        if isinstance(node["value"], Tensor):
-            check_pairing(name, node["fn"], node["value"])
+        check_pairing(node)
         if torch.as_tensor(node["scale"]).numel() > 1:
             raise UnsupportedSiteError(
                 f"site {name!r}: rows have weights of their own (poutine.scale); only one number is taken"

@@ -119,7 +119,7 @@ class AdversarialVariationalBayes(FittedGuide):
         :param on_step: called after every step with its number, from 1, and this object
         :returns: this object; warns (:class:`~guides.implicit.SaturationWarning`) where the classifier
             ended ``saturated``, and (:class:`~guides.core.settling.UnsettledWarning`) where the loss still
-            fell by 0.02 nats a row in the last tenth of the learning
+            fell by 0.02 nats an observation in the last tenth of the learning
         :raises UnsupportedSiteError: a latent site that no network's output can stand for
         :raises ValueError: a parameter without a prior that is not fixed
         :raises DivergenceError: a RuntimeError, at the first loss that is not finite
@@ -143,7 +143,7 @@ class AdversarialVariationalBayes(FittedGuide):
             "saturated": contrast.classifier.saturated,
         }  # fmt: skip
         warn_of_saturation(contrast.classifier)
-        warn_unsettled(self.losses, course, max(1, len(_like(args))))
+        warn_unsettled(self.losses, course, self._observations)
         return self
 
     def _start(self, sites: WeightSites, like: Tensor) -> None:
@@ -159,6 +159,7 @@ class AdversarialVariationalBayes(FittedGuide):
         w = self.generator(self.settings.num_samples)
         contrast.step(w)
         found = scores(self.model, self._sites, w, batch)
+        self._observations = sum(terms.shape[1] * scale for terms, scale in found.log_likelihoods)
         energy = sum(
             scale * power_mean(terms.double(), self.settings.alpha).sum()
             for terms, scale in found.log_likelihoods

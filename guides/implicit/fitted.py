@@ -77,7 +77,7 @@ def check_regression(x: Tensor, y: Tensor) -> None:
         )
 
 
-def warn_unsettled(losses: Sequence[float], course: Course, rows: int) -> None:
+def warn_unsettled(losses: Sequence[float], course: Course, rows: float) -> None:
     """Where the loss of the whole data still fell at the end, beyond its noise."""
     rates = [half_cosine(course.lr, step, course.steps) for step in range(course.steps)]
     change, se = last_change(losses, rates)

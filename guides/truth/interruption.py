@@ -16,8 +16,8 @@ def held_back() -> Iterator[threading.Event]:
 
     Raised inside XLA, which calls Python back and has threads of its own, it may get lost, or end the process
     in C++; so whoever works in the block looks at the event between two calls.  Any number of Ctrl-C is one.
-    In other threads, where Python delivers no signals, and where the program handles Ctrl-C itself, the event
-    is never set.
+    Within another such block the outer one has the event.  In other threads, where Python delivers no
+    signals, and where the program handles Ctrl-C itself, the event is never set.
     """
     asked = threading.Event()
     ours = threading.current_thread() is threading.main_thread()

@@ -95,7 +95,6 @@ def _twin_sites(twin: Callable, args: tuple, kwargs: dict) -> tuple[list[str], l
         pair.
     """
     import jax
-    import jax.numpy as jnp
     from numpyro import distributions as dist
     from numpyro import handlers
     from numpyro.infer.initialization import init_to_uniform
@@ -112,7 +111,7 @@ def _twin_sites(twin: Callable, args: tuple, kwargs: dict) -> tuple[list[str], l
             if site["type"] != "sample":
                 continue
             if site["is_observed"]:
-                check_pairing(site["name"], site["fn"], jnp.asarray(site["value"]))
+                check_pairing(site)
                 continue
             _refuse_discrete(site["name"], site["fn"].support.is_discrete)
             names.append(site["name"])
@@ -311,7 +310,6 @@ def pyro_attempt(model: Callable, args: tuple, kwargs: dict, plan: Plan, show: b
 def _pyro_sites(model: Callable, args: tuple, kwargs: dict) -> tuple[list[str], list[str]]:
     """As :func:`_twin_sites`, for a Pyro model."""
     import pyro.distributions as dist
-    import torch
     from pyro import poutine
 
     from guides.core.arguments import check_pairing
@@ -323,7 +321,7 @@ def _pyro_sites(model: Callable, args: tuple, kwargs: dict) -> tuple[list[str], 
         if type(site["fn"]).__name__ == "_Subsample":
             _refuse_subsampling(name, (site["fn"].size, site["fn"].subsample_size))
         elif site["is_observed"]:
-            check_pairing(name, site["fn"], torch.as_tensor(site["value"]))
+            check_pairing(site)
         else:
             _refuse_discrete(name, site["fn"].support.is_discrete)
             names.append(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import ExitStack, nullcontext
 
 import jax.numpy as jnp
 import numpyro
@@ -11,6 +12,7 @@ import pyro
 import pyro.distributions as dist
 import pytest
 import torch
+from pyro import poutine
 
 from guides import AutoMeanField, AutoSpikeSlab, JointSpikeSlab, PosteriorBootstrap, SpikeSlab, fit_ensemble
 from guides.core.arguments import blaming_arguments, check_pairing, default_dtype, row_not_finite
@@ -127,12 +129,50 @@ def test_data_and_laws_that_do_not_pair_are_refused(fit):
         fit(Y[:, None])
 
 
-@pytest.mark.parametrize(
-    ("batch", "value"), [((30,), (30,)), ((), (30,)), ((1, 30), (30,)), ((30,), (1, 30)), ((30, 1), (30, 1))]
-)
-def test_data_and_laws_that_pair(batch, value):
-    check_pairing("y", dist.Normal(0.0, 1.0).expand(batch), torch.zeros(value))
-    check_pairing("y", dist.Normal(0.0, 1.0).expand((*batch, 3)).to_event(1), torch.zeros((*value, 3)))
+def unit(*shape: int) -> dist.Normal:
+    return dist.Normal(torch.zeros(shape), 1.0)
+
+
+#: A law, data, and the sizes of plates from the last dimension on.
+PAIRS = {
+    "a law a number": (unit(6), torch.zeros(6), [6]),
+    "one law": (unit(), torch.zeros(6), [6]),
+    "no plate": (unit(6), torch.zeros(6), []),
+    "one law and no plate": (unit(), torch.zeros(6), []),
+    "one number": (unit(), 0.0, []),
+    "vectors": (unit(6, 3).to_event(1), torch.zeros(6, 3), [6]),
+    "correlated vectors": (dist.MultivariateNormal(torch.zeros(6, 2), torch.eye(2)), torch.zeros(6, 2), [6]),
+    "classes": (dist.Categorical(logits=torch.zeros(6, 3)), torch.zeros(6).long(), [6]),
+    "counts": (dist.Multinomial(5, torch.ones(6, 3)), torch.ones(6, 3), [6]),
+    "two plates": (unit(6, 4), torch.zeros(6, 4), [4, 6]),
+    "experts": (unit(4, 1), torch.zeros(12), []),
+    "masked": (unit(6).mask(torch.ones(6).bool()), torch.zeros(6), [6]),
+}
+WRONG = {
+    "data of a column": (unit(6), torch.zeros(6, 1), [6]),
+    "a network's column": (unit(6, 1), torch.zeros(6), [6]),
+    "two columns": (unit(6, 1), torch.zeros(6, 1), [6]),
+    "data of a column, no plate": (unit(6), torch.zeros(6, 1), []),
+    "a column under a vector": (unit(6).to_event(1), torch.zeros(6, 1), []),
+    "a vector under a column": (unit(6, 1).to_event(1), torch.zeros(6), [6]),
+    "a table": (unit(6), torch.zeros(6, 6), [6]),
+}
+
+
+@pytest.mark.parametrize("name", [*PAIRS, *WRONG])
+def test_what_pairs(name):
+    law, value, sizes = (PAIRS | WRONG)[name]
+
+    def model():
+        with ExitStack() as plates:
+            for place, size in enumerate(sizes):
+                plates.enter_context(pyro.plate(f"plate{place}", size, dim=-1 - place))
+            pyro.sample("y", law, obs=value)
+
+    with pyro.validation_enabled(False):
+        site = poutine.trace(model).get_trace().nodes["y"]
+    with pytest.raises(ValueError, match="do not pair") if name in WRONG else nullcontext():
+        check_pairing(site)
 
 
 @pytest.mark.parametrize("data", [Y.numpy(), pd.Series(Y.numpy())], ids=["numpy", "pandas"])

@@ -305,3 +305,22 @@ def test_the_classifier_finds_what_the_moments_do_not_say():
     objective = -np.mean(guide.losses[-200:])
     # the classifier's estimate leaves 0.06 to 0.08 (three seeds); without it 1.97 are missing
     assert objective == pytest.approx(log_evidence, abs=0.2)
+
+
+@pytest.mark.filterwarnings("ignore::guides.core.settling.UnsettledWarning")
+@pytest.mark.filterwarnings("ignore::guides.implicit.SaturationWarning")
+@pytest.mark.parametrize("batch_size", [None, 10])
+def test_observations_are_counted_by_the_model(batch_size):
+    """Whatever its arguments are, and of the whole data in a minibatch."""
+    guide = AdversarialVariationalBayes(regression, num_samples=5, hidden=(3,)).fit(
+        x, y, steps=2, batch_size=batch_size
+    )
+    assert guide._observations == 40
+
+    def with_scale(scale, x, y=None):
+        w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(x @ w, scale), obs=y)
+
+    guide = AdversarialVariationalBayes(with_scale, num_samples=5, hidden=(3,))
+    assert guide.fit(torch.tensor(0.7), x, y, steps=2)._observations == 40

@@ -35,8 +35,8 @@ ALL_ROWS_GO_ON = (
     "three times as many epochs (one run each, --set epochs=60) end at other bounds, and most at other "
     "densities and accuracies: with slabs N(0, 1) on MNIST lrt with inclusion 0.1 at -0.33 nats in place of "
     "-0.40, concrete with 0.25 at -0.72 in place of -1.27; nine times as many (--set epochs=180) take "
-    "concrete with 0.25 to -0.45 there and on Fashion-MNIST to -0.74 in place of -1.65, and by layer to -0.54 "
-    "in place of -0.78; those that were not run by analogy"
+    "concrete with 0.25 to -0.45 there and on Fashion-MNIST to -0.74 in place of -1.65, and by layer to "
+    "-0.54 in place of -0.78; those that were not run by analogy"
 )
 PROMISED = (
     "with inclusion 0.25 and slabs N(0, 1) the Gaussian activations of training promise what drawn networks "
