@@ -108,7 +108,7 @@ class FittedDensity:
             "points_se": (whole.std() / len(whole) ** 0.5).item(),
             "mixture": torch.cat(mixed).mean().item(),
             "draws_sd": of_draws.std().item() if count > 1 else 0.0,
-            "median": whole.median().item(),
+            "median": whole.median().item(),  # of an even number the lower of the middle two
             "below_100": (whole < -100).double().mean().item(),
         }
 

@@ -89,3 +89,11 @@ def test_bad_graphs_are_refused():
     graph["a"]["b"]["time"] = 0.0
     with pytest.raises(DataError, match=r"edge \('b', 'c'\) has no attribute 'time', which others have"):
         from_networkx(graph)
+
+
+def test_edges_of_one_time_keep_their_order():
+    """Of hundreds: a sort that is not stable keeps that of a few."""
+    edges, times = [(0, i) for i in range(1, 201)], [i % 2 for i in range(1, 201)]
+    found = edge_list(edges, times=times)
+    early, late = ([edge for edge, time in zip(edges, times, strict=True) if time == t] for t in (0, 1))
+    np.testing.assert_array_equal(found.edges, edge_list([*early, *late]).edges)

@@ -51,6 +51,7 @@ def test_what_the_quadratic_model_promises_is_not_believed():
     start = {"a": torch.full((1, 2), 2.0, dtype=torch.float64)}
     gain, step = newtons_step(losses, start)
     assert 0 < gain.item() <= losses(start).item()
+    assert gain.item() > 0.5 * losses(start).item()  # a part of the step, for the whole goes too far
     torch.testing.assert_close(gain, losses(start) - losses({"a": start["a"] + step}))
 
 

@@ -6,7 +6,7 @@ from pyro import distributions as dist
 from torch.distributions import kl_divergence
 
 from guides import SpikeSlab
-from guides.core.laws import ClosedFormPrior
+from guides.core.laws import ClosedFormPrior, TransformedLaw
 from guides.core.purpose import Purpose
 from guides.testing import assert_mean
 from tests.guides.core.test_random_tensors import KINDS, make_law
@@ -80,3 +80,13 @@ def test_a_run_that_looks_for_structure_stays_on_the_device():
     law.loc = law.loc.to("meta")  # a device that every machine has
     law.uses.purpose = Purpose.STRUCTURE
     assert law.log_prob(None).device.type == "meta"
+
+
+def test_density_of_a_positive_number_is_lognormal():
+    """Exactly: at 1, whose logarithm is 0, and elsewhere."""
+    law = TransformedLaw(
+        "t", torch.Size([1]), torch.Size([]), torch.tensor([0.7]), torch.tensor([-0.4]),
+        prior=dist.Gamma(2.0, 3.0), exact=True,
+    )  # fmt: skip
+    expected = -dist.LogNormal(0.7, torch.tensor(-0.4).exp()).entropy()
+    torch.testing.assert_close(law.log_prob(torch.ones(1)), expected.reshape(1))

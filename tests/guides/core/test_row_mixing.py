@@ -227,3 +227,18 @@ def test_priors_are_scored_where_their_numbers_are():
     prior = dist.Normal(torch.zeros(3, device="meta"), torch.ones(3, device="meta"), validate_args=False)
     (score,) = _fixed(prior, torch.empty(3, device="meta"))
     assert (score.device.type, score.shape) == ("meta", (3,))
+
+
+def test_a_set_up_with_one_row_is_asked_again_with_several():
+    """One row meets no other; of five, all meet in one term."""
+
+    def model(x, y):
+        w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        pyro.sample("y", dist.Normal((x @ w).sum(), 1.0), obs=y)
+
+    x, y = torch.randn(5, 2, generator=torch.Generator().manual_seed(0)), torch.tensor(1.0)
+    guide = AutoMeanField(model)
+    guide.setup(x[:1], y)
+    assert guide.sites["w"].by_moments
+    guide(x, y)
+    assert not guide.sites["w"].by_moments

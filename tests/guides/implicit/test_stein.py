@@ -58,3 +58,11 @@ def test_refusals():
         stein_score(torch.full((5, 1), torch.nan))
     score = stein_score(torch.stack((torch.randn(20), torch.ones(20)), 1))
     assert score[:, 1].abs().max() < 1e-5 * score[:, 0].abs().max()
+
+
+def test_the_eigenfunctions_make_up_the_share_that_is_kept():
+    """Two draws a width apart, both needed for nine tenths: k / (1 - k) with k = exp(-1 / 2)."""
+    k = torch.tensor(-0.5, dtype=torch.float64).exp()
+    expected = torch.stack([k / (1 - k), -k / (1 - k)])[:, None]
+    draws = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+    torch.testing.assert_close(stein_score(draws, kept=0.9), expected)

@@ -373,3 +373,12 @@ def test_nothing_global_changes():
     state, links = start(means)
     compiled.run_epochs(WITH_BIAS, links, state, {"x": x}, y, order_of(len(y), EPOCHS))
     assert not jax.config.jax_enable_x64
+
+
+def test_colouring_undoes_whitening():
+    """Of weights around a prior mean that is not zero."""
+    prior = compiled.Prior(jnp.array([2.0]), jnp.array([0.5]), None)
+    weights = compiled.Moments(jnp.array([3.0]), jnp.array([0.75]))
+    old, changed = compiled.Moments(jnp.array([0.0]), jnp.array([9.0])), jnp.array([True])
+    found = compiled._colour(compiled._whiten(weights, prior), prior, old, changed)
+    np.testing.assert_allclose([*found.mean, *found.variance], [3.0, 0.75], rtol=1e-6)

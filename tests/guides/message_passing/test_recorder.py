@@ -580,3 +580,19 @@ def test_errors_of_the_model_itself_come_through():
 
     with pytest.raises(ValueError, match="cannot be multiplied"):
         analyse(output(lambda x: x @ w(INPUTS + 1)), *data(9))
+
+
+@pytest.mark.parametrize(("operation", "sign"), [(torch.add, 3.0), (torch.sub, -3.0)])
+def test_alpha_counts_in_sums(operation, sign):
+    def network(sums):
+        def model(x, y=None):
+            w1 = pyro.sample("w1", dist.Normal(torch.zeros(4, INPUTS), 1.0).to_event(2))
+            b = pyro.sample("b", dist.Normal(torch.zeros(4), 1.0).to_event(1))
+            w2 = pyro.sample("w2", dist.Normal(torch.zeros(1, 4), 1.0).to_event(2))
+            observe(F.linear(torch.relu(sums(F.linear(x, w1), b)), w2).squeeze(-1), y)
+
+        return record(model, data()[0]).program
+
+    scaled = network(lambda h, b: operation(h, b, alpha=3.0))
+    assert scaled == network(lambda h, b: h + sign * b)
+    assert scaled != network(lambda h, b: h + b)

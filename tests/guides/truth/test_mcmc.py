@@ -591,3 +591,16 @@ def test_a_network_passes_on_its_predictions():
     result = nuts(model, (x, y), function=predictions, draws=1500)
     assert result.passed, result.reason
     assert result.diagnostics["values"] == 40
+
+
+def test_lp_is_the_log_joint_density():
+    """Of a standard normal, which non-centring leaves as it is."""
+
+    def model(y):
+        w = numpyro.sample("w", dist.Normal(0.0, 1.0))
+        numpyro.sample("y", dist.Normal(w, 1.0), obs=y)
+
+    result = nuts(model, (1.5,), warmup=50, draws=50, retries=0)
+    w = result.draws["w"]
+    expected = -0.5 * w**2 - 0.5 * (1.5 - w) ** 2 - np.log(2 * np.pi)
+    np.testing.assert_allclose(result.sample_stats["lp"], expected, rtol=0, atol=1e-5)

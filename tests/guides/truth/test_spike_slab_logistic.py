@@ -247,3 +247,9 @@ def test_progress_counts_every_model():
     told = []
     enumerate_spike_slab_logistic(x, (x[:, 0] > 0).astype(float), on_progress=told.append)
     assert sum(told) == 2**5
+
+
+def test_error_of_the_evidence_follows_from_the_effective_draws():
+    """Of weights with mean m and n / ess of their second moment over m^2."""
+    check = enumerate_spike_slab_logistic(*problem(30, 3)).importance(2000)
+    assert check.log_evidence_se == pytest.approx(((2000 / check.ess - 1) / 1999) ** 0.5)

@@ -39,6 +39,7 @@ from guides.testing import (
     vectorized,
 )
 from guides.truth.conjugate import conjugate_linear_regression
+from guides.variational import ensemble
 from guides.variational.concrete import relaxed_moments
 from tests.guides.variational.one_unit import assert_expectations, errors_of, layer, local_weights
 
@@ -342,3 +343,25 @@ def test_ensemble_refuses():
         fit_ensemble(layer, 1e25 * x, y, steps=1, members=1)
     with pytest.raises(RuntimeError, match=r"member 1, step 7: .*lower the learning rate .now 0\.02"):
         fit_ensemble(breaking, x, y, members=2, steps=10, lr=0.02)
+
+
+def test_losses_of_members_are_those_at_their_ends(monkeypatch):
+    """Of one number with a closed form; and their last tenth is counted in rates that fall."""
+    seen, real = [], ensemble.last_change
+
+    def noted(losses, rates):
+        seen.append(list(rates))
+        return real(losses, rates)
+
+    monkeypatch.setattr(ensemble, "last_change", noted)
+
+    def model(y):
+        w = pyro.sample("w", dist.Normal(0.0, 1.0))
+        with pyro.plate("data", 1):
+            pyro.sample("y", dist.Normal(w, 1.0), obs=y)
+
+    found = fit_ensemble(model, torch.tensor([2.0]), members=2, steps=300, lr=0.1)
+    assert found.info["losses"] == pytest.approx([1 + math.log(2 * math.pi)] * 2, abs=1e-4)
+    assert len(seen) == 2
+    assert seen[0][0] == pytest.approx(0.1)
+    assert seen[0][-1] < 1e-3 < seen[0][150] < 0.09

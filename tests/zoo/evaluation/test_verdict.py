@@ -83,6 +83,13 @@ def test_few_units_need_more_standard_errors():
     assert "still falling" not in four
 
 
+def test_of_two_the_one_that_needs_more_standard_errors_decides():
+    rows = [row("a", ref_w1=Estimate(1.0, 0.1)), row("b", ref_w1=Estimate(1.5, 0.1))]
+    for needed in ({"a": 2.0, "b": 4.3}, {"a": 4.3, "b": 2.0}):
+        assert verdict(rows, (), needed)[0].endswith("not told apart from it b (1.50 ± 0.10).")
+    assert verdict(rows, (), {"a": 2.0, "b": 2.0})[0].endswith("then b (1.50 ± 0.10).")
+
+
 def test_differences_are_those_of_the_figure_that_ranks():
     rows = [row(name, ref_pip_rmse=Estimate(value, 0.01)) for name, value in (("one", 0.1), ("two", 0.2))]
     apart, same = Mean(-0.1, 0.01, 20, "row"), Mean(-0.1, 0.2, 20, "row")

@@ -153,8 +153,9 @@ def test_the_best_start_is_kept(monkeypatch):
         return progress
 
     monkeypatch.setattr(densities, "train", kept)
-    together = maximum_likelihood(rows(), SHAPE, effort(seed=5, restarts=3))
+    together = maximum_likelihood(rows(), SHAPE, effort(seed=1, restarts=3))
     assert len(set(scores)) == 3
+    assert scores.index(max(scores)) != 2  # nor is it the last by chance
     assert together.info["validation"] == max(scores)
 
 

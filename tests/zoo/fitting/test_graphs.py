@@ -83,3 +83,7 @@ def test_a_tenth_of_ones_own_graphs_validates_and_trains_not(number, held_out, m
     training, validation = asked[:2]
     assert len(validation) == held_out
     assert sorted(len(graph) for graph in [*training, *validation]) == list(range(1, number + 1))
+
+
+def test_change_is_that_of_the_last_tenth_of_the_epochs():
+    assert GraphFit(validation=[float(i * i) for i in range(20)]).change == 19**2 - 17**2

@@ -29,6 +29,7 @@ from zoo.errors import FailedError, UserError
 from zoo.fitting.horseshoe import product_weights, with_horseshoe
 from zoo.fitting.methods import Place
 from zoo.fitting.point_estimates import EnsembleSettings, Minibatches, PointEstimates
+from zoo.fitting.stored import Numbers
 from zoo.models.bnn import BNN
 from zoo.registry.queries import GUIDES
 from zoo.seeds import stable_seed
@@ -241,3 +242,10 @@ def test_horseshoe_predicts_with_its_weights(data, network):
     assert set(fitted.draws(2, 0)) == {"w1", "b1", "w2", "b2", "noise_precision"}
     mean = fitted.predictor(100, 0)(data[0]).mean
     assert (mean - data[1]).square().mean() < 0.5 * data[1].var()
+
+
+def test_an_ensemble_has_settled_when_its_last_member_has():
+    """The change told is that of the member which moves most clearly, beyond its own noise."""
+    facts = {"seconds": 1.0, "steps": 10, "ends": [(1.0, 0.1, 0.01), (1.0, 5.0, 0.1), (1.0, 6.0, 3.0)]}
+    fitted = PointEstimates(3).fitted(None, Numbers({"w": torch.tensor([[3.0], [1.0], [2.0]])}, facts))
+    assert (fitted.bound_change.value, fitted.bound_change.se) == (5.0, 0.1)

@@ -71,3 +71,12 @@ def test_a_fit_that_is_far_from_its_optimum_shows_it():
     for reach, expected in ((1, 0.1), (12, 0.0)):
         settings = FitSettings(steps=100, lr=2 * reach / 100)
         assert settings.last_change(losses(settings.lr)).value == pytest.approx(expected, abs=0.05)
+
+
+def test_error_of_a_change_is_that_of_both_ends():
+    """Windows of two steps: 1 and 3 before, 0 and 4 after, whose means are the same."""
+    losses = [0.0] * 40
+    losses[34], losses[35], losses[39] = 1.0, 3.0, 4.0
+    found = last_change(losses, [1.0] * 40)
+    assert found.value == 0
+    assert found.se == pytest.approx(math.sqrt(2 / 2 + 8 / 2))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -206,3 +208,11 @@ def test_frontier_scores_images_that_were_held_out(cell, tmp_path):
     record = Record(place, "ok", figures, 1.0, tmp_path)
     plots.plot_frontier(tmp_path, [record, replace(record, cell=replace(place, trial=1))])
     assert (tmp_path / "frontier-digits.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_milliseconds_are_of_a_thousand_rows(monkeypatch):
+    """By a clock that ticks a millisecond a look."""
+    ticks = itertools.count()
+    monkeypatch.setattr(images, "time", SimpleNamespace(perf_counter=lambda: 1e-3 * next(ticks)))
+    assert images._milliseconds(lambda x: x, torch.zeros(250, 3)) == pytest.approx(4.0)
+    assert images._milliseconds(lambda x: x, torch.zeros(2000, 3)) == pytest.approx(1.0)
