@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from guides.message_passing import compiled
+from guides.message_passing.arrays import double_precision
 from guides.message_passing.messages import FAMILIES
 from tests.guides.message_passing.published import Published
 
@@ -377,8 +378,9 @@ def test_nothing_global_changes():
 
 def test_colouring_undoes_whitening():
     """Of weights around a prior mean that is not zero."""
-    prior = compiled.Prior(jnp.array([2.0]), jnp.array([0.5]), None)
-    weights = compiled.Moments(jnp.array([3.0]), jnp.array([0.75]))
-    old, changed = compiled.Moments(jnp.array([0.0]), jnp.array([9.0])), jnp.array([True])
-    found = compiled._colour(compiled._whiten(weights, prior), prior, old, changed)
-    np.testing.assert_allclose([*found.mean, *found.variance], [3.0, 0.75], rtol=1e-6)
+    with double_precision():
+        prior = compiled.Prior(jnp.array([2.0]), jnp.array([0.5]), None)
+        weights = compiled.Moments(jnp.array([3.0]), jnp.array([0.75]))
+        old, changed = compiled.Moments(jnp.array([0.0]), jnp.array([9.0])), jnp.array([True])
+        found = compiled._colour(compiled._whiten(weights, prior), prior, old, changed)
+    np.testing.assert_allclose([*found.mean, *found.variance], [3.0, 0.75], rtol=1e-12)
