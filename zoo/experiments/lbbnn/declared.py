@@ -187,7 +187,7 @@ EXPERIMENTS = (
         {("kmnist", "*", "*", "*"): KMNIST},
         thesis="thesis-table-1",
         revision=6,
-        unarrived=going_on(FEW_ROWS_GO_ON, ("*",), (*LEARNING, "group-normal-jeffreys"), TABLE)
+        unarrived=going_on(FEW_ROWS_GO_ON, ("*",), (*LEARNING, CORRELATED, "group-normal-jeffreys"), TABLE)
         | cold(TABLE)
         | promised("kmnist", TABLE),
     ),
