@@ -39,8 +39,9 @@ from guides.posterior.draws import Posterior
 #: Nats a row that the last tenth of the learning may change, and share of the way that Adam can go that a
 #: settled draw may have gone.
 SETTLED_CHANGE, SETTLED_WAY = 1e-2, 0.9
-#: How far a step of Newton's may move a settled draw, in sds of the draws along it.
-SETTLED_DISTANCE = 0.25
+#: How far a step of Newton's may move a settled draw, in sds of the draws along it; and the share of draws
+#: that may go farther, for so few hardly move what is asked of all.
+SETTLED_DISTANCE, FEW = 0.25, 0.02
 
 
 class PosteriorBootstrap:
@@ -264,6 +265,7 @@ def _warn_unsettled(start: Parameters, end: _End, steps: int, lr: float) -> None
     falling, travelling = end.change.abs() > SETTLED_CHANGE, way > SETTLED_WAY * reach
     away = end.away().nan_to_num()
     short = away > SETTLED_DISTANCE
+    short = short & (short.double().mean() > FEW)
     unsettled = int((falling | travelling | short).sum())
     if unsettled:
         warnings.warn(
