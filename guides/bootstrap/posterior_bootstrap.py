@@ -242,7 +242,7 @@ def _adam(
         minimum = {n: v.detach() for n, v in parameters.items()}
         try:
             gain, way = newtons_step(lambda values: losses_of(values, weights, *pseudo), minimum)
-        except (RuntimeError, NotImplementedError):  # an operation without a second derivative
+        except RuntimeError:  # an operation without a second derivative
             gain = torch.full_like(last, torch.nan)
             way = torch.full_like(joined(list(minimum.values())).double(), torch.nan)
     return _End(minimum, last, before - last, gain, way)

@@ -10,6 +10,7 @@ import torch
 from pyro import distributions as dist
 
 from guides import PosteriorBootstrap
+from guides.bootstrap.posterior_bootstrap import _End
 from guides.bootstrap.remaining import newtons_step
 from guides.bootstrap.weights import dirichlet_weights
 from guides.core.settling import UnsettledWarning
@@ -124,6 +125,15 @@ def test_how_far_is_told_in_sds_of_the_draws_and_not_of_the_likelihood():
         posterior, missing = fitted(0.1, 300, noise=0.01)
     assert missing.mean() > 0.5
     assert 60 * max(posterior.info["remaining_gain"]) < 2  # nats of all rows
+
+
+def test_a_way_is_measured_by_the_draws_along_it():
+    """Of draws that hang together, across: there their sd is sqrt(0.04 / 3), and not that of a number."""
+    draws = torch.tensor([[1.0, 1.0], [-1.0, -1.0], [0.1, -0.1], [-0.1, 0.1]], dtype=torch.float64)
+    step, none = torch.zeros_like(draws), torch.zeros(4)
+    step[0] = torch.tensor([0.1, -0.1])
+    away = _End({"a": draws[:, :1], "b": draws[:, 1:]}, none, none, none, step).away()
+    assert away.tolist() == pytest.approx([0.02**0.5 / (0.04 / 3) ** 0.5, 0, 0, 0])
 
 
 def test_a_loss_without_a_second_derivative_has_none():
