@@ -12,7 +12,7 @@ from torch import nn
 
 from guides import SharedParameterBootstrap
 from guides.bootstrap.base_measures import EmpiricalBase, GaussianBase
-from guides.bootstrap.shared_parameters import Laws, frozen, local_draws
+from guides.bootstrap.shared_parameters import Laws, SharedPosterior, frozen, local_draws
 from guides.bootstrap.training import InClosedForm, Law, Training, train
 from guides.bootstrap.weights import dirichlet_weights, stream_seed
 from guides.core.svi import DivergenceError
@@ -118,10 +118,20 @@ def test_log_density_at_the_mean_is_above_the_mean_log_density_by_jensens_gap():
     assert gap.item() == pytest.approx(features / (2 * 501), rel=0.03)
 
 
+def test_draws_by_optimisation_are_of_the_process_that_was_trained_with():
+    """Its concentration and base measure count as in closed form; the rows alone have another mean."""
+    x, prior, count = rows(), rows(6, seed=1) + 3, 60
+    laws = Laws((x,), 80.0, EmpiricalBase((prior,)), 100)
+    mean = SharedPosterior(ByOptimisation(2), (x,), laws, {}, None).sites(count)["mean"]
+    centre, _ = moments(x, prior, 80.0)
+    assert ((mean.mean(0) - centre).abs() < 4.5 * mean.std(0) / count**0.5).all()
+    in_closed_form = local_draws(Affine(2), laws, DRAWS)["mean"].std(0)
+    assert ((mean.std(0) / in_closed_form).log().abs() < 4.5 / (2 * count) ** 0.5).all()
+
+
 # ------------------------------------------------------------------------------------------------- training
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 @pytest.mark.parametrize("model", [Affine, ByOptimisation])
 def test_shared_scales_are_the_expected_weighted_ones(model):
