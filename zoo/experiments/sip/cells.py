@@ -206,6 +206,7 @@ def inducing(cell: Cell) -> Mapping[str, float]:
         "spread_at_last": float(places[-1].std()),
         "moved": float(np.abs(places[-1] - places[0]).mean()),
         "retained_variance": guide.facts["retained_variance"],
+        "bound_change": bound_change(guide.losses, problem.size),
     }
 
 

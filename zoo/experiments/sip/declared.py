@@ -132,7 +132,7 @@ EXPERIMENTS = (
     ),
     Experiment(
         name="sip/inducing",
-        revision=2,
+        revision=3,
         summary="Where inducing inputs go: 15 that start at one place while the posterior stays nearly "
         "a point (frozen), 50 that start at random rows (free).",
         source=_in_pictures("Figure 2, supplement figure 6"),
@@ -143,10 +143,13 @@ EXPERIMENTS = (
             "spread_at_last": "and at the end",
             "moved": "mean distance that they moved, unit of x",
             "retained_variance": "share of the prior's variance at training rows that they leave open",
+            **CHANGE,
         },
+        settled=ENDED,
         questions={
             "Test figures": tuple(FIGURES),
             "Inducing inputs": ("spread_at_first", "spread_at_last", "moved", "retained_variance"),
+            "Whether the fits have settled": ("bound_change",),
         },
         datasets=("snelson", "piecewise"),
         methods=("sip-bnn",),

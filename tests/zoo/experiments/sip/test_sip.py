@@ -115,6 +115,7 @@ def test_inducing_inputs_start_together_or_at_rows(tmp_path):
     sd = problems.one_dimensional("piecewise", 0).dataset.x_train.std()
     assert frozen.metrics["spread_at_first"] == pytest.approx(0.01 * sd, rel=0.5)
     assert free.metrics["spread_at_first"] == pytest.approx(sd, rel=0.25)
+    assert set(free.metrics) == set(BY_NAME["sip/inducing"].metrics)
     with np.load(tmp_path / "trajectories.npz") as file:
         assert file["places"].shape == (3, 50)
 
