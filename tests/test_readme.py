@@ -106,3 +106,11 @@ def test_the_table_is_of_the_leaderboard():
         mark = "‡" if row.unsettled > 0 else ""
         expected.append((row.guide, mark, " | ".join([*figures, f"{row.cpu_seconds:.0f}"])))
     assert rows == expected
+
+
+def test_figures_of_us_crime_are_those_of_its_page():
+    page = (ROOT / "docs" / "results" / "lbbnn" / "compare-us_crime.md").read_text()
+    sentence = r"`joint-spike-slab` is at a W1 of (\S+ ± \S+), `spike-slab` at (\S+ ± \S+)\.\n"
+    joint, independent = re.search(sentence, README.read_text()).groups()
+    assert f"joint-spike-slab (W1 {joint})" in page
+    assert f"then spike-slab ({independent})" in page
