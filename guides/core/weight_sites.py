@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyro
 import torch
 from pyro import distributions as dist
 from pyro import poutine
+from pyro.distributions.util import scale_and_mask
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import constraints, transforms
@@ -68,12 +69,22 @@ class WeightSites:
             raise UnsupportedSiteError("the model has no latent site")
         return cls(tuple(found))
 
+    @classmethod
+    def from_json(cls, sites: list) -> WeightSites:
+        """From what a file keeps of :attr:`sites`."""
+        return cls(tuple((name, tuple(shape), support) for name, shape, support in sites))
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many numbers each site has."""
+        return [math.prod(shape) for _, shape, _ in self.sites]
+
     def __len__(self) -> int:
-        return sum(math.prod(shape) for _, shape, _ in self.sites)
+        return sum(self.sizes)
 
     def values(self, w: Tensor) -> dict[str, Tensor]:
         """``w: [..., D]`` of real numbers -> ``{site: [..., *site]}`` on their supports."""
-        parts = w.split([math.prod(shape) for _, shape, _ in self.sites], -1)
+        parts = w.split(self.sizes, -1)
         return {
             name: MAPS[support](part.reshape((*w.shape[:-1], *shape)))
             for (name, shape, support), part in zip(self.sites, parts, strict=True)
@@ -81,7 +92,7 @@ class WeightSites:
 
     def log_jacobian(self, w: Tensor) -> Tensor:
         """Log of the volume that the maps to the supports stretch by, ``[D] -> []``."""
-        parts = w.split([math.prod(shape) for _, shape, _ in self.sites], -1)
+        parts = w.split(self.sizes, -1)
         total = w.new_zeros(())
         for (_, _, support), part in zip(self.sites, parts, strict=True):
             if support != "real":
@@ -139,20 +150,13 @@ def scores(model: Callable, sites: WeightSites, w: Tensor, args: tuple) -> Score
             if name in latent:
                 prior = prior + node["log_prob_sum"]
             elif node["is_observed"]:
-                terms.append(_masked(node).reshape(-1))
+                terms.append(scale_and_mask(node["unscaled_log_prob"], mask=node["mask"]).reshape(-1))
                 scales.append(float(node["scale"]))
         return prior, *terms
 
     with poutine.block(), FixedParameters(), pyro.validation_enabled(False):
         prior, *terms = vmap(question)(w)
     return Scores(prior, list(zip(terms, scales, strict=True)))
-
-
-def _masked(node: Mapping) -> Tensor:
-    values, mask = node["unscaled_log_prob"], node["mask"]
-    if mask is None or mask is True:
-        return values
-    return torch.zeros_like(values) if mask is False else torch.where(mask, values, 0.0)
 
 
 def _support(name: str, law: dist.TorchDistribution) -> str:

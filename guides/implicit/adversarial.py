@@ -187,8 +187,7 @@ class AdversarialVariationalBayes(FittedGuide):
         return cls._load(path, model)
 
     def _make_room(self, state: dict[str, Tensor], layout: dict) -> None:
-        kept = tuple((name, tuple(shape), support) for name, shape, support in layout["sites"])
-        self._start(WeightSites(kept), state["generator.noise_mean"])
+        self._start(WeightSites.from_json(layout["sites"]), state["generator.noise_mean"])
 
     def get_extra_state(self) -> dict:
         return super().get_extra_state() | {"sites": self._sites.sites}

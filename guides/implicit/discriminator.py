@@ -82,11 +82,6 @@ class DiscriminatorKL:
         """Whether the classifier's loss is below 0.05: what it says is too small then."""
         return self.classifier_loss < SATURATED
 
-    def set_lr(self, lr: float) -> None:
-        """The learning rate of the steps to come."""
-        check_numbers(lr=lr)
-        self.lr = lr
-
     def step(self, q: Tensor, p: Tensor) -> float:
         """One step of the classifier on two batches of draws; nothing flows back into them.
 

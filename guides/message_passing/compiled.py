@@ -155,31 +155,27 @@ def initial_state(
     return state, tuple((site, links[site][0]) for site in means if site in links)
 
 
-def run_epoch(
-    forward: Forward, state: State, rows: Mapping[str, Any], y: Any, order: Any, *, trials: bool = False
-) -> State:
+def run_epoch(forward: Forward, state: State, rows: Mapping[str, Any], y: Any, order: Any) -> State:
     """One pass: one update for each entry of ``order``.
 
     :param rows: ``{name: [N, ...]}``
     :param y: ``[N]``
     :param order: row numbers ``[steps]``
     """
-    return _call(_epoch, (forward,), (state, dict(rows), y, order), trials)
+    return _call(_epoch, (forward,), (state, dict(rows), y, order))
 
 
-def run_minibatches(
-    forward: Forward, state: State, rows: Mapping[str, Any], y: Any, order: Any, *, trials: bool = False
-) -> State:
+def run_minibatches(forward: Forward, state: State, rows: Mapping[str, Any], y: Any, order: Any) -> State:
     """The same in minibatches: each point of a batch is matched against the same old state.
 
     :param order: row numbers ``[batches, size]``; -1 marks an empty place
     """
-    return _call(_minibatches, (forward,), (state, dict(rows), y, order), trials)
+    return _call(_minibatches, (forward,), (state, dict(rows), y, order))
 
 
-def refine(links: Links, state: State, *, trials: bool = False) -> State:
+def refine(links: Links, state: State) -> State:
     """One sweep over the prior factors of all weights, one weight after another."""
-    return _call(_refine, (links,), (state,), trials)
+    return _call(_refine, (links,), (state,))
 
 
 def run_epochs(
@@ -380,7 +376,7 @@ def _compiled(function: Callable, static: int, trials: bool) -> Callable:
     return jax.jit(call, static_argnums=tuple(range(static)))
 
 
-def _call(function: Callable, static: tuple, arrays: tuple, trials: bool) -> State:
+def _call(function: Callable, static: tuple, arrays: tuple, trials: bool = False) -> State:
     with double_precision():
         arrays = jax.tree.map(jnp.asarray, arrays)
         return _compiled(function, len(static), trials)(*static, *arrays)

@@ -19,6 +19,7 @@ import torch
 from pyro import distributions as dist
 from pyro import poutine
 from pyro.distributions.torch_distribution import MaskedDistribution
+from pyro.distributions.util import scale_and_mask
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, Independent, MixtureSameFamily, Normal
@@ -242,16 +243,10 @@ def log_likelihood(model: Callable, draws: Draws, data: Mapping[str, Tensor], *a
 
     def question(draw: dict[str, Tensor]) -> tuple[Tensor, ...]:
         nodes = _trace(model, {**draw, **data}, args, kwargs).nodes
-        return tuple(_masked_log_prob(nodes[name], value) for name, value in data.items())
+        found = ((nodes[name]["fn"].log_prob(value), nodes[name]["mask"]) for name, value in data.items())
+        return tuple(scale_and_mask(values, mask=mask) for values, mask in found)
 
     return dict(zip(data, over_draws(question, draws, at_once=number_at_once(question, draws)), strict=True))
-
-
-def _masked_log_prob(node: dict, value: Tensor) -> Tensor:
-    values, mask = node["fn"].log_prob(value), node["mask"]
-    if mask is None or mask is True:
-        return values
-    return values.new_zeros(values.shape) if mask is False else torch.where(mask, values, 0.0)
 
 
 def matching(model: Callable, draws: Draws, data: Mapping, *args, **kwargs) -> dict[str, Tensor]:

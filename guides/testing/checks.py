@@ -34,6 +34,7 @@ from guides.testing.running import (
     fit,
     gradients,
     loss_and_gradients,
+    mean_of,
     perturb,
     vectorized,
 )
@@ -156,8 +157,7 @@ def check_minibatches(case: Case) -> None:
     elbo = vectorized(TraceMeanField_ELBO, 50)
 
     def mean_of_batches() -> dict[str, Tensor]:
-        runs = list(each_batch(12, 3, lambda: loss_and_gradients(batches, guide, elbo, x, y)))
-        return {name: torch.stack([run[name] for run in runs]).mean(0) for name in runs[0]}
+        return mean_of(each_batch(12, 3, lambda: loss_and_gradients(batches, guide, elbo, x, y)))
 
     ours = [mean_of_batches() for _ in repeats(20)]
     truth = [loss_and_gradients(whole, guide, elbo, x, y) for _ in repeats(40)]

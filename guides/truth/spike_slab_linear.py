@@ -124,7 +124,7 @@ class SpikeSlabPosterior:
     model: Callable = field(repr=False)
     _problem: _SpikeSlab = field(repr=False)
 
-    def function(self, X_new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def function_moments(self, X_new: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and sd, each [m], of the noiseless function X_new w at ``X_new`` [m, p]."""
         X_new = np.asarray(X_new, dtype=float)
         variance = np.einsum("mi,ij,mj->m", X_new, self.covariance, X_new)
@@ -133,9 +133,7 @@ class SpikeSlabPosterior:
     def draws(self, n: int, seed: int = 0) -> dict[str, np.ndarray]:
         """``n`` independent draws: ``w`` [n, p] with exact zeros, ``noise_precision`` [n]."""
         generator = torch.Generator().manual_seed(seed)
-        cumulative = torch.as_tensor(self.log_model_probs).exp().cumsum(0)
-        u = torch.rand(n, generator=generator, dtype=torch.float64) * cumulative[-1]
-        models = torch.searchsorted(cumulative, u, right=True).clamp_max(len(cumulative) - 1)
+        models = draw_models(torch.as_tensor(self.log_model_probs), n, generator)
         w, tau = self._problem.sample_given(models, generator)
         return {"w": w.numpy(), "noise_precision": tau.numpy()}
 
@@ -209,6 +207,13 @@ class _SpikeSlab:
         # torch's gamma sampler takes the generator by this private name only
         shape = torch.full_like(residual, self.a + self.rows / 2)
         return torch._standard_gamma(shape, generator=generator) / (self.b + residual / 2)
+
+
+def draw_models(log_probs: Tensor, n: int, generator: torch.Generator) -> Tensor:
+    """The numbers of ``n`` models, drawn by the logarithms ``[models]`` of their probabilities: ``[n]``."""
+    cumulative = log_probs.exp().cumsum(0)
+    u = torch.rand(n, generator=generator, dtype=torch.float64) * cumulative[-1]
+    return torch.searchsorted(cumulative, u, right=True).clamp_max(len(cumulative) - 1)
 
 
 def enumerate_spike_slab(

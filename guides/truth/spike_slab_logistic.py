@@ -41,7 +41,7 @@ from guides.core.checks import (
 )
 from guides.posterior.draws import Posterior
 from guides.posterior.regressions import logistic_regression, spikes_and_slabs
-from guides.truth.spike_slab_linear import MAX_COLUMNS
+from guides.truth.spike_slab_linear import MAX_COLUMNS, draw_models
 
 __all__ = [
     "ImportanceCheck",
@@ -181,9 +181,7 @@ class SpikeSlabLogisticPosterior:
         :param df: of the Student t within a model; infinite: Gaussian.
         """
         log_probs = torch.as_tensor(self.log_model_probs)
-        cumulative = log_probs.exp().cumsum(0)
-        u = torch.rand(n, generator=generator, dtype=torch.float64) * cumulative[-1]
-        models = torch.searchsorted(cumulative, u, right=True).clamp_max(len(cumulative) - 1)
+        models = draw_models(log_probs, n, generator)
         z = torch.randn(n, self._design.size, generator=generator, dtype=torch.float64)
         # torch's gamma sampler takes the generator by this private name only
         chi = (

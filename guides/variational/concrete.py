@@ -282,9 +282,8 @@ class AutoConcrete(AutoSpikeSlab):
     def _views(self, loc, log_scale, logits=None, log_hyper=None) -> dict[str, tuple]:
         views = super()._views(loc, log_scale, logits)
         if log_hyper is not None:
-            spikes = [name for name, site in self.sites.items() if self._has_logits(site)]
-            for name, hyper in zip(spikes, log_hyper.unbind(), strict=True):
-                views[name] += (hyper,)
+            for site, hyper in zip(self._spike_slab_sites(), log_hyper.unbind(), strict=True):
+                views[site.name] += (hyper,)
         return views
 
     def site_distribution(self, name: str) -> dist.TorchDistribution:

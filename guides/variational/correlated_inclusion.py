@@ -302,9 +302,6 @@ class AutoSpikeSlabMVN(AutoSpikeSlab):
             factors.append(packed.flatten())
         return torch.cat(factors).to(self.loc)
 
-    def _spike_slab_sites(self) -> list[Site]:
-        return [site for site in self.sites.values() if self._has_logits(site)]
-
     def _layout(self, site: Site) -> Layout:
         return Layout(tuple(site.shape[len(site.batch_shape) :]), self._unit_dims.get(site.name, 0))
 

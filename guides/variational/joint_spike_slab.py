@@ -130,12 +130,7 @@ class JointSpikeSlab(FittedGuide):
             def loss(batch: tuple, weight: float) -> Tensor:
                 return self._loss(batch)
 
-            for step, value in enumerate(
-                course.run(self.parameters(), chain([first], batches), loss), start=1
-            ):
-                self.losses.append(value)
-                if on_step is not None:
-                    on_step(step, self)
+            self._follow(course.run(self.parameters(), chain([first], batches), loss), on_step)
         seconds = time.perf_counter() - begun
         elbo = self.elbo(*args, seed=seed)
         self.facts = {**asdict(course), "seconds": seconds, "elbo": elbo, "precision": precision}
@@ -308,8 +303,7 @@ class JointSpikeSlab(FittedGuide):
         """A number a spike, ``[k]``, as the sites that have spikes; that of what is always in."""
         whole = values.new_full((len(self.spikes),), others)
         whole[self.spikes] = values
-        parts = whole.split([math.prod(shape) for _, shape, _ in self._sites.sites])
-        masks = self.spikes.split([math.prod(shape) for _, shape, _ in self._sites.sites])
+        parts, masks = (numbers.split(self._sites.sizes) for numbers in (whole, self.spikes))
         return {
             name: part.reshape(shape)
             for (name, shape, _), part, mask in zip(self._sites.sites, parts, masks, strict=True)
@@ -333,8 +327,7 @@ class JointSpikeSlab(FittedGuide):
         return cls._load(path, model)
 
     def _make_room(self, state: dict[str, Tensor], layout: dict) -> None:
-        sites = tuple((name, tuple(shape), support) for name, shape, support in layout["sites"])
-        self._start(WeightSites(sites), state["spikes"])
+        self._start(WeightSites.from_json(layout["sites"]), state["spikes"])
 
     def get_extra_state(self) -> dict:
         sites = [] if self._sites is None else self._sites.sites

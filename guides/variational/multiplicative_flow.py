@@ -202,12 +202,16 @@ class AutoMNF(AutoSpikeSlab):
         multipliers = {}
         for site in self._multiplied_sites():
             loc, *others = parameters[site.name]
-            shape = num_samples, site.shape[site.multiplied]
-            noise = torch.randn(shape, generator=generator, dtype=loc.dtype, device=loc.device)
-            multipliers[site.name] = self._multipliers_of(site.name)(noise)
+            multipliers[site.name] = self._draw_multipliers(site.name, num_samples, generator)
             z = along(multipliers[site.name][0], site.multiplied, len(site.shape))
             parameters[site.name] = (loc * z, *others)
         return self._draw(parameters, num_samples, generator), multipliers
+
+    def _draw_multipliers(self, name: str, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """``z [count, d]`` and ``log q(z) [count]`` of a layer with ``d`` multipliers."""
+        module = self._multipliers_of(name)
+        like = {"dtype": self.loc.dtype, "device": self.loc.device}
+        return module(torch.randn((count, len(module.contraction)), generator=generator, **like))
 
     def _activations(self, name: str, value: Tensor) -> Tensor:
         """What the auxiliary density sees of drawn weights ``[n, *site]``, ``[n, outputs]``."""
@@ -266,9 +270,7 @@ class AutoMNF(AutoSpikeSlab):
         if axis is None:
             return super().mean_of_site(name)
         loc, _, *logits = self._detached()[name]
-        shape = (NODE_DRAWS, loc.shape[axis])
-        noise = torch.randn(shape, generator=self._generator(0), dtype=loc.dtype, device=loc.device)
-        z = self._multipliers_of(name)(noise)[0].mean(0)
+        z = self._draw_multipliers(name, NODE_DRAWS, self._generator(0))[0].mean(0)
         return loc * along(z, axis, loc.dim()) * (torch.sigmoid(logits[0]) if logits else 1.0)
 
     @torch.no_grad()
@@ -280,11 +282,7 @@ class AutoMNF(AutoSpikeSlab):
         if site.multiplied is None:
             return super()._quantiles_of_site(name, levels)
         loc, log_scale, *inclusion = (t.movedim(site.multiplied, -1) for t in self._detached()[name])
-        generator = self._generator(0)
-        noise = torch.randn(
-            (NODE_DRAWS, loc.shape[-1]), generator=generator, dtype=loc.dtype, device=loc.device
-        )
-        z = self._multipliers_of(name)(noise)[0].sort(0).values
+        z = self._draw_multipliers(name, NODE_DRAWS, self._generator(0))[0].sort(0).values
         nodes = z.reshape(NODES, -1, z.shape[-1]).mean(1)
         columns = torch.arange(loc.shape[-1], device=loc.device).expand(loc.shape).flatten()
         flat = loc.flatten(), log_scale.exp().flatten(), columns

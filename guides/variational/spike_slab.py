@@ -105,6 +105,9 @@ class AutoSpikeSlab(FlatGuide):
             bounds = initial_bounds(self.init_inclusion)
             self.logits = nn.Parameter(torch.empty(count).to(self.loc).uniform_(*bounds))
 
+    def _spike_slab_sites(self) -> list[Site]:
+        return [site for site in self.sites.values() if self._has_logits(site)]
+
     def _views(
         self, loc: Tensor, log_scale: Tensor, logits: Tensor | None = None
     ) -> dict[str, tuple[Tensor, ...]]:
@@ -112,7 +115,7 @@ class AutoSpikeSlab(FlatGuide):
         views = super()._views(loc, log_scale)
         if logits is None:
             return views
-        spikes = [site for site in self.sites.values() if self._has_logits(site)]
+        spikes = self._spike_slab_sites()
         for site, piece in zip(spikes, site_views(spikes, logits), strict=True):
             views[site.name] += (piece,)
         return views

@@ -36,6 +36,8 @@ FIT = "fit.safetensors"
 #: What a fit leaves beside its configuration; some methods seal their file.
 RESULTS = (FIT, "fit.json", "losses.csv", "loss.png")
 QUANTILES = {"q5": 0.05, "q50": 0.5, "q95": 0.95}
+#: Draws behind a prediction, if not said otherwise.
+DRAWS = 1000
 #: Rows predicted at a time: a thousand draws of them are some ten megabytes.
 ROWS = 2000
 
@@ -159,13 +161,13 @@ def _start_again(
         )
 
 
-def held_out(problem: Problem, result: Fitted, seed: int, draws: int = 1000) -> str:
+def held_out(problem: Problem, result: Fitted, seed: int) -> str:
     """One line: how many rows were fitted, and how well the others are predicted, in original units."""
     counts = f"{problem.size} rows fitted, {len(problem.x_test)} held out"
     if not (problem.has_target and len(problem.x_test)):
         return counts
     try:
-        predictive = result.predictor(draws, stable_seed("draws", seed))(problem.x_test)
+        predictive = result.predictor(DRAWS, stable_seed("draws", seed))(problem.x_test)
         figures = predictive_figures(predictive, problem.y_test, problem.task, problem.scale.y_sd)
     except ValueError as error:  # a prediction that is not finite; the fit itself is saved
         return f"{counts}: cannot be scored ({error})"
@@ -211,7 +213,7 @@ def predict(
     table: str | Path,
     out: str | Path,
     *,
-    draws: int = 1000,
+    draws: int = DRAWS,
     seed: int = 0,
     device: str = CPU,
     progress: Progress | None = None,

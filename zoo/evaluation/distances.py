@@ -98,14 +98,9 @@ def pointwise_w1(reference: Tensor, draws: Tensor, method: str = "draws") -> Ten
         theirs, ours, _ = _prepared(reference, draws)
     except ValueError as error:
         raise ValueError(f"{method}: {error}") from error
-    step = max(1, CHUNK_NUMBERS // (len(theirs) + len(ours)))
-    parts = [
-        wasserstein_1(*(values[:, i : i + step].T.sort(-1).values for values in (ours, theirs)))
-        for i in range(0, theirs.shape[1], step)
-    ]
     moving = (reference.amax(0) > reference.amin(0)).cpu()
     values = torch.full(shape, math.nan, dtype=torch.float64)
-    values[moving] = torch.cat(parts) / theirs.std(0)
+    values[moving] = _w1_by_point(ours, theirs) / theirs.std(0)
     return values.flatten(1).nanmean(1) if values.dim() > 1 else values
 
 
@@ -268,18 +263,23 @@ def _noise_floor(reference: Tensor, num_draws: int) -> dict[str, float | None]:
     shrink = math.sqrt(noise / (1 / half + 1 / (len(reference) - half)))
     first, second = reference[:half], reference[half:]
     whole, ours, theirs = (Moments.of(draws) for draws in (reference, first, second))
-    step = max(1, CHUNK_NUMBERS // len(reference))
-    distances = [
-        wasserstein_1(first[:, i : i + step].T.sort(-1).values, second[:, i : i + step].T.sort(-1).values)
-        for i in range(0, reference.shape[1], step)
-    ]
     moving = theirs.sd > 0  # a point may vary in one half only
     ratios = ours.sd[moving] / theirs.sd[moving]
     return {
         "ref_mean_error": shrink * mean_error(ours, Moments(theirs.mean, whole.sd)).item(),
         "ref_sd_ratio": ratios.quantile(0.5).item() ** shrink if len(ratios) else None,  # a ratio: around 1
-        "ref_w1": shrink * (torch.cat(distances) / whole.sd).mean().item(),
+        "ref_w1": shrink * (_w1_by_point(first, second) / whole.sd).mean().item(),
     }
+
+
+def _w1_by_point(ours: Tensor, theirs: Tensor) -> Tensor:
+    """Of draws ``[S, P]`` and ``[S', P]``, some points at a time: ``[P]``."""
+    step = max(1, CHUNK_NUMBERS // (len(ours) + len(theirs)))
+    parts = [
+        wasserstein_1(*(values[:, i : i + step].T.sort(-1).values for values in (ours, theirs)))
+        for i in range(0, ours.shape[1], step)
+    ]
+    return torch.cat(parts)
 
 
 def _prepared(reference: Tensor, draws: Tensor) -> tuple[Tensor, Tensor, int]:

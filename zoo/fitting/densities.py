@@ -177,14 +177,7 @@ def maximum_likelihood(rows: Rows, shape: FlowShape, effort: Effort, *, mean: bo
     return _constant(rows, shape, effort, weights, mean)
 
 
-def weighted_bootstrap(
-    rows: Rows,
-    shape: FlowShape,
-    effort: Effort,
-    *,
-    mean: bool = False,
-    on_flow: Callable[[], None] = lambda: None,
-) -> FittedDensity:
+def weighted_bootstrap(rows: Rows, shape: FlowShape, effort: Effort, *, mean: bool = False) -> FittedDensity:
     """As many flows as draws, each trained with weights of its own (Ott 2022, algorithm 2)."""
     generator = torch.Generator().manual_seed(stable_seed("weights", effort.seed))
     weights = dirichlet_weights(effort.draws, len(rows.train), 0, 0.0, generator).to(rows.train)
@@ -194,7 +187,6 @@ def weighted_bootstrap(
         found = _constant(rows, shape, own, weights[b], mean)
         members += found.members
         steps += found.info["steps"]
-        on_flow()
     return FittedDensity(members, {"steps": steps})
 
 

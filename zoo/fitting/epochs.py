@@ -265,7 +265,7 @@ def entropy(probabilities: Tensor) -> Tensor:
     return -torch.special.xlogy(probabilities, probabilities).sum(-1)
 
 
-def stacked(posteriors: list[FlatGuide], *, seed: int = 0) -> dict[str, Tensor]:
+def stacked(posteriors: list[FlatGuide]) -> dict[str, Tensor]:
     """One draw of each guide: the members of a deep ensemble of point estimates, ``{name: [M, *site]}``."""
-    draws = [guide.draws(1, seed=stable_seed("member", seed, i)) for i, guide in enumerate(posteriors)]
+    draws = [guide.draws(1, seed=stable_seed("member", 0, i)) for i, guide in enumerate(posteriors)]
     return {name: torch.cat([draw[name] for draw in draws]) for name in draws[0]}

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from data_loaders.graphs.edge_lists import EdgeList, from_networkx, has_times
+from guides.core.svi import half_cosine
 from zoo.errors import FailedError, UserError
 from zoo.fitting.methods import UNWATCHED, Watch
 from zoo.models.graphs.edge_batches import batches, in_batches
@@ -116,7 +117,7 @@ def train(
     groups = list(batches(training, settings.batch, model.window))
     optimiser = torch.optim.Adam(model.parameters(), settings.lr)
     steps = settings.epochs * len(groups)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda i: (1 + math.cos(math.pi * i / steps)) / 2)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda i: half_cosine(1.0, i, steps))
     order, kept, advance = random.Random(settings.seed), None, watch.start(settings.epochs)
     for epoch in range(1, settings.epochs + 1):
         order.shuffle(groups)

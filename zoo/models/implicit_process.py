@@ -127,13 +127,11 @@ class BNNProcess(nn.Module):
         return pyro.deterministic("f", network_values(stacked, x).squeeze(0))
 
 
-def posterior_network(
-    in_features: int, widths: Sequence[int] = (50, 50), *, dtype: torch.dtype = torch.float32
-) -> BNNProcess:
+def posterior_network(in_features: int, widths: Sequence[int] = (50, 50)) -> BNNProcess:
     """A network whose weights' means and sds are a posterior to be fitted: it starts at one random network,
     means ``N(0, 1/fan_in)`` and all sds 0.1.
     """
-    network = BNNProcess(in_features, widths, scale=POSTERIOR_SD, bias_scale=POSTERIOR_SD, dtype=dtype)
+    network = BNNProcess(in_features, widths, scale=POSTERIOR_SD, bias_scale=POSTERIOR_SD)
     for layer in network.layers:
         nn.init.normal_(layer.weight_mean, std=layer.shapes["weight"][1] ** -0.5)
     return network

@@ -23,7 +23,7 @@ def gaussians(dimensions: int, shift: float = 0.5, ratio: float = 0.8):
 
 def trained(kl: DiscriminatorKL, q, p, steps: int, draws: int = 500, lr: float = 3e-3) -> DiscriminatorKL:
     for step in range(steps):
-        kl.set_lr(lr * (1 - step / steps))
+        kl.lr = lr * (1 - step / steps)
         kl.step(q(draws), p(draws))
     return kl
 

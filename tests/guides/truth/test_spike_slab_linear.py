@@ -199,7 +199,7 @@ def test_spike_slab_equals_a_loop_over_models(noise_scale, blocks, monkeypatch):
     np.testing.assert_allclose(exact.covariance, covariance, rtol=1e-7, atol=1e-11)
     np.testing.assert_allclose(exact.sd, np.sqrt(np.diag(covariance)), rtol=1e-8)
     x_new = np.array([[1.0, -2, 0.5, 0, 1], [0, 0, 0, 0, 0]])
-    f_mean, f_sd = exact.function(x_new)
+    f_mean, f_sd = exact.function_moments(x_new)
     np.testing.assert_allclose(f_mean, x_new @ mean, rtol=1e-8, atol=1e-12)
     np.testing.assert_allclose(f_sd**2, np.diag(x_new @ covariance @ x_new.T), rtol=1e-7, atol=1e-12)
 
@@ -258,7 +258,7 @@ def test_spike_slab_draws_follow_the_exact_posterior(noise_scale):
     assert draws["noise_precision"].shape == (n,)
     # independent draws: standard errors straight from the draws (of w, w^2, inclusion, products, tau)
     x_new = np.array([1.0, -2, 0.5, 0, 1])
-    f_mean, f_sd = exact.function(x_new[None])
+    f_mean, f_sd = exact.function_moments(x_new[None])
     columns = [w, w**2, w != 0, (w @ x_new)[:, None], ((w @ x_new) ** 2)[:, None]]
     truth = [exact.mean, exact.sd**2 + exact.mean**2, exact.inclusion, f_mean, f_sd**2 + f_mean**2]
     if noise_scale is None:

@@ -81,15 +81,12 @@ class Prior:
     common: bool = False
 
 
-def he_slab(inclusion: float) -> FanIn:
-    """The slab with which weights vary by ``2 / fan_in``, as He, Zhang, Ren and Sun (2015) start networks."""
-    return FanIn(math.sqrt(2 / inclusion))
-
-
+#: The slab with which weights vary by ``2 / fan_in``, as He, Zhang, Ren and Sun (2015) start networks.
+HE = Prior(0.02, FanIn(math.sqrt(2 / 0.02)), FanIn(math.sqrt(2)))
 PRIORS = {
-    "learned": Prior(0.02, he_slab(0.02), FanIn(math.sqrt(2)), learned=True),
-    "rates": Prior(0.02, he_slab(0.02), FanIn(math.sqrt(2)), learned="rates"),
-    "fixed": Prior(0.02, he_slab(0.02), FanIn(math.sqrt(2))),
+    "learned": replace(HE, learned=True),
+    "rates": replace(HE, learned="rates"),
+    "fixed": HE,
     "pi0.1-sd1": Prior(0.1, 1.0, 1.0),
     "pi0.25-sd1": Prior(0.25, 1.0, 1.0),
     "pi0.1-sd0.1": Prior(0.1, 0.1, 0.1),
