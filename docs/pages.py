@@ -104,6 +104,7 @@ INTERFACE = {
             "guides.core.flat_guide",
             "guides.core.svi",
             "guides.core.sites",
+            "guides.core.settling",
         ],
     ),
     "testing": (

@@ -4,8 +4,10 @@ from guides.bootstrap.posterior_bootstrap import PosteriorBootstrap
 from guides.bootstrap.shared_parameters import SharedParameterBootstrap
 from guides.core.distributions import SpikeSlab
 from guides.core.flat_guide import UnsupportedSiteError
-from guides.core.random_tensors import PathwiseGradientError, RandomTensor
+from guides.core.random_tensors import PathwiseGradientError
+from guides.core.settling import UnsettledWarning
 from guides.core.sites import init_to_he
+from guides.core.svi import DivergenceError
 from guides.message_passing import ProbabilisticBackpropagation
 from guides.variational.concrete import AutoConcrete
 from guides.variational.correlated_inclusion import AutoSpikeSlabMVN
@@ -26,15 +28,16 @@ __all__ = [
     "AutoMeanField",
     "AutoSpikeSlab",
     "AutoSpikeSlabMVN",
+    "DivergenceError",
     "FlatPriors",
     "Horseshoe",
     "JointSpikeSlab",
     "PathwiseGradientError",
     "PosteriorBootstrap",
     "ProbabilisticBackpropagation",
-    "RandomTensor",
     "SharedParameterBootstrap",
     "SpikeSlab",
+    "UnsettledWarning",
     "UnsupportedSiteError",
     "fit_ensemble",
     "init_to_he",

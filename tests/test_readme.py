@@ -10,7 +10,7 @@ import pyro
 import pytest
 import torch
 
-from guides.core.settling import UnsettledWarning
+from guides import UnsettledWarning
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"

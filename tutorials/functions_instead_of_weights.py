@@ -21,7 +21,7 @@ import matplotlib.pyplot as plt
 import torch
 
 from data_loaders import LAWS
-from guides.core.settling import UnsettledWarning
+from guides import UnsettledWarning
 from guides.implicit import SaturationWarning, SparseImplicitProcess, VariationalImplicitProcess
 from zoo.fitting.reach import half_cosine_change
 from zoo.models import BNNProcess

@@ -91,7 +91,7 @@ train, held = moon[:200], moon[200:]
 flow = FlowDensity(2, blocks=3, hidden=(30,))
 bootstrap = SharedParameterBootstrap(flow, concentration=20.0, num_pseudo=100)
 density = bootstrap.fit(train, validation=(held,), training=Training(steps=600, lr=5e-3))
-means = density.sites(100, seed=1)
+means = density.draws(100, seed=1)
 print({name: density.info[name] for name in ("steps", "kept_step", "validation")})
 
 # %% [markdown]

@@ -184,6 +184,7 @@ def base_for(base: BaseMeasure | None, rows: Rows) -> BaseMeasure:
 
 
 def check_rows(rows: Rows) -> None:
+    """:raises ValueError: when no argument has a row a datum"""
     if not rows:
         raise ValueError(
             "no argument of the model has a row a datum: pass its data as arguments, so that "

@@ -187,10 +187,10 @@ class SharedPosterior:
     progress: Progress
     plate: str | None = None
 
-    def sites(self, num_draws: int, seed: int = 0) -> Parameters:
-        """``{site: [num_draws, *site]}``"""
-        if num_draws < 1:
-            raise ValueError(f"num_draws must be positive, got {num_draws}")
+    def draws(self, n: int, seed: int = 0) -> Parameters:
+        """Independent draws of the local sites, ``{site: [n, *site]}``."""
+        if n < 1:
+            raise ValueError(f"n must be positive, got {n}")
         if not has_closed_form(self.model):
             process = self.laws
             base = process.base if process.concentration else None
@@ -198,12 +198,12 @@ class SharedPosterior:
                 self.model, process.concentration, base, process.num_pseudo or None, plate=self.plate
             )
             with frozen(self.model):
-                return bootstrap.fit(*self.args, num_draws=num_draws, seed=stream_seed("draws", seed)).draws()
-        return local_draws(self.model, self.laws, num_draws, seed)
+                return bootstrap.fit(*self.args, num_draws=n, seed=stream_seed("draws", seed)).draws()
+        return local_draws(self.model, self.laws, n, seed)
 
-    def posterior(self, num_draws: int = 100, seed: int = 0) -> Posterior:
-        """So many draws, as every method ends in."""
-        return Posterior.from_draws(self.model, self.sites(num_draws, seed), {**self.info, "draw_seed": seed})
+    def posterior(self, n: int = 100, seed: int = 0) -> Posterior:
+        """``n`` draws, as every method ends in."""
+        return Posterior.from_draws(self.model, self.draws(n, seed), {**self.info, "draw_seed": seed})
 
 
 def local_draws(model: ClosedForm, laws: Laws, num_draws: int, seed: int = 0) -> Parameters:
@@ -269,6 +269,7 @@ def frozen(module: nn.Module) -> Iterator[None]:
 
 
 def has_closed_form(model: nn.Module) -> bool:
+    """Whether it has the methods of :class:`ClosedForm`."""
     return all(hasattr(model, name) for name in ("encode", "local", "log_density"))
 
 

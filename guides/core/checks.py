@@ -8,6 +8,10 @@ import numpy as np
 
 
 def checked_data(X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """X [n, p] and y [n] in float64.
+
+    :raises ValueError: shapes that do not fit, no rows, numbers that are not finite
+    """
     X, y = np.asarray(X, dtype=float), np.asarray(y, dtype=float)
     if X.ndim != 2 or X.size == 0 or y.shape != X.shape[:1]:
         raise ValueError(f"X must be [n, p] and y [n], neither empty; got shapes {X.shape} and {y.shape}")
@@ -67,6 +71,7 @@ def check_counts(**values: int) -> None:
 
 
 def check_positive(**values: float | np.ndarray) -> None:
+    """:raises ValueError: for anything but positive finite numbers"""
     for name, value in values.items():
         if not (np.all(np.isfinite(value)) and np.all(np.asarray(value) > 0)):
             raise ValueError(f"{name} must be positive and finite, got {value}")

@@ -70,23 +70,23 @@ class FlatParameters(nn.Module):
     # ------------------------------------------------------------------------------------------------------
     # Looking at the fit
 
-    def draws(self, num_samples: int, *, seed: int | None = None) -> dict[str, Tensor]:
-        """Independent draws of every latent site, ``{name: [num_samples, *site]}``, exact zeros included.
+    def draws(self, n: int, *, seed: int | None = None) -> dict[str, Tensor]:
+        """Independent draws of every latent site, ``{name: [n, *site]}``, exact zeros included.
 
         :param seed: makes the draws repeatable without touching torch's global generator
         """
         parameters = self._detached()
         generator = self._generator(seed)
-        return self._draw(parameters, num_samples, generator)
+        return self._draw(parameters, n, generator)
 
-    def _draw(self, parameters: dict, num_samples: int, generator: torch.Generator) -> dict[str, Tensor]:
-        """:meth:`draws` from the parameters of every site: its means may have ``num_samples`` in front."""
+    def _draw(self, parameters: dict, n: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """:meth:`draws` from the parameters of every site: its means may have ``n`` in front."""
         result = {}
         for name, (loc, log_scale, *inclusion) in parameters.items():
             like = {"generator": generator, "dtype": loc.dtype, "device": loc.device}
-            value = loc + log_scale.exp() * torch.randn((num_samples, *log_scale.shape), **like)
+            value = loc + log_scale.exp() * torch.randn((n, *log_scale.shape), **like)
             if inclusion:
-                probs = self._inclusion_of_draws(name, inclusion, num_samples, generator)
+                probs = self._inclusion_of_draws(name, inclusion, n, generator)
                 uniform = torch.rand(value.shape, **like)
                 value = torch.where(uniform < probs, value, torch.zeros_like(value))
             result[name] = self._constrain(name, value)
@@ -98,21 +98,19 @@ class FlatParameters(nn.Module):
         generator.manual_seed(int(torch.randint(2**62, ())) if seed is None else seed)
         return generator
 
-    def draws_with_log_prob(
-        self, num_samples: int, *, seed: int | None = None
-    ) -> tuple[dict[str, Tensor], Tensor]:
+    def draws_with_log_prob(self, n: int, *, seed: int | None = None) -> tuple[dict[str, Tensor], Tensor]:
         """:meth:`draws`, and for each of them what to divide by in an importance ratio, ``log q``, ``[n]``.
 
         Guides without a tractable density return the density of the draw together with its auxiliary
         variables: the mean of ``exp(-log q)`` over those is ``1 / q(draw)``, so that weights are unbiased.
         """
-        draws = self.draws(num_samples, seed=seed)
+        draws = self.draws(n, seed=seed)
         return draws, self.log_prob(draws)
 
     def _inclusion_of_draws(
-        self, name: str, inclusion: list[Tensor], num_samples: int, generator: torch.Generator
+        self, name: str, inclusion: list[Tensor], n: int, generator: torch.Generator
     ) -> Tensor:
-        """Probabilities with which the elements of ``num_samples`` draws are on, ``[*site]`` or one a draw.
+        """Probabilities with which the elements of ``n`` draws are on, ``[*site]`` or one a draw.
 
         :param inclusion: what :meth:`_views` gives for the site after ``(loc, log_scale)``, logits first
         """

@@ -7,9 +7,10 @@ Kingma, Salimans and Welling 2015; for spike and slab Hubin and Storvik 2019)::
     E[x w] = x E[w],    Var[x w] = x^2 Var[w].
 
 Every row of ``x`` gets noise of its own.  That leaves the expected log-likelihood unchanged as long as the
-likelihood factorises over rows and the weight enters it once; a model that mixes rows afterwards (a graph
-convolution, ``x @ (exp(v) @ w)``) should set ``lrt=False``.  Positions of an image in a convolution see the
-same filters, so there it is Gaussian filters with the matched moments that a row sees (flipout).
+likelihood factorises over rows and the weight enters it once; where a model mixes rows afterwards (a graph
+convolution, ``x @ (exp(v) @ w)``) a guide's set-up finds that out, and weights are drawn.  Positions of an
+image in a convolution see the same filters, so there it is Gaussian filters with the matched moments that a
+row sees (flipout).
 
 Index operations, scaling and shifting give random tensors again.  Any other operation draws the weights
 once: with a pathwise gradient for a Gaussian; for a spike and slab only while no gradient is wanted, because

@@ -191,3 +191,13 @@ def input_axis(site: Site, recorded: int | None) -> int:
         return plates
     transposed = site.event_dim == 2 and recorded == plates and site.shape[plates] > 1
     return plates if transposed else plates + 1
+
+
+def shape_over_inputs(site: Site, axis: int) -> list[int]:
+    """The shape of one number for each of a layer's inputs, of every copy in plates: it broadcasts against
+    ``[*site]``.
+
+    :param axis: of the inputs (:func:`input_axis`)
+    """
+    kept = (axis, *range(len(site.batch_shape)))
+    return [size if i in kept else 1 for i, size in enumerate(site.shape)]

@@ -51,9 +51,12 @@ class Posterior:
     sample_stats: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @classmethod
-    def from_draws(cls, model: Callable, draws: Mapping[str, Tensor], info: dict | None = None) -> Posterior:
+    def from_draws(
+        cls, model: Callable, draws: Mapping[str, Tensor | np.ndarray], info: dict | None = None
+    ) -> Posterior:
         """From draws ``{name: [draws, *site]}`` that form one chain."""
-        return cls(model, {name: value.unsqueeze(0) for name, value in draws.items()}, info or {})
+        chain = {name: torch.as_tensor(value).unsqueeze(0) for name, value in draws.items()}
+        return cls(model, chain, info or {})
 
     @classmethod
     def from_guide(cls, guide, n: int = 1000, seed: int = 0) -> Posterior:

@@ -41,6 +41,7 @@ def _place_of(path: Path) -> Path:
 
 
 def write_json(path: str | Path, content: dict) -> None:
+    """A JSON file, whole or not at all."""
     write_atomically(path, lambda target: Path(target).write_text(json.dumps(content, indent=2) + "\n"))
 
 

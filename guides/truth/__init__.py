@@ -9,7 +9,7 @@ Take the first that applies.
    Laplace's approximation, checked by importance sampling, for logistic regression
    (:func:`enumerate_spike_slab_logistic`).
 3. *Logistic variable selection with more columns*: :func:`spike_slab_logistic_gibbs`; its inclusion
-   probabilities with their errors are :func:`inclusion`.
+   probabilities with their errors are :func:`inclusion_probabilities`.
 4. *Any model with continuous latent sites*: :func:`nuts`, by NumPyro for a NumPyro model, by Pyro for a small
    Pyro model.
 
@@ -27,7 +27,7 @@ from guides.truth.conjugate import (
 )
 from guides.truth.gates import Gates, MCMCResult
 from guides.truth.mcmc import nuts
-from guides.truth.polya_gamma import inclusion, spike_slab_logistic_gibbs
+from guides.truth.polya_gamma import inclusion_probabilities, spike_slab_logistic_gibbs
 from guides.truth.spike_slab_linear import (
     GPriorModels,
     SpikeSlabPosterior,
@@ -54,7 +54,7 @@ __all__ = [
     "enumerate_g_prior",
     "enumerate_spike_slab",
     "enumerate_spike_slab_logistic",
-    "inclusion",
+    "inclusion_probabilities",
     "normal_gamma_regression",
     "nuts",
     "spike_slab_logistic_gibbs",

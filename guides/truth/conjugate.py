@@ -66,7 +66,7 @@ class ConjugateRegression:
     def posterior(self, n: int = 1000, seed: int = 0) -> Posterior:
         """``n`` draws that answer all questions of a posterior."""
         info = {"method": "conjugate", "draw_seed": seed, "log_evidence": self.log_evidence}
-        return Posterior.from_draws(self.model, _tensors(self.draws(n, seed)), info)
+        return Posterior.from_draws(self.model, self.draws(n, seed), info)
 
 
 def conjugate_linear_regression(
@@ -155,7 +155,7 @@ class NormalGamma:
     def posterior(self, n: int = 1000, seed: int = 0) -> Posterior:
         """``n`` draws that answer all questions of a posterior."""
         info = {"method": "normal-gamma", "draw_seed": seed, "log_evidence": self.log_evidence}
-        return Posterior.from_draws(self.model, _tensors(self.draws(n, seed)), info)
+        return Posterior.from_draws(self.model, self.draws(n, seed), info)
 
 
 def normal_gamma_regression(
@@ -208,10 +208,6 @@ def _gaussian(precision: np.ndarray, n: int, rng: np.random.Generator) -> np.nda
     """``n`` draws of N(0, precision^-1), [n, p]: L'^-1 z."""
     root = np.linalg.cholesky(precision)
     return np.linalg.solve(root.T, rng.standard_normal((len(precision), n))).T
-
-
-def _tensors(draws: dict[str, np.ndarray]) -> dict[str, Tensor]:
-    return {name: torch.as_tensor(value) for name, value in draws.items()}
 
 
 def _half_logdet(matrix: np.ndarray) -> float:

@@ -124,6 +124,7 @@ def _from_idata(idata: Any, path: str | os.PathLike) -> tuple[MCMCResult, str]:
 
 
 def flatten(draws: Mapping[str, np.ndarray]) -> Draws:
+    """``{name: [chain, draw, ...]}`` with all chains in one row: ``{name: [chain * draw, ...]}``."""
     return {k: v.reshape(-1, *v.shape[2:]) for k, v in draws.items()}
 
 

@@ -48,7 +48,7 @@ from guides.posterior import arviz_io
 from guides.posterior.fingerprint import fingerprint
 from guides.truth.gates import Gates, MCMCResult, judge, load_if_same
 
-__all__ = ["inclusion", "sample_polya_gamma", "spike_slab_logistic_gibbs"]
+__all__ = ["inclusion_probabilities", "sample_polya_gamma", "spike_slab_logistic_gibbs"]
 
 #: From here on the law is an inverse Gaussian to all digits; `polyagamma` 2.0.2 is wrong above some 150.
 _LARGE = 50.0
@@ -129,7 +129,7 @@ def spike_slab_logistic_gibbs(
     return result
 
 
-def inclusion(result: MCMCResult) -> tuple[np.ndarray, np.ndarray]:
+def inclusion_probabilities(result: MCMCResult) -> tuple[np.ndarray, np.ndarray]:
     """Inclusion probabilities [p] and their Monte Carlo standard errors [p] from a run of the sampler."""
     values = result.sample_stats["inclusion_probability"]
     return values.mean((0, 1)), arviz_io.mcse(values)

@@ -139,7 +139,7 @@ class SpikeSlabPosterior:
 
     def posterior(self, n: int = 1000, seed: int = 0) -> Posterior:
         """``n`` draws that answer all questions of a posterior."""
-        draws = {name: torch.as_tensor(value) for name, value in self.draws(n, seed).items()}
+        draws = self.draws(n, seed)
         if self._problem.noise_scale is not None:
             del draws["noise_precision"]  # known: no site of the model
         info = {"method": "enumeration", "draw_seed": seed, "log_evidence": self.log_evidence}

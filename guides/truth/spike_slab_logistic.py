@@ -136,11 +136,7 @@ class SpikeSlabLogisticPosterior:
         """
         draws = self.draws(n, seed, resample=True)
         info = {"method": "enumeration", "draw_seed": seed, "log_evidence": self.log_evidence}
-        return Posterior.from_draws(
-            self.model,
-            {name: torch.as_tensor(value) for name, value in draws.items()},
-            info | {"inclusion": {"w": self.inclusion.tolist()}},
-        )
+        return Posterior.from_draws(self.model, draws, info | {"inclusion": {"w": self.inclusion.tolist()}})
 
     def importance(self, n: int = 20_000, seed: int = 0) -> ImportanceCheck:
         """The same sums by ``n`` draws, models by Laplace probability and coefficients from Student's t at

@@ -133,7 +133,7 @@ class LogitGaussian:
         linear = (0.5 * self.curvature * deviation - centred) * deviation
         return (linear + 0.5 * squares).sum(-1) + 0.5 * (shared - log_det)
 
-    def log_gates(self, gates: Tensor, num_samples: int) -> Tensor:
+    def log_gates(self, gates: Tensor, n: int) -> Tensor:
         """``log q(gamma)`` of indicators ``[*leading, *groups, n]``, estimated by draws from ``r``: the same
         ones at every call.
         """
@@ -141,13 +141,13 @@ class LogitGaussian:
         own, spread, _ = self._reverse
         centred = self.pull * (gates - self.slope)
         mean = own * centred + self._times(spread, self._times(spread.mT, centred))
-        shape = (num_samples, *mean.shape)
+        shape = (n, *mean.shape)
         inner = torch.randn((*shape[:-1], spread.shape[-1]), generator=generator).to(mean)
         deviation = mean + own.sqrt() * torch.randn(shape, generator=generator).to(mean)
         deviation = deviation + self._times(spread, inner)
         logits = self.mean + deviation
         given = (gates * logits - softplus(logits)).sum(-1)
-        return torch.logsumexp(given + self.log_ratio(gates, deviation), 0) - math.log(num_samples)
+        return torch.logsumexp(given + self.log_ratio(gates, deviation), 0) - math.log(n)
 
 
 @dataclass(frozen=True)
@@ -387,16 +387,16 @@ class AutoSpikeSlabMVN(AutoSpikeSlab):
         probs = self._inclusion(site, *parts[2:])
         return SpikeSlab(probs=probs, loc=parts[0], scale=parts[1].exp(), validate_args=False)
 
-    def _inclusion_of_draws(self, name, inclusion, num_samples, generator) -> Tensor:
+    def _inclusion_of_draws(self, name, inclusion, n, generator) -> Tensor:
         gaussian = inclusion[1]
-        self._drawn[name] = deviation = gaussian.deviations((num_samples,), generator)
+        self._drawn[name] = deviation = gaussian.deviations((n,), generator)
         return torch.sigmoid(self._layout(self.sites[name]).from_groups(gaussian.mean + deviation))
 
-    def draws_with_log_prob(self, num_samples: int, *, seed: int | None = None):
+    def draws_with_log_prob(self, n: int, *, seed: int | None = None):
         """Draws, and for each ``log q(w, lambda) - log r(lambda | gamma)`` with the logits it came from,
         ``[n]``: importance weights with this are unbiased.
         """
-        draws, total = self.draws(num_samples, seed=seed), 0.0
+        draws, total = self.draws(n, seed=seed), 0.0
         for name, site in self.sites.items():
             if not self._has_logits(site):
                 total = total + self._log_prob_of_site(name, draws[name])
@@ -407,7 +407,7 @@ class AutoSpikeSlabMVN(AutoSpikeSlab):
             groups, deviation = self._layout(site).to_groups(gates), self._drawn[name]
             logits = gaussian.mean + deviation
             given = (groups * logits - softplus(logits)).sum(-1) + gaussian.log_ratio(groups, deviation)
-            slab, given = (part.reshape(num_samples, -1).sum(-1) for part in (slab, given))
+            slab, given = (part.reshape(n, -1).sum(-1) for part in (slab, given))
             total = total + slab + given
         return draws, total
 

@@ -39,6 +39,7 @@ from guides.core.sites import (
     require_density_of_points,
     require_known,
     require_whole_plates,
+    shape_over_inputs,
     site_views,
 )
 
@@ -240,16 +241,14 @@ class AutoDropout(FlatGuide):
             name: torch.sigmoid(parts[1]).item() for name, parts in self._detached().items() if len(parts) > 1
         }
 
-    def _draw(self, parameters: dict, num_samples: int, generator: torch.Generator) -> dict[str, Tensor]:
+    def _draw(self, parameters: dict, n: int, generator: torch.Generator) -> dict[str, Tensor]:
         result = {}
         for name, (loc, *rate) in parameters.items():
-            value = loc.expand(num_samples, *loc.shape)
+            value = loc.expand(n, *loc.shape)
             if rate:
-                site = self.sites[name]
-                kept = (self._axes[name], *range(len(site.batch_shape)))
-                shape = [n if i in kept else 1 for i, n in enumerate(loc.shape)]
+                shape = shape_over_inputs(self.sites[name], self._axes[name])
                 like = {"generator": generator, "dtype": loc.dtype, "device": loc.device}
-                uniform = torch.rand((num_samples, *shape), **like)
+                uniform = torch.rand((n, *shape), **like)
                 value = value * (uniform >= torch.sigmoid(rate[0]))
             result[name] = self._constrain(name, value)
         return result

@@ -29,6 +29,7 @@ from guides.core.sites import (
     require_centred,
     require_known,
     require_whole_plates,
+    shape_over_inputs,
 )
 
 #: Molchanov, Ashukha and Vetrov (2017): -KL(N(m, a m^2) || log-uniform) = k1 sigmoid(k2 + k3 log a)
@@ -208,11 +209,9 @@ class AutoGroupNormalJeffreys(FlatGuide):
 
     def _grouped(self) -> list[tuple[Site, list[int]]]:
         """Sites with multipliers, and the shape of those."""
-        result = []
-        for site in filter(self._has_groups, self.sites.values()):
-            kept = (self._axes.get(site.name, input_axis(site, None)), *range(len(site.batch_shape)))
-            result.append((site, [n if i in kept else 1 for i, n in enumerate(site.shape)]))
-        return result
+        grouped = list(filter(self._has_groups, self.sites.values()))
+        axes = [self._axes.get(site.name, input_axis(site, None)) for site in grouped]
+        return [(site, shape_over_inputs(site, axis)) for site, axis in zip(grouped, axes, strict=True)]
 
     def _make_parameters(self, latent) -> None:
         if not any(map(self._has_groups, self.sites.values())):
@@ -257,14 +256,12 @@ class AutoGroupNormalJeffreys(FlatGuide):
             for name, p in parts.items()
         }
 
-    def _draw(self, parameters: dict, num_samples: int, generator: torch.Generator) -> dict[str, Tensor]:
-        result = super()._draw({name: p[:2] for name, p in parameters.items()}, num_samples, generator)
+    def _draw(self, parameters: dict, n: int, generator: torch.Generator) -> dict[str, Tensor]:
+        result = super()._draw({name: p[:2] for name, p in parameters.items()}, n, generator)
         for name, p in parameters.items():
             if len(p) > 2:
                 like = {"generator": generator, "dtype": p[2].dtype, "device": p[2].device}
-                result[name] = result[name] * (
-                    p[2] + p[3].exp() * torch.randn((num_samples, *p[2].shape), **like)
-                )
+                result[name] = result[name] * (p[2] + p[3].exp() * torch.randn((n, *p[2].shape), **like))
         return result
 
     def site_distribution(self, name: str) -> dist.TorchDistribution:

@@ -33,7 +33,8 @@ class AutoMeanField(FlatGuide):
         Predictive(model, guide=guide, num_samples=500)(x)
 
     :param model: a Pyro model; latent sites hidden by ``poutine.block`` keep their prior
-    :param init_loc_fn: start of the means, as for Pyro's autoguides; a draw from the prior by default
+    :param init_loc_fn: start of the means, as for Pyro's autoguides; by default
+        :func:`guides.core.sites.initial_value`, at Normal priors a draw
     :param init_scale: start of the standard deviations: this share of the prior's for Normal and SpikeSlab
         priors, this number in the unconstrained space for others
     :param lrt: local reparameterization in linear and convolutional layers: every row of a layer's input gets

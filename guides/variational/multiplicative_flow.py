@@ -58,7 +58,7 @@ class AutoMNF(AutoSpikeSlab):
         :meth:`log_prob` needs, is slow)
     :param num_flows: steps of the flow, and of the auxiliary density's
     :param hidden: widths of the hidden layers in each step
-    :param init_loc_fn: start of the slab means; a draw from the prior's slab by default
+    :param init_loc_fn: start of the slab means; by default :func:`guides.core.sites.initial_value`, a draw
     :param init_scale: start of the slab standard deviations, as a share of the prior's
     :param init_inclusion: start of the inclusion logits, as for :class:`~guides.AutoSpikeSlab`
     :param init_z: start of the means of ``z``
@@ -165,26 +165,24 @@ class AutoMNF(AutoSpikeSlab):
         return {site.name: self._multipliers_of(site.name).flow for site in self._multiplied_sites()}
 
     @torch.no_grad()
-    def draws(self, num_samples: int, *, seed: int | None = None) -> dict[str, Tensor]:
-        """Independent networks, ``{name: [num_samples, *site]}``: each has multipliers of its own, then
+    def draws(self, n: int, *, seed: int | None = None) -> dict[str, Tensor]:
+        """Independent networks, ``{name: [n, *site]}``: each has multipliers of its own, then
         indicators and weights; exact zeros included.
 
         :param seed: makes the draws repeatable without touching torch's global generator
         """
-        return self._networks(num_samples, seed)[0]
+        return self._networks(n, seed)[0]
 
     @torch.no_grad()
-    def draws_with_log_prob(
-        self, num_samples: int, *, seed: int | None = None
-    ) -> tuple[dict[str, Tensor], Tensor]:
-        """:meth:`draws`, and ``log q(w, z) - log r(z | w)`` of each, ``[num_samples]``, at the ``z`` that
+    def draws_with_log_prob(self, n: int, *, seed: int | None = None) -> tuple[dict[str, Tensor], Tensor]:
+        """:meth:`draws`, and ``log q(w, z) - log r(z | w)`` of each, ``[n]``, at the ``z`` that
         the network was drawn with.
 
         Given ``w``, the mean of ``r(z | w) / q(w, z)`` is ``1 / q(w)``: importance weights
         ``p(y, w) r(z | w) / q(w, z)`` are unbiased for the evidence, and the mean of their logarithm is the
         ELBO.  Pareto k of these weights grades guide and auxiliary density together.
         """
-        draws, multipliers = self._networks(num_samples, seed)
+        draws, multipliers = self._networks(n, seed)
         total: Tensor | float = 0.0
         for name, value in draws.items():
             if name in multipliers:
@@ -196,16 +194,16 @@ class AutoMNF(AutoSpikeSlab):
                 total = total + self._log_prob_of_site(name, value)
         return draws, total
 
-    def _networks(self, num_samples: int, seed: int | None) -> tuple[dict, dict]:
+    def _networks(self, n: int, seed: int | None) -> tuple[dict, dict]:
         """``(draws, {site: (z [n, d], log q(z) [n])})``."""
         parameters, generator = self._detached(), self._generator(seed)
         multipliers = {}
         for site in self._multiplied_sites():
             loc, *others = parameters[site.name]
-            multipliers[site.name] = self._draw_multipliers(site.name, num_samples, generator)
+            multipliers[site.name] = self._draw_multipliers(site.name, n, generator)
             z = along(multipliers[site.name][0], site.multiplied, len(site.shape))
             parameters[site.name] = (loc * z, *others)
-        return self._draw(parameters, num_samples, generator), multipliers
+        return self._draw(parameters, n, generator), multipliers
 
     def _draw_multipliers(self, name: str, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """``z [count, d]`` and ``log q(z) [count]`` of a layer with ``d`` multipliers."""

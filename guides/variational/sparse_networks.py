@@ -203,7 +203,7 @@ class SparseNetwork(nn.Module):
         return (self.layers[0][0].shape[1], *(weight.shape[0] for weight, _ in self.layers))
 
     @property
-    def size(self) -> int:
+    def nbytes(self) -> int:
         """Bytes of all numbers and indices."""
         tensors = [] if self.inputs is None else [self.inputs]
         for weight, bias in self.layers:
@@ -211,7 +211,7 @@ class SparseNetwork(nn.Module):
             if weight.layout == torch.sparse_csr:
                 parts = (weight.crow_indices(), weight.col_indices(), weight.values())
             tensors += [*parts, bias]
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        return sum(tensor.nbytes for tensor in tensors)
 
 
 def _compressed(weight: Tensor) -> Tensor:

@@ -50,7 +50,7 @@ class AutoSpikeSlab(FlatGuide):
     by :class:`~guides.AutoMeanField`.
 
     :param model: a Pyro model
-    :param init_loc_fn: start of the slab means; a draw from the prior's slab by default
+    :param init_loc_fn: start of the slab means; by default :func:`guides.core.sites.initial_value`, a draw
     :param init_scale: start of the slab standard deviations, as a share of the prior's
     :param init_inclusion: start of the inclusion logits: ``"mild"`` U(-3, 3), ``"polarised"`` U(-10, 10),
         ``"dense"`` U(1.5, 2.5), or a pair of bounds.  Adam moves a logit by about the learning rate a step,

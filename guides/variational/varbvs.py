@@ -234,7 +234,7 @@ class VARBVS:
 
         :raises RuntimeError: before :meth:`fit`.
         """
-        draws = {name: torch.as_tensor(value) for name, value in self.draws(n, seed).items()}
+        draws = self.draws(n, seed)
         if self.bias_scale == 0:
             del draws["b"]
         info = {"method": "varbvs", "draw_seed": seed, "elbo": self.elbo, "converged": self.converged}

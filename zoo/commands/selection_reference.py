@@ -12,7 +12,7 @@ import torch
 from rich.progress import Progress
 
 from guides.posterior.draws import Posterior
-from guides.truth.polya_gamma import inclusion, spike_slab_logistic_gibbs
+from guides.truth.polya_gamma import inclusion_probabilities, spike_slab_logistic_gibbs
 from guides.truth.spike_slab_linear import enumerate_spike_slab
 from guides.truth.spike_slab_logistic import enumerate_spike_slab_logistic
 from zoo.commands.comparison import Comparison
@@ -104,7 +104,7 @@ def gibbs_reference(comparison: Comparison, path: Path) -> Graded:
         f"R-hat {found['max_rhat']:.3f}, bulk ESS {found['min_ess_bulk']:.0f} of inclusion, {CHAINS} chains "
         f"of {found['draws']} draws"
     )
-    info = _info(*inclusion(result), None, note)
+    info = _info(*inclusion_probabilities(result), None, note)
     info["figures"]["fit_seconds"] = result.seconds
     if not result.passed:
         info["status"] = f"failed: {result.reason}"

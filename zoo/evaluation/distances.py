@@ -127,7 +127,7 @@ def inclusion_error(probabilities: Tensor, exact: Tensor, mcse: Tensor | None = 
     return Estimate(error, (difference * mcse).norm().item() / (len(exact) * error))
 
 
-# ---------------------------------------------------------------------------------- the three distances thems
+# ---------------------------------------------------------------------------------------- the three distances
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def wasserstein_1(a: Tensor, b: Tensor) -> Tensor:
     return (a[..., (edges - 1) // t] - b[..., (edges - 1) // s]).abs() @ widths
 
 
-# ------------------------------------------------------------------------------------------------ standard er
+# -------------------------------------------------------------------------------------------- standard errors
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ def _checked(mixture: Mixture) -> Mixture:
     return Mixture(mixture.weights / mixture.weights.sum(-1, keepdim=True), mixture.means, mixture.sds)
 
 
-# ------------------------------------------------------------------------------------------------------ quant
+# -------------------------------------------------------------------------------------------------- quantiles
 
 
 def mixture_quantiles(distribution: Distribution, levels: Sequence[float]) -> Tensor:

@@ -47,7 +47,7 @@ def colours(methods: Sequence[str], reference: str | None = None) -> dict[str, s
     return named | ({reference: REFERENCE_COLOUR} if reference is not None else {})
 
 
-# ----------------------------------------------------------------------------------------------------- scoreb
+# ------------------------------------------------------------------------------------------------ scoreboards
 
 
 def plot_scoreboard(rows: Sequence[Row], path: str | Path, title: str = "") -> None:
@@ -248,7 +248,7 @@ def _range_of_bands(y: np.ndarray, bands: Mapping[str, Band]) -> tuple[float, fl
     return float(low - room), float(high + room)
 
 
-# --------------------------------------------------------------------------------------------- guide against
+# ---------------------------------------------------------------------------------------- guide against guide
 
 
 def plot_scatter(
@@ -355,7 +355,7 @@ def plot_loss(losses: np.ndarray, path: str | Path, title: str = "") -> None:
     write_figure(figure, path, dpi=150)
 
 
-# --------------------------------------------------------------------------------------------------------- sh
+# ----------------------------------------------------------------------------------------------------- shared
 
 
 def plain(text: str) -> str:

@@ -186,7 +186,7 @@ TEXT_COLUMNS = ("method", "model", "status", "note")
 ERROR_COLUMNS = ("method", "model", "figure", "standard_error", "noise_floor")
 
 
-# ---------------------------------------------------------------------------------------------------------- f
+# ---------------------------------------------------------------------------------------------------- figures
 
 
 def scoreboard_frame(rows: Sequence[Row]) -> pd.DataFrame:
@@ -299,7 +299,7 @@ def _number(text: str, path: Path, column: str) -> float | int | None:
         raise ValueError(f"{path}: {text!r} in column {column} is no number") from None
 
 
-# ----------------------------------------------------------------------------------------------- tables for p
+# ------------------------------------------------------------------------------------------ tables for people
 
 
 def markdown(rows: Sequence[Row], words: Sequence[str] = (), errors: str = "") -> str:

@@ -122,7 +122,7 @@ def test_draws_by_optimisation_are_of_the_process_that_was_trained_with():
     """Its concentration and base measure count as in closed form; the rows alone have another mean."""
     x, prior, count = rows(), rows(6, seed=1) + 3, 60
     laws = Laws((x,), 80.0, EmpiricalBase((prior,)), 100)
-    mean = SharedPosterior(ByOptimisation(2), (x,), laws, {}, None).sites(count)["mean"]
+    mean = SharedPosterior(ByOptimisation(2), (x,), laws, {}, None).draws(count)["mean"]
     centre, _ = moments(x, prior, 80.0)
     assert ((mean.mean(0) - centre).abs() < 4.5 * mean.std(0) / count**0.5).all()
     in_closed_form = local_draws(Affine(2), laws, DRAWS)["mean"].std(0)
@@ -141,7 +141,7 @@ def test_shared_scales_are_the_expected_weighted_ones(model):
     fitted = SharedParameterBootstrap(made).fit(x, training=training, seed=1)
     expected = (x.var(0, False) * 60 / 61).log() / 2
     torch.testing.assert_close(made.log_scale.detach(), expected, rtol=0, atol=0.06)
-    sites = fitted.sites(40, seed=2)["mean"]
+    sites = fitted.draws(40, seed=2)["mean"]
     weights = dirichlet_weights(40, 60, 0, 0.0, torch.Generator().manual_seed(stream_seed("draws", 2)))
     torch.testing.assert_close(sites, weights @ (x * torch.exp(-made.log_scale.detach())), rtol=0, atol=2e-3)
 
@@ -254,7 +254,7 @@ def test_same_seed_same_posterior_and_nothing_else_moves():
             x, training=Training(steps=5), seed=seed
         )
         assert torch.equal(torch.get_rng_state(), before)
-        found.append(fitted.sites(4, seed=7)["mean"])
+        found.append(fitted.draws(4, seed=7)["mean"])
     assert torch.equal(found[0], found[1])
     assert not torch.equal(found[0], found[2])
 
@@ -282,7 +282,7 @@ def test_draws_are_none_of_the_trainings():
             seen.append(weights.reshape(-1, len(x))[0])
             return super().local(weights, z)
 
-    SharedParameterBootstrap(Watched(2)).fit(x, training=Training(steps=3), seed=4).sites(1, seed=4)
+    SharedParameterBootstrap(Watched(2)).fit(x, training=Training(steps=3), seed=4).draws(1, seed=4)
     assert len(seen) >= 4
     assert all((seen[-1] - other).abs().max() > 1e-3 for other in seen[:-1])
 

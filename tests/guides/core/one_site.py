@@ -4,8 +4,9 @@ import pytest
 import torch
 from pyro import distributions as dist
 
-from guides import RandomTensor, SpikeSlab
+from guides import SpikeSlab
 from guides.core.laws import GaussianLaw, SpikeSlabLaw, Uses
+from guides.core.random_tensors import RandomTensor
 
 KINDS = ["gaussian", "spike-slab"]
 each_kind = pytest.mark.parametrize("kind", KINDS)

@@ -19,9 +19,9 @@ from guides import (
     AutoSpikeSlab,
     AutoSpikeSlabMVN,
     PathwiseGradientError,
-    RandomTensor,
     SpikeSlab,
 )
+from guides.core.random_tensors import RandomTensor
 from guides.testing import (
     NOISE,
     Noise,

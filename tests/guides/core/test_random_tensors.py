@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from guides import PathwiseGradientError, RandomTensor
+from guides import PathwiseGradientError
+from guides.core.random_tensors import RandomTensor
 from guides.testing import (
     Noise,
     assert_mean,

@@ -10,7 +10,7 @@ from guides.posterior import arviz_io
 from guides.testing import z_bound
 from guides.truth import polya_gamma
 from guides.truth.gates import Gates, MCMCResult
-from guides.truth.polya_gamma import inclusion, sample_polya_gamma, spike_slab_logistic_gibbs
+from guides.truth.polya_gamma import inclusion_probabilities, sample_polya_gamma, spike_slab_logistic_gibbs
 from guides.truth.spike_slab_logistic import enumerate_spike_slab_logistic
 from tests.guides.truth.logistic_problems import SIMULATION, by_quadrature, problem, real
 
@@ -117,7 +117,7 @@ def test_chains_find_the_exact_posterior():
     _, _, exact, mean = by_quadrature(X, y, *settings)
     run = spike_slab_logistic_gibbs(X, y, *settings, warmup=200, draws=2000, seed=2)
     assert run.passed, run.reason
-    found, error = inclusion(run)
+    found, error = inclusion_probabilities(run)
     z = ((found - exact) / error).tolist()
     inside = (run.draws["w"] != 0).astype(float)  # the indicators themselves, too
     z += ((inside.mean((0, 1)) - exact) / arviz_io.mcse(inside)).tolist()
@@ -137,7 +137,7 @@ def test_columns_that_can_stand_in_for_each_other():
     run = spike_slab_logistic_gibbs(X, y, *settings, draws=2000, seed=4)
     assert run.passed, run.reason
     assert run.sample_stats["swaps"].mean() > 0.05
-    found, error = inclusion(run)
+    found, error = inclusion_probabilities(run)
     z = (found - exact.inclusion) / np.hypot(error, exact.inclusion_se)
     z_mean = (run.draws["w"].mean((0, 1)) - exact.mean) / np.hypot(
         arviz_io.mcse(run.draws["w"]), exact.mean_se
@@ -174,7 +174,7 @@ def test_stretching_leaves_the_prior_as_it_is():
 def test_without_information_the_chains_sample_the_prior():
     y = np.array([0.0, 1, 1, 0, 1, 1])
     run = spike_slab_logistic_gibbs(np.zeros((6, 2)), y, [0.2, 0.7], 3.0, warmup=100, draws=1500, gates=LOOSE)
-    found, error = inclusion(run)
+    found, error = inclusion_probabilities(run)
     np.testing.assert_allclose(found, [0.2, 0.7], atol=1e-12)  # known exactly, whatever the others are
     np.testing.assert_allclose(error, 0, atol=1e-12)
     second = run.draws["w"] ** 2
@@ -236,7 +236,7 @@ def test_cache_answers_the_same_question_only(tmp_path, monkeypatch):
     monkeypatch.setattr(polya_gamma._Chain, "run", None)  # sampling again would fail
     again = spike_slab_logistic_gibbs(X, y, [0.3, 0.3], **options)
     np.testing.assert_array_equal(again.draws["w"], first.draws["w"])
-    np.testing.assert_allclose(inclusion(again), inclusion(first))
+    np.testing.assert_allclose(inclusion_probabilities(again), inclusion_probabilities(first))
     assert again.settings == first.settings
     assert MCMCResult.load(tmp_path / "run.nc").reason == first.reason
     for change in ({"seed": 1}, {"slab_scale": 2.0}, {"sweeps": 1}):
@@ -270,7 +270,7 @@ def test_raisin_against_enumeration():
     X, y = real("raisin")
     run = spike_slab_logistic_gibbs(X, y, draws=1_500, seed=1)
     assert run.passed, run.reason
-    found, error = inclusion(run)
+    found, error = inclusion_probabilities(run)
     laplace = enumerate_spike_slab_logistic(X, y)
     exact = laplace.importance(100_000)
     z = (found - exact.inclusion) / np.hypot(error, exact.inclusion_se)
@@ -283,7 +283,7 @@ def test_simulation_of_the_thesis():
     X, y = real("mjmcmc_sim_logistic")
     run = spike_slab_logistic_gibbs(X, y, draws=2_000, seed=1)
     assert run.passed, run.reason
-    found, error = inclusion(run)
+    found, error = inclusion_probabilities(run)
     assert error.max() < 0.006 * 3**0.5
     np.testing.assert_allclose(found, SIMULATION, atol=0.01 + 2 * error.max())
 
@@ -294,7 +294,9 @@ def test_two_pairs_of_chains_on_gallstone_agree():
     run = spike_slab_logistic_gibbs(X, y, draws=750, chains=4, seed=1)
     assert run.passed, run.reason
     (first, first_error), (second, second_error) = (
-        inclusion(replace(run, sample_stats={name: value[pair] for name, value in run.sample_stats.items()}))
+        inclusion_probabilities(
+            replace(run, sample_stats={name: value[pair] for name, value in run.sample_stats.items()})
+        )
         for pair in (slice(2), slice(2, 4))
     )
     z = (first - second) / np.hypot(first_error, second_error)

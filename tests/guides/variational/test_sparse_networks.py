@@ -212,9 +212,9 @@ def test_numbers_of_an_exported_network_are_buffers(form, tmp_path):
     assert not torch.allclose(other(x), program(x))
     other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
     assert torch.equal(other(x), program(x))
-    expected, size = dense(weights, x), program.size
+    expected, size = dense(weights, x), program.nbytes
     torch.testing.assert_close(program.double()(x.double()), expected.double(), rtol=1e-5, atol=1e-5)
-    assert program.size > size
+    assert program.nbytes > size
 
 
 def test_small_network_has_only_units_on_a_path():
@@ -234,7 +234,7 @@ def test_small_network_has_only_units_on_a_path():
     assert active_paths(weights) == pytest.approx(3 / (12 + 8 + 2))
     x = torch.randn(9, 3)
     torch.testing.assert_close(program(x), dense(weights, x))
-    assert program.size == 4 * (3 + 3) + 8
+    assert program.nbytes == 4 * (3 + 3) + 8
 
 
 def test_sizes_shrink_with_the_density():
@@ -243,9 +243,9 @@ def test_sizes_shrink_with_the_density():
     sparse, small = SparseNetwork(weights, "sparse"), SparseNetwork(weights, "small")
     kept = sum((value != 0).sum().item() for name, value in weights.items() if name[0] == "w")
     rows = sum(len(value) + 1 for name, value in weights.items() if name[0] == "w")
-    assert sparse.size == 12 * kept + 8 * rows + 4 * (300 + 250 + 10)
-    assert sparse.size < 0.1 * full
-    assert small.size < full
+    assert sparse.nbytes == 12 * kept + 8 * rows + 4 * (300 + 250 + 10)
+    assert sparse.nbytes < 0.1 * full
+    assert small.nbytes < full
     assert sparse.widths == (200, 300, 250, 10)
 
 

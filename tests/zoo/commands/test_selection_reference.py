@@ -15,7 +15,7 @@ from data_loaders import load, load_csv
 from guides.posterior.arviz_io import group_names, load_netcdf
 from guides.posterior.draws import Posterior
 from guides.truth.gates import Gates
-from guides.truth.polya_gamma import inclusion, spike_slab_logistic_gibbs
+from guides.truth.polya_gamma import inclusion_probabilities, spike_slab_logistic_gibbs
 from guides.truth.spike_slab_logistic import enumerate_spike_slab_logistic
 from tests.zoo.cli_helpers import ALWAYS, DISTANCES, TINY, files, make_tiny, run_zoo, table_of, write_csv
 from zoo.budgets import BUDGETS
@@ -207,7 +207,7 @@ def test_gibbs_agrees_with_the_count_and_carries_its_errors(problem, tmp_path):
     assert (mcse[1:] > 0).all()
     assert (abs(found - exact.inclusion) < 5 * mcse + 0.01).all()
     again = spike_slab_logistic_gibbs(*arrays(problem), 0.4, warmup=100, draws=400, chains=4, seed=0)
-    probabilities, errors = inclusion(again)
+    probabilities, errors = inclusion_probabilities(again)
     np.testing.assert_allclose(found, probabilities)
     np.testing.assert_allclose(mcse, errors)
     # the function is that of some of the draws

@@ -270,7 +270,7 @@ def export(cell: Cell) -> Mapping[str, float]:
         program = SparseNetwork(weights, form)
         gap = (program(x) - expected).abs().max().item() / expected.abs().max().item()
         figures |= {
-            f"kilobytes_{form}": program.size / 1e3,
+            f"kilobytes_{form}": program.nbytes / 1e3,
             f"milliseconds_{form}": _milliseconds(program, x),
             f"difference_{form}": gap,
         }

@@ -16,7 +16,7 @@ from scipy.special import expit
 
 from data_loaders import Standardizer, load
 from guides import AutoConcrete, AutoMNF, AutoSpikeSlab
-from guides.truth.polya_gamma import inclusion, spike_slab_logistic_gibbs
+from guides.truth.polya_gamma import inclusion_probabilities, spike_slab_logistic_gibbs
 from guides.truth.spike_slab_logistic import enumerate_spike_slab_logistic
 from guides.variational.varbvs import VARBVS
 from zoo.errors import FailedError
@@ -131,7 +131,7 @@ def sampled_inclusion(x: np.ndarray, y: np.ndarray, draws: int, seed: int) -> np
     result = spike_slab_logistic_gibbs(x, y, INCLUSION, warmup=draws // 4, draws=draws, chains=2, seed=seed)
     if not result.passed:
         raise FailedError(f"the reference failed: {result.reason}; take more than {draws} draws")
-    return inclusion(result)[0]
+    return inclusion_probabilities(result)[0]
 
 
 def fit_inclusion(cell: Cell, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, dict[str, float]]:
