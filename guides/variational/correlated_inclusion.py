@@ -350,7 +350,7 @@ class AutoSpikeSlabMVN(AutoSpikeSlab):
             return
         for site in self._spike_slab_sites():
             axis, plates = self._uses[site.name].axis, len(site.batch_shape)
-            over_inputs = axis is not None and site.shape[axis] > 1 and axis == plates
+            over_inputs = axis == plates
             self._unit_dims[site.name] = int(site.event_dim == 2 and over_inputs)
         if self.rank is None and any(self._unit_dims.values()):
             self.factor = nn.Parameter(self._initial_factor())  # as many groups as units

@@ -33,8 +33,8 @@ def published_log_normal_gamma(
     value: Tensor, gate: Tensor, precision: Tensor, concentration: Tensor, rate: Tensor
 ) -> Tensor:
     """No density: of the Normal-Gamma's ``a log b - lgamma(a) + (a - 1/2) log tau - b tau - log(2 pi)/2
-    - tau w^2/2`` it has ``(a - 1/2) tau`` for ``(a - 1/2) log tau``, ``tau w^2`` for ``tau w^2/2``, and the
-    last two terms outside the indicator.
+    - tau w^2/2`` it has ``(a - 1/2) tau`` for ``(a - 1/2) log tau``, and ``tau w^2`` for
+    ``tau w^2/2``, which it takes outside the indicator, as it does one more nat for what is out.
     """
     bracket = (
         concentration * rate.log()

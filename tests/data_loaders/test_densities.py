@@ -42,6 +42,12 @@ def test_laws_are_those_of_their_draws(law):
     x = law.draw(20_000, seed=1)
     mean = law.weights @ law.means
     assert (abs(x.mean(0) - mean) < 4.5 * x.std(0) / 20_000**0.5).all()
+    of_law = sum(
+        weight * (root @ root.T + np.outer(m - mean, m - mean))
+        for weight, m, root in zip(law.weights, law.means, law.roots, strict=True)
+    )
+    products = (x - mean)[:, :, None] * (x - mean)[:, None, :]
+    assert (abs(products.mean(0) - of_law) < 4.5 * products.std(0) / 20_000**0.5).all()
     assert np.array_equal(law.draw(5, seed=1), law.draw(5, seed=1))
     if x.shape[1] == 2:
         axis = np.arange(-8, 8, 0.1)
@@ -49,6 +55,30 @@ def test_laws_are_those_of_their_draws(law):
         assert np.exp(law.log_density(grid)).sum() * 0.01 == pytest.approx(1, abs=1e-6)
     with pytest.raises(DataError, match="cannot draw 0"):
         law.draw(0, 0)
+
+
+def test_six_gaussians_are_as_wide_as_it_says():
+    """And none is flat: every direction has a variance of 0.3 at least."""
+    covariances = np.array([root @ root.T for root in six_gaussians().roots])
+    sds = np.sqrt(np.diagonal(covariances, axis1=1, axis2=2))
+    assert 0.6 < sds.min() < 0.7
+    assert 1.1 < sds.max() < 1.2
+    assert 0.3 < np.linalg.eigvalsh(covariances).min() < 0.35
+
+
+def test_grids_are_blurred_by_their_step(monkeypatch):
+    """By half a step to either side; what is continuous stays, what has few values goes."""
+    rng = np.random.default_rng(0)
+    grid, smooth, few = 0.1 * rng.integers(100, size=4000), rng.normal(size=4000), rng.integers(9, size=4000)
+    monkeypatch.setattr(densities, "_stored", lambda _: {"X": np.column_stack([smooth, few]), "y": grid})
+    monkeypatch.setattr(densities, "_shuffled", lambda _, table, columns: (table, columns))
+    found, columns = densities._table(DENSITIES["kin40k"])
+    assert columns == ("x1", "y")
+    np.testing.assert_array_equal(found[:, 0], smooth)
+    share = (found[:, 1] - grid) / 0.1
+    assert abs(share).max() <= 0.5 + 1e-9
+    assert abs(share.mean()) < 4.5 * (1 / 12 / 4000) ** 0.5
+    assert share.std() == pytest.approx(12**-0.5, rel=4.5 * 0.45 / 4000**0.5)  # kurtosis 1.8: sd of a sd
 
 
 @pytest.mark.parametrize("name", ["mixture-2", "mixture-10"])

@@ -11,7 +11,7 @@ import pytest
 
 from data_loaders import DataError, Standardizer, describe, fetch, images, load
 from data_loaders.catalogue.lookup import entry
-from data_loaders.images import _Md5, read_idx
+from data_loaders.images import _Md5, _scaled, read_idx
 from data_loaders.originals.parsing import RawError
 
 NAMES = ("mnist", "fashion_mnist", "kmnist")
@@ -331,3 +331,9 @@ def test_digests_are_named_for_every_file():
     assert all(len(md5.digest) == 32 for md5 in images.MD5.values())
     assert [key for key, md5 in images.MD5.items() if md5.packed] == [("kmnist", "train-images-idx3")]
     assert all(entry(name).addresses[0].endswith("/") for name in NAMES)
+
+
+def test_white_is_one():
+    found = _scaled(np.array([0, 51, 255], dtype=np.uint8))
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, [0, 0.2, 1], rtol=1e-7)

@@ -86,6 +86,7 @@ def test_released_points_follow_the_law(name, mirror):
     keep = sd > 1e-2
     z = (data.extras["y_grid"] - mean)[keep] / sd[keep]
     assert abs(z.mean()) < 4 / np.sqrt(len(z))
+    assert (z**2).mean() == pytest.approx(1, abs=3 * np.sqrt(2 / len(z)))
 
 
 def test_true_moments_are_split_with_the_rows(no_mirror):

@@ -190,3 +190,12 @@ def test_list_holds_all_sets_once():
 
 def test_only_sets_without_a_plain_original_cannot_be_downloaded():
     assert {n for n in list_datasets() if not describe(n).downloadable} == WITHOUT_ORIGINAL
+
+
+def test_times_of_day_are_minutes_after_midnight(stored):
+    """Of 1753, say, 17 hours and 53 minutes."""
+    data, raw = load("airlines", protocol="whole"), stored("airlines")["X"]
+    for name in ("DepTime", "ArrTime"):
+        place = data.feature_names.index(name)
+        clocks = [divmod(int(time), 100) for time in raw[:, place]]
+        np.testing.assert_array_equal(data.x_train[:, place], [60 * hour + minute for hour, minute in clocks])

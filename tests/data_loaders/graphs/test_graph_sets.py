@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from data_loaders import DataError
-from data_loaders.graphs.graph_sets import GRAPH_SETS, load_graphs, parse_tu_dataset, properties
+from data_loaders.graphs.edge_lists import edge_list
+from data_loaders.graphs.graph_sets import (
+    GRAPH_SETS,
+    Properties,
+    load_graphs,
+    parse_tu_dataset,
+    properties,
+)
 from data_loaders.originals.files import content_digest
 from data_loaders.originals.parsing import RawError
 
@@ -80,6 +87,25 @@ def test_original_files_are_read():
     assert arrays["n_nodes"].tolist() == [2, 3]
     with pytest.raises(RawError, match="cannot be read"):
         parse_tu_dataset("x_ct1", [_zipped(A="1, 2\n")])
+
+
+def test_contacts_keep_their_times_where_graphs_are_mixed():
+    raw = _zipped(
+        A="3, 4\n1, 2\n4, 3\n2, 1\n",
+        edge_attributes="7\n5\n8\n6\n",
+        graph_indicator="1\n1\n2\n2\n",
+        graph_labels="0\n1\n",
+    )
+    arrays = parse_tu_dataset("x_ct1", [raw])
+    assert arrays["src"].tolist() == [0, 1, 0, 1]
+    assert arrays["time"].tolist() == [5, 6, 7, 8]
+
+
+def test_properties_by_hand():
+    """Of four edges three are between the same two nodes, whatever their direction."""
+    graphs = [edge_list([(0, 1), (1, 0), (0, 1), (2, 2)]), edge_list([(0, 1), (1, 2)])]
+    assert properties(graphs) == Properties(graphs=2, nodes=3.0, edges=3.0, repeated_edges=1.0)
+    assert properties(graphs, [3, 8]).nodes == 5.5
 
 
 @pytest.mark.parametrize("name", TEMPORAL)

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import time
 
 import numpy as np
 import pytest
@@ -14,7 +15,16 @@ from guides.message_passing.messages import FAMILIES
 from guides.message_passing.program import propagate
 from guides.message_passing.recorder import analyse, record
 from guides.message_passing.schedule import start_means
-from tests.guides.message_passing.fits import NOISE, both_families, cases, close, fitted, regression, same_fit
+from tests.guides.message_passing.fits import (
+    NOISE,
+    both_families,
+    cases,
+    close,
+    fitted,
+    line,
+    regression,
+    same_fit,
+)
 from tests.guides.message_passing.networks import INPUTS, NETWORKS, data, gamma, observe, pbp, weights
 
 # ----------------------------------------------------------------------- compiled against interpreted
@@ -328,3 +338,23 @@ def test_progress_and_interruption():
     assert [s[:2] for s in seen] == [(1, 1), (2, 2)]
     assert seen[1][2] == guide.noise_variance
     guide.predictive(x)
+
+
+def test_epochs_are_told_one_by_one():
+    x, y = data()
+    seen = []
+    ProbabilisticBackpropagation(line()).fit(
+        x[:, 0],
+        y,
+        epochs=3,
+        on_epoch=lambda epoch, guide: seen.append((epoch, guide.epochs, guide.rows_seen)),
+    )
+    assert seen == [(1, 1, 40), (2, 2, 80), (3, 3, 120)]
+
+
+def test_fits_together_share_their_time():
+    x, y = data()
+    guides = [ProbabilisticBackpropagation(line()) for _ in range(2)]
+    begun = time.perf_counter()
+    fit_together(guides, [(x[:, 0], y)] * 2, epochs=1, seeds=[0, 1])
+    assert 0 < sum(guide.seconds for guide in guides) <= time.perf_counter() - begun

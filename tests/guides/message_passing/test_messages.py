@@ -318,3 +318,12 @@ def test_nothing_is_ever_negative_or_nan(**drawn):
 @given(**EXTREMES)
 def test_nothing_is_ever_negative_or_nan_at_length(**drawn):
     never_negative_or_nan(**drawn)
+
+
+@pytest.mark.parametrize("rho", [1e-2, 1e-4, 1e-7, 1e-11, 1e-14, 1e-200])
+def test_a_unit_is_on_where_any_of_its_inputs_is(rho):
+    """``1 - (1 - rho)^k``, however small."""
+    m = spike_slab(rho=np.full(WIDTH, rho))
+    for found, k in (SPIKE_SLAB.linear(m, *weights()), WIDTH), (SPIKE_SLAB.add(m, m), 2):
+        expected = math.log(-math.expm1(k * math.log1p(-rho)))
+        np.testing.assert_allclose(found.log_slab, expected, rtol=0, atol=1e-12)

@@ -152,6 +152,54 @@ def test_moments_of_scaled_weights():
         torch.testing.assert_close(message.variance, 0.3 * (x**2 @ (factor**2 + 1 / 16) + 9))
 
 
+def test_a_factor_multiplies_what_was_added_to_the_weights_too():
+    def model(x, y=None):
+        observe(x @ ((weights("w", INPUTS) + 1.5) * -2.0), y)
+
+    x, y = data(6)
+    recording = record(model, x, y)
+    values = random_weights(recording)
+    moments = {n: (v, torch.full_like(v, 0.3)) for n, v in values.items()}
+    message = propagate(recording.program, GAUSSIAN, moments, rows_of(recording))
+    torch.testing.assert_close(message.mean, x @ (-2 * values["w"] - 3))
+    torch.testing.assert_close(message.variance, x**2 @ torch.full((INPUTS,), 4 * 0.3).double())
+
+
+def a_column_of_twos(x, y=None):
+    """Weights that something is added to, beside a number that is not one."""
+    hidden = F.relu(x @ weights("w", INPUTS, 4))
+    observe(F.pad(hidden, (0, 1), value=2.0) @ (weights("v", 5) + 1.5), y)
+
+
+def used_with_and_without_a_factor(x, y=None):
+    f = x @ weights("w", INPUTS)
+    observe(F.relu(f) + 3 * f, y)
+
+
+def in_another_order(x, y=None):
+    hidden = F.relu(x @ weights("w", INPUTS, 4))
+    observe(hidden.flip(-1) @ weights("v", 4), y)
+
+
+def product_with_factors(x, y=None):
+    ones = torch.ones(len(x), 4, dtype=torch.float64)
+    hidden = torch.addmm(ones, x, weights("w", INPUTS, 4), beta=0.5, alpha=-2.0)
+    observe(F.relu(hidden) @ weights("v", 4), y)
+
+
+@pytest.mark.parametrize(
+    "model", [a_column_of_twos, used_with_and_without_a_factor, in_another_order, product_with_factors]
+)
+def test_what_is_simplified_is_the_same_network(model):
+    """Factors and orders that no network of ``NETWORKS`` has."""
+    x, y = data(6)
+    recording = record(model, x, y)
+    values = random_weights(recording)
+    certain = {name: (value, torch.zeros_like(value)) for name, value in values.items()}
+    message = propagate(recording.program, GAUSSIAN, certain, rows_of(recording))
+    torch.testing.assert_close(message.mean, output_of(model, x, y, values))
+
+
 def test_gathers_and_their_derivatives():
     """Elements that are asked for twice, once and never."""
     index = np.array([[3, 0, 3], [1, 3, 0]])

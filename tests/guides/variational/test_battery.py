@@ -432,3 +432,12 @@ def test_draws_quantiles_and_log_prob_tell_one_story(case):
         truth = truth + total.reshape(4000, -1).sum(-1)
     torch.testing.assert_close(guide.log_prob(draws), truth)
     assert guide.draws(3)["w1"].shape == (3, 4, 3)
+
+
+def test_without_local_reparameterization_rows_share_their_weights():
+    x, y = data()
+    guide = AutoMeanField(linear_model(normal), lrt=False)
+    guide.setup(x, y)
+    w = guide(x, y)["w"]
+    model_trace, _ = guide.get_traces()
+    torch.testing.assert_close(model_trace.nodes["y"]["fn"].loc, x @ w)

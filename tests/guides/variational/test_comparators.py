@@ -216,6 +216,32 @@ def test_quantiles_of_dropout_are_those_of_its_draws(make):
             assert (level - (draws[name] <= value).double().mean(0) < bound).all(), name
 
 
+def test_elements_of_a_plate_lose_inputs_of_their_own():
+    def model(x, y=None):
+        with pyro.plate("networks", 2):
+            w = pyro.sample("w", normal([4, 3]))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal((x @ w.mT).sum((0, -1)), NOISE), obs=y)
+
+    x, y = data()
+    guide = AutoDropout(model, rate=0.5)
+    guide.setup(x, y)
+    seen = Predictive(model, guide=guide, num_samples=200, return_sites=["w"])(x)["w"]
+    for draws in (seen, guide.draws(200, seed=1)["w"]):
+        on = (draws != 0).reshape(200, 2, 4, 3)
+        assert torch.equal(on, on[:, :, :1].expand_as(on))
+        assert_share((on[:, 0, 0] == on[:, 1, 0]).double(), 0.5)
+
+
+def test_moments_of_dropout_are_those_of_its_draws():
+    x, y = data()
+    guide = AutoDropout(layer, rate=0.3)
+    guide(x, y)
+    law, draws = guide.trace.nodes["w"]["fn"], guide.draws(4000, seed=1)["w"].double()
+    assert_mean(draws, law.mean.detach().double())
+    assert_mean((draws - law.mean) ** 2, law.variance.detach().double())
+
+
 def test_dropout_refuses():
     x, y = data()
     for wrong in (0.0, 1.0):
@@ -324,6 +350,36 @@ def test_ensemble_leaves_the_generators_of_its_caller():
         fit_ensemble(layer, 1e25 * x, y, steps=1, members=1)
     assert (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == state
     assert torch.equal(before, again)
+
+
+def test_ensembles_of_other_seeds_or_sizes_share_no_member():
+    x, y = data()
+    options = {"steps": 1, "lr": 1e-9}
+    found = [
+        fit_ensemble(layer, x, y, members=n, seed=s, **options) for n, s in ((1, 0), (2, 0), (2, 1), (1, 2))
+    ]
+    starts = torch.cat([ensemble.draws()["w"].flatten(1) for ensemble in found])
+    assert torch.cdist(starts, starts).fill_diagonal_(1).min() > 1e-3
+
+
+def test_a_member_that_stays_where_it_starts_is_no_fault_of_the_model():
+    """Its unit is off; the other member's is on, and learns."""
+
+    def model(x, y):
+        w = pyro.sample("w", dist.Normal(0.0, 1.0))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(torch.relu(w) * x, NOISE), obs=y)
+
+    starts, x = iter([-1.0, 1.0]), torch.linspace(0.1, 1, 10)
+    options = {
+        "members": 2,
+        "steps": 3,
+        "prior": False,
+        "init_loc_fn": lambda site: torch.tensor(next(starts)),
+    }
+    w = fit_ensemble(model, x, 2 * x, **options).draws()["w"]
+    assert w[0] == -1
+    assert w[1] > 1
 
 
 def test_ensemble_refuses():

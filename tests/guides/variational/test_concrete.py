@@ -326,3 +326,16 @@ def test_saved_fit_keeps_its_temperature(tmp_path):
     loaded.setup(x, y)
     assert loaded.temperature == guide.temperature
     assert torch.equal(loaded.draws(3, seed=1)["w1"], guide.draws(3, seed=1)["w1"])
+
+
+def test_a_saved_schedule_goes_on_where_it_was(tmp_path):
+    x, y = data()
+    model = network(spike_slab)
+    guide = AutoConcrete(model, anneal_runs=20)
+    fit(model, guide, x, y, steps=7)
+    save_guide(guide, tmp_path / "guide.safetensors")
+    loaded = load_guide(AutoConcrete(model, anneal_runs=20), tmp_path / "guide.safetensors")
+    loaded.setup(x, y)
+    for each in (guide, loaded):
+        fit(model, each, x, y, steps=1)
+        assert each.temperature == pytest.approx(0.1 ** (7 / 20))

@@ -79,6 +79,33 @@ def test_matrix_products_either_way_round_have_the_same_groups():
         assert guide.logit_covariance("b").shape == (2, 5, 5)
 
 
+def test_filters_have_a_group_for_every_output_channel():
+    def model(images, y):
+        f = F.conv2d(images, pyro.sample("w", spike_slab([2, 3, 2, 2]))).sum((-3, -2, -1))
+        with pyro.plate("data", len(images)):
+            pyro.sample("y", dist.Normal(f, NOISE), obs=y)
+
+    for make in (full, low_rank):
+        guide = make(model)
+        guide(torch.rand(5, 3, 4, 4), torch.randn(5))
+        assert guide.logit_covariance("w").shape == (2, 12, 12)
+
+
+@each_kind
+def test_logits_start_with_the_spread_that_is_asked_for(make):
+    """By low rank half of the variance is shared; of a full factor the entries below are a tenth."""
+    guide = make(linear_model(spike_slab), init_spread=0.7)
+    guide.setup(*data(columns=100))
+    law = guide._detached()["w"][3]
+    if make is low_rank:
+        torch.testing.assert_close(law.diagonal, torch.full((100,), 0.5 * 0.7**2))
+        assert_mean(law.factor.double().flatten() ** 2, 0.25 * 0.7**2)
+        return
+    torch.testing.assert_close(law.factor.diagonal(), torch.full((100,), 0.7))
+    rows, columns = torch.tril_indices(100, 100, -1)
+    assert_mean(law.factor[rows, columns].double() ** 2, 0.07**2)
+
+
 # ---------------------------------------------------------------------- the bound
 
 
@@ -512,3 +539,18 @@ def test_draws_are_scored_with_the_reverse_density_in(make):
     assert ratio.abs() > 0.1
     entropy = moments.spike_slab_entropy(logits, log_scale).sum(-1) @ weights.float()
     assert_mean(log_q.double(), (ratio - entropy).item())
+
+
+@pytest.mark.parametrize("shape", [(1, 4), (3, 2)])
+def test_columns_of_a_product_have_a_group_each(shape):
+    """``x @ w``, of one input too."""
+
+    def model(x, y):
+        w = pyro.sample("w", SpikeSlab(probs=0.5).expand(list(shape)).to_event(2))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal((x @ w).sum(-1), 1.0), obs=y)
+
+    guide = AutoSpikeSlabMVN(model)
+    guide.setup(torch.ones(5, shape[0]), torch.zeros(5))
+    inputs, units = shape
+    assert guide.logit_covariance("w").shape == (units, inputs, inputs)

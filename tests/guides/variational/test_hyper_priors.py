@@ -164,6 +164,15 @@ def test_published_normal_gamma_is_off_by_what_it_says():
     torch.testing.assert_close(wrong, expected, atol=1e-6, rtol=0)
 
 
+def test_published_normal_gamma_without_the_weight():
+    """Of a weight that is out there is the number one, and the penalty of its size as if it were in."""
+    w, tau = torch.randn(6).double(), torch.rand(6).double() + 0.2
+    off, a, b = torch.zeros(6).double(), torch.tensor(2.5).double(), torch.tensor(1.5).double()
+    torch.testing.assert_close(
+        published_log_normal_gamma(w, off, tau, a, b), 1 - tau * w**2, atol=1e-6, rtol=0
+    )
+
+
 def test_published_inclusion_does_not_sum_to_one():
     a, b = torch.tensor([3.3, 2.1], dtype=torch.float64)
     single = torch.stack([b, a]) / (a + b)  # Beta-Binomial of one indicator

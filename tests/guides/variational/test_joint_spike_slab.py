@@ -16,7 +16,7 @@ from torch.distributions import MultivariateNormal
 from guides import JointSpikeSlab, SpikeSlab
 from guides.core.settling import UnsettledWarning
 from guides.core.sites import UnsupportedSiteError
-from guides.testing import assert_mean, perturb, z_bound
+from guides.testing import assert_mean, assert_variance, perturb, z_bound
 from guides.truth.spike_slab_logistic import enumerate_spike_slab_logistic
 from guides.variational import joint_spike_slab
 from guides.variational.joint_law import JointLaw
@@ -100,6 +100,23 @@ def test_inclusion_probabilities_are_those_of_the_draws(fitted):
     probs = fitted.inclusion_probabilities()["w"]
     error = (probs * (1 - probs)).sqrt() * (n**-0.5 + 4000**-0.5)
     assert ((share - probs).abs() < z_bound(2) * error).all()
+
+
+def test_standard_errors_of_inclusion_are_those_of_its_seeds(data):
+    guide = JointSpikeSlab(regression, num_samples=2).fit(*data, steps=1, seed=0)
+    with torch.no_grad():
+        guide.logits.zero_()
+        guide.pulls.fill_(2.0)  # so that the second has odds of e or of 1/e
+    probs = torch.stack([guide.inclusion_probabilities(seed)["w"] for seed in range(40)])
+    error = guide.inclusion_standard_errors()["w"]
+    assert error[0] < 1e-9 < 1e-3 < error[1]  # nothing comes before the first
+    assert_variance(probs[:, 1], error[1].item() ** 2)
+
+
+def test_standard_error_of_the_bound_is_that_of_its_seeds(data):
+    guide = JointSpikeSlab(regression, num_samples=2).fit(*data, steps=1, seed=0)
+    bounds, errors = torch.tensor([guide.elbo(*data, num_samples=200, seed=s) for s in range(40)]).double().T
+    assert_variance(bounds, errors.square().mean())
 
 
 @pytest.mark.slow

@@ -42,6 +42,7 @@ def test_guesses_have_the_auxiliary_density(flow):
         weights = module.log_auxiliary(grid, seen.expand(len(grid), -1)).softmax(0)
         guesses = module.guess(torch.randn(20_000, 2), seen.expand(20_000, -1))
     assert_mean(guesses.double(), (weights @ grid).double())
+    assert_mean(guesses.double() ** 2, (weights @ grid**2).double())
 
 
 @pytest.mark.slow

@@ -151,6 +151,16 @@ def test_what_a_learned_law_sees_of_both_ends():
     torch.testing.assert_close(found, torch.tensor(expected))
 
 
+def test_the_model_scores_an_order_by_its_growth_alone():
+    """Over ``n!``; the uniform law that its site has is taken out."""
+    edges = GRAPHS["path"]
+    every = torch.tensor(list(itertools.islice(orders(edges), 5)))
+    for order, growth in zip(every, grown(every), strict=True):
+        model = pyro.condition(OrderedGraph(grown), {"order": order})
+        score = pyro.poutine.trace(model).get_trace(edges).log_prob_sum()
+        assert score.item() == pytest.approx(growth.item() - math.log(24), abs=1e-5)
+
+
 @pytest.mark.slow
 def test_training_by_svi_raises_the_bound():
     edges = GRAPHS["path"]

@@ -113,10 +113,15 @@ def test_classes_of_a_table_of_texts(tmp_path):
     assert (pd.read_csv(tmp_path / "p.csv").label == [row[2] for row in rows]).mean() > 0.8
 
 
-def test_minibatches_count_for_all_rows(table, tmp_path):
+#: Whose likelihood has an exponent of its own.
+TEMPERED = LINEAR.replace("with pyro", "with pyro.poutine.scale(scale=0.3), pyro")
+
+
+@pytest.mark.parametrize("code", [LINEAR, TEMPERED])
+def test_minibatches_count_for_all_rows(code, table, tmp_path):
     """Halves of the data, weighed up, have the mean of the whole as their mean."""
     problem = load_problem(str(table), holdout=0)
-    model = find_model(f"{written(tmp_path, LINEAR)}:model").build(problem.shape)
+    model = find_model(f"{written(tmp_path, code)}:model").build(problem.shape)
     draws = {"w": torch.randn(3, 2)}
     whole = log_joint(model, draws, problem.x, problem.y)
     halves = [log_joint(model, draws, problem.x[i::2], problem.y[i::2], 60) for i in (0, 1)]

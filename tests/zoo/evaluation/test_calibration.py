@@ -58,6 +58,7 @@ def test_point_is_too_narrow():
     verdict = judge(ranks, DRAWS)
     assert verdict.words == "too narrow"
     assert verdict.spread < 0.1
+    assert np.isnan([verdict.shift_se, verdict.spread_se]).all()  # the truth may be any distance outside
 
 
 def test_width_that_ranks_at_one_end_do_not_show_is_not_named():

@@ -141,6 +141,25 @@ def test_the_floor_of_the_sd_ratio_is_that_of_the_halves():
     assert found.ref_sd_ratio.floor == pytest.approx(0.5**shrink, rel=1e-9)
 
 
+def test_floors_are_in_sds_of_the_whole_reference():
+    """And not of one of its halves, here twice as wide as the other and moved by one."""
+    half = normal(20, 5)
+    halves, shrink = (half, 2 * half + 1), math.sqrt((1 / 40 + 1 / 30) / (4 / 40))
+    found, sd = compare_functions(torch.cat(halves), normal(30, 5, seed=1)), torch.cat(halves).std(0)
+    apart = (halves[0].mean(0) - halves[1].mean(0)) / sd
+    assert found.ref_mean_error.floor == pytest.approx(shrink * apart.square().mean().sqrt().item(), rel=1e-9)
+    w1 = [scipy.stats.wasserstein_distance(*(values[:, i] for values in halves)) / sd[i] for i in range(5)]
+    assert found.ref_w1.floor == pytest.approx(shrink * np.mean(w1), rel=1e-9)
+
+
+def test_jackknife_of_a_mean_is_its_standard_error():
+    """A group a draw: ``s / sqrt(n)``, exactly."""
+    draws = normal(20, 1)
+    ours = distances._Groups.of(draws)
+    assert ours.count == 20
+    assert distances._jackknife_variance(ours.without.mean[:, 0]) == pytest.approx(draws.var().item() / 20)
+
+
 def test_chains_that_disagree_show_in_the_floor():
     apart = torch.cat([normal(200, 10), 3 + normal(200, 10, seed=1)])
     assert compare_functions(apart, normal(100, 10)).ref_mean_error.floor > 1

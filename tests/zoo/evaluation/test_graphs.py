@@ -138,6 +138,16 @@ def test_bootstrap_draws_both_samples():
         assert min(compare(*pair)[name].se for name in ("mmd_degree", "mmd_spectral")) > 1e-3
 
 
+def test_bootstrap_errors_are_the_scatter_of_resampled_graphs():
+    """Both of 200 samples: sds that are known to a twentieth each."""
+    x, y = describe(random_graphs(12, 1)), describe([nx.gnp_random_graph(9, 0.6, seed=i) for i in range(12)])
+    drawn = np.random.default_rng(5).integers(12, size=(200, 2, 12))
+    found = [scores(x[i], y[j]) for i, j in drawn]
+    for name, estimate in compare(x, y).items():
+        scatter = np.std([one[name] for one in found])
+        assert estimate.se == pytest.approx(scatter, rel=4 * math.sqrt(2 / (2 * 199))), name
+
+
 @pytest.mark.slow
 def test_bootstrap_error_is_that_of_repeated_samples():
     reference = Convention(biased=False, root=False)
@@ -154,6 +164,15 @@ def test_a_graph_that_was_drawn_twice_counts_as_two(biased):
     repeated = (np.repeat(rows, count, axis=0) for rows, count in zip((x, y), times, strict=True))
     expected = mmd(*repeated, 0.5, convention)
     assert _Kernels.of(x, y, 0.5, convention).value(times) == pytest.approx(expected, abs=1e-12)
+
+
+def test_error_of_a_floor_is_that_of_a_mean(monkeypatch):
+    """Of 1, 2, 6: squares 4 + 1 + 9, over 2, over 3, root."""
+    values = iter([1.0, 2.0, 6.0])
+    monkeypatch.setattr("zoo.evaluation.graphs.scores", lambda *_: dict.fromkeys(METRICS, next(values)))
+    law = describe(random_graphs(4, 9))
+    for estimate in floors(law, law, repeats=3).values():
+        assert (estimate.value, estimate.se) == (3.0, pytest.approx(math.sqrt(14 / 2 / 3)))
 
 
 def test_error_of_a_floor_falls_with_the_root_of_the_repeats():

@@ -13,7 +13,7 @@ from zoo.evaluation.leaderboard import plot
 from zoo.evaluation.leaderboard.page import page
 from zoo.evaluation.leaderboard.plot import plot_leaderboard
 from zoo.evaluation.leaderboard.standings import COLUMNS, Refusal, leaderboard_frame, standings
-from zoo.evaluation.leaderboard.words import when, words
+from zoo.evaluation.leaderboard.words import Gaps, when, words
 from zoo.evaluation.repeats import Run
 from zoo.evaluation.scoreboard import Row
 from zoo.evaluation.verdict import verdict
@@ -76,6 +76,8 @@ def test_fields_of_different_size_are_told():
     runs = [one_run("a"), one_run("bb"), one_run("ccc", without="far")]
     sentence = "Guides that are ranked: 4 on a, bb; 3 on ccc. A rank among few is a smaller number."
     assert sentence in words(standings(runs, NOTES), runs)
+    again = [*runs, replace(one_run("a", without="far"), split=1)]  # the larger field of a data set counts
+    assert sentence in words(standings(again, NOTES), again)
     assert not any("are ranked:" in text for text in words(standings(runs[:2], NOTES), runs[:2]))
 
 
@@ -114,6 +116,45 @@ def test_which_guide_when(runs):
     assert safe == "other†, near, cheap"
     (frontier,) = (answer for title, answer in answers.items() if title.startswith("little time"))
     assert frontier == "cheap (0.1 CPU s, W1 1.2), near (9 CPU s, W1 0.4), other† (20 CPU s, W1 0.2)"
+
+
+def test_predictions_are_told_apart_by_their_own_differences():
+    """And not by distances, of which the best predictions need not have the smallest."""
+
+    def predicting(run: Run) -> Run:
+        rows = [replace(row, log_likelihood=row.ref_log_likelihood) for row in run.rows]
+        return replace(run, rows=rows)
+
+    runs = [predicting(one_run(name, noise=1e-4)) for name in ("a", "bb")]
+    answers = dict(when(standings(runs, NOTES), runs))
+    assert answers["best predictions"] == "other† (vs truth 0.2)"
+    noisy = [predicting(one_run("a", noise=1.0))]
+    answers = dict(when(standings(noisy, NOTES), noisy))
+    assert answers["best predictions"].startswith("other† (vs truth 0.2); not told apart from it: near")
+
+
+def test_what_is_dearer_and_no_nearer_is_left_out(monkeypatch):
+    monkeypatch.setitem(FIGURES, "far", (0.7, 0.3, -0.5, 8.0))
+    runs = [one_run("a")]
+    (frontier,) = (a for title, a in when(standings(runs, NOTES), runs) if title.startswith("little time"))
+    assert frontier == "cheap (0.1 CPU s, W1 0.6), near (9 CPU s, W1 0.2), other† (20 CPU s, W1 0.1)"
+
+
+def test_splits_of_one_data_set_say_nothing_of_another():
+    """On the second data set one of the two has failed."""
+    runs = [replace(one_run("a", scale=1 + k / 100), split=k) for k in range(4)]
+    gaps = Gaps([*runs, one_run("bb", without="far")])
+    assert gaps.larger("near", "far", "ref_w1")
+    assert not gaps.larger_elsewhere("near", "far", "ref_w1")
+
+
+def test_a_guide_that_failed_is_not_trusted(runs):
+    failing = [*runs, one_run("ccc", without="near")]
+    trusted = [
+        {standing.guide: standing.trusted for standing in standings(found, NOTES)}["near"]
+        for found in (runs, failing)
+    ]
+    assert trusted == [True, False]
 
 
 def test_answers_follow_the_figures(runs, monkeypatch):
@@ -229,6 +270,16 @@ def test_the_page_has_the_distance_on_each_of_several_data_sets(runs):
     assert "| far | 2.000 ± 0.010 |  |" in table
     one = page(standings(runs[:1], NOTES), runs[:1], [], "zoo leaderboard ...", "quick")
     assert "## W1 on each data set" not in one
+
+
+def test_bars_are_two_standard_errors_to_either_side(runs, monkeypatch, tmp_path):
+    """Of the second, whose W1 is 0.4 +- 0.2."""
+    shown = {}
+    monkeypatch.setattr(plot, "finish", lambda figure, *_: shown.update(axes=figure.axes))
+    plot_leaderboard(standings(runs, NOTES), tmp_path / "board.png")
+    _, distances, *_ = shown["axes"]
+    ((left, _), (right, _)) = distances.containers[1].lines[2][0].get_segments()[0]
+    assert (left, right) == pytest.approx((0.0, 0.8))
 
 
 @pytest.mark.parametrize(("predicted", "scale"), [(-0.5, "linear"), (-500.0, "symlog")])

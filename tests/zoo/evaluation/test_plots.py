@@ -157,6 +157,11 @@ def test_scatter_of_a_reference_that_does_not_vary(drawn, tmp_path):
     assert [axis.texts[0].get_text() for axis in drawn[1].axes] == ["", ""]
 
 
+def test_error_bars_are_two_standard_errors_to_either_side():
+    assert plots._bar(Estimate(3.0, 0.25), "rmse") == [[0.5], [0.5]]
+    assert not plots._is_cut(Estimate(3.0, 0.25), "rmse")
+
+
 @pytest.mark.slow
 def test_error_bars_and_ticks_stay_where_a_figure_can_be(drawn, tmp_path):
     figures = {

@@ -96,6 +96,15 @@ def test_rows_of_one_run_are_paired():
     assert distance.se == pytest.approx(math.hypot(mean.se, 0.01, 0.01))
 
 
+def test_rows_where_the_reference_does_not_vary_are_no_units():
+    """Their distances are NaN: the difference is that of the other rows."""
+    lines = [line if line[1] != 7 else (*line[:2], math.nan, 0.0) for line in hard_and_easy(gap=1.0, sd=0.1)]
+    mean = paired([run({"a": 1.0, "b": 2.0}, points=lines)], "b", "a", "ref_w1")
+    values = pd.DataFrame(lines).pivot(index=1, columns=0, values=2).dropna()
+    assert mean.units == 19
+    assert mean.value == pytest.approx((values["b"] - values["a"]).mean())
+
+
 def test_two_samples_of_one_law_are_seldom_told_apart():
     """All rows see the same draws: what is accident in one is in the others too."""
     generator, found = torch.Generator().manual_seed(0), 0

@@ -90,6 +90,23 @@ def test_of_two_the_one_that_needs_more_standard_errors_decides():
     assert verdict(rows, (), {"a": 2.0, "b": 2.0})[0].endswith("then b (1.50 ± 0.10).")
 
 
+@pytest.mark.parametrize(("value", "apart"), [(1.27, False), (1.3, True)])
+def test_errors_of_two_figures_add_up_by_their_squares(value, apart):
+    """Twice the root of 0.1^2 + 0.1^2 is 0.283."""
+    (sentence,) = verdict([row("a", ref_w1=Estimate(1.0, 0.1)), row("b", ref_w1=Estimate(value, 0.1))])
+    assert ("not told apart from it b" in sentence) != apart
+
+
+@pytest.mark.parametrize(("real", "words"), [(True, ", then far"), (False, ", not told apart from it far")])
+@pytest.mark.parametrize("order", [("near", "far"), ("far", "near")])
+def test_a_difference_counts_where_it_is_real_whichever_comes_first(order, real, words):
+    """Against the errors of the rows alone, which say the opposite."""
+    mean = Mean(-0.1 if order[0] == "near" else 0.1, 0.01 if real else 0.2, 20, "row")
+    error = 1.0 if real else 0.001
+    rows = [row(name, ref_w1=Estimate(value, error)) for name, value in (("near", 0.1), ("far", 0.2))]
+    assert words in verdict(rows, [Difference(*order, "ref_w1", mean)])[0]
+
+
 def test_differences_are_those_of_the_figure_that_ranks():
     rows = [row(name, ref_pip_rmse=Estimate(value, 0.01)) for name, value in (("one", 0.1), ("two", 0.2))]
     apart, same = Mean(-0.1, 0.01, 20, "row"), Mean(-0.1, 0.2, 20, "row")

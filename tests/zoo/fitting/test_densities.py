@@ -45,6 +45,9 @@ def test_figures_are_those_of_all_draws_and_rows(monkeypatch):
     assert figures["draws_sd"] == pytest.approx(found.mean(1).std().item(), rel=1e-4)
     assert figures["median"] == pytest.approx(found.mean(0).median().item())
     assert figures["below_100"] == 0
+    of_eighty = fitted.figures(x, units=80.0)
+    assert -100 < of_eighty["median"] < -80
+    assert of_eighty["below_100"] == (found.mean(0) < -20).double().mean().item()
     monkeypatch.setattr(densities, "HELD", 6 * 7)  # in parts of seven rows
     assert fitted.figures(x) == pytest.approx(figures)
     assert fitted.figures(100 * x)["below_100"] > 0.5
@@ -102,6 +105,32 @@ def test_naive_draws_have_weights_of_their_own(monkeypatch):
     assert not any(torch.equal(one, other) for one, other in itertools.combinations(weights, 2))
 
 
+def test_naive_draws_have_starts_of_their_own(monkeypatch):
+    seen, real = [], densities.train
+
+    def kept(objective, *others):
+        seen.append(next(objective.module.parameters()).detach().clone())
+        return real(objective, *others)
+
+    monkeypatch.setattr(densities, "train", kept)
+    for seed in (0, 1):
+        weighted_bootstrap(rows(), SHAPE, effort(draws=2, seed=seed, training=Training(steps=1, lr=0.01)))
+    assert not any(torch.equal(one, other) for one, other in itertools.combinations(seen, 2))
+
+
+def test_means_are_drawn_by_the_seed(monkeypatch):
+    seeds, real = [], densities.local_draws
+
+    def kept(flow, laws, draws, seed):
+        seeds.append(seed)
+        return real(flow, laws, draws, seed)
+
+    monkeypatch.setattr(densities, "local_draws", kept)
+    for seed in (0, 0, 1):
+        shared_bootstrap(rows(), SHAPE, effort(seed=seed, training=Training(steps=1, lr=0.01)))
+    assert seeds[0] == seeds[1] != seeds[2]
+
+
 def test_validation_rows_decide_what_is_kept():
     fitted = maximum_likelihood(rows(), SHAPE, effort())
     found = fitted.log_density(rows().validation).mean().item()
@@ -131,7 +160,10 @@ def test_samples_are_of_all_draws():
     fitted = FittedDensity([(flow.eval(), {"mean": means})], {})
     with torch.no_grad():
         z = flow.encode(fitted.sample(200, seed=0))[0]
-    assert 65 < (z[:, 0] > 0).sum() < 135
+    above = z[:, 0] > 0
+    assert 65 < above.sum() < 135
+    # one draw after the other would change once; of 199 neighbours half do, 4 standard errors
+    assert 70 < above.diff().sum() < 130
 
 
 def test_the_fitted_mean_is_that_of_the_rows():
@@ -157,6 +189,20 @@ def test_the_best_start_is_kept(monkeypatch):
     assert len(set(scores)) == 3
     assert scores.index(max(scores)) != 2  # nor is it the last by chance
     assert together.info["validation"] == max(scores)
+
+
+def test_the_identity_is_learned_where_the_data_are(monkeypatch):
+    """Of uniform rows in the box of the data."""
+    monkeypatch.setattr(densities, "IDENTITY_STEPS", 1)
+    flow, seen, data = SHAPE.build(rows().train), [], rows().train + 7
+    encode = flow.encode
+    monkeypatch.setattr(flow, "encode", lambda x: seen.append(x) or encode(x))
+    towards_identity(flow, data)
+    low, high = data.amin(0), data.amax(0)
+    share = (seen[0] - low) / (high - low)
+    assert share.amin() >= 0
+    assert share.amax() <= 1
+    assert (share.mean(0) - 0.5).abs().max() < 4.5 * (1 / 12 / densities.IDENTITY_ROWS) ** 0.5
 
 
 @pytest.mark.slow

@@ -22,8 +22,10 @@ from zoo.fitting.epochs import (
     entropy,
     local_reparameterization_probabilities,
     member_probabilities,
+    stacked,
     train,
 )
+from zoo.fitting.reach import half_cosine_change
 from zoo.models.bnn import BNN
 from zoo.models.lenet import LeNet
 from zoo.models.weights import SpikeSlabWeights
@@ -287,10 +289,47 @@ def test_bound_weighs_pieces_by_their_rows(digits, monkeypatch):
     assert found.se == pytest.approx(math.hypot(7 / 8 * (1 - 2), 1 / 8 * (9 - 2)))
 
 
-def test_training_tells_what_the_bound_gained_last(digits):
+def test_training_tells_what_the_bound_gained_last(digits, monkeypatch):
+    every, step = [], SVI.step
+    monkeypatch.setattr(SVI, "step", lambda svi, *args: every.append(step(svi, *args)) or every[-1])
     training = Training(10, lr=0.02, batch_size=50, factors={"logits": 5.0})
     history = train(NETWORK, AutoSpikeSlab(NETWORK), (digits.x, digits.y), training)
     assert 0 < history.change < history.losses[0] - history.losses[-1]
+    assert history.change == pytest.approx(half_cosine_change(every).value)
+
+
+def test_seed_of_a_training_decides_order_and_noise(digits):
+    def of(seed: int) -> tuple[list[float], float]:
+        seen, noise = [], []
+
+        def model(x, y=None, size=None):
+            seen.append(x[0, 0].item())
+            return NETWORK(x, y, size)
+
+        x = digits.x[:60].clone()
+        x[:, 0] = torch.arange(60.0)
+        training = Training(1, batch_size=20, seed=seed)
+        train(
+            model,
+            AutoMeanField(model),
+            (x, digits.y[:60]),
+            training,
+            each_epoch=lambda epoch: noise.append(torch.rand(()).item()) or {},
+        )
+        return seen, noise[0]
+
+    (order, noise), again, (other_order, other_noise) = of(1), of(1), of(2)
+    assert again == (order, noise)
+    assert order != other_order
+    assert noise != other_noise
+
+
+def test_members_are_stacked_with_noise_of_their_own(digits):
+    """Twice the same guide gives two networks."""
+    guide = AutoMeanField(NETWORK)
+    guide.setup(digits.x[:5], digits.y[:5])
+    first, second = stacked([guide, guide])["w1"]
+    assert not torch.equal(first, second)
 
 
 def test_training_needs_rows(digits):

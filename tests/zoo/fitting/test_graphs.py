@@ -4,6 +4,8 @@ number, whose losses are known.
 
 from __future__ import annotations
 
+import itertools
+
 import networkx as nx
 import numpy as np
 import pytest
@@ -83,6 +85,20 @@ def test_a_tenth_of_ones_own_graphs_validates_and_trains_not(number, held_out, m
     training, validation = asked[:2]
     assert len(validation) == held_out
     assert sorted(len(graph) for graph in [*training, *validation]) == list(range(1, number + 1))
+
+
+def test_the_seed_chooses_the_graphs_that_validate(monkeypatch):
+    held_out = []
+
+    def kept(model, training, validation, *others):
+        held_out.append([len(graph) for graph in validation])
+        return GraphFit()
+
+    monkeypatch.setattr(fitting, "train", kept)
+    for seed in (0, 0, 1, 2):
+        fit_graphs([nx.path_graph(2 + i) for i in range(40)], settings=GraphTraining(seed=seed))
+    assert held_out[0] == held_out[1]
+    assert not any(one == other for one, other in itertools.combinations(held_out[1:], 2))
 
 
 def test_change_is_that_of_the_last_tenth_of_the_epochs():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -124,6 +125,31 @@ def test_the_noise_of_the_neural_sampler_has_its_own_rate():
     method, two = GUIDES["sip-ns"].method, BNN(2)
     settings = method.settings(len(X), seed=0, steps=2)
     assert method.fit(two, (X, Y), settings).closed_form.facts["noise_lr"] == implicit.SAMPLER_NOISE_RATE
+
+
+def test_functional_bnns_take_small_batches_and_a_prior_of_few_numbers():
+    method = GUIDES["fbnn-bnn"].method
+    assert [GUIDES[name].method.settings(500, 0).batch_size for name in NAMES[3:6]] == [20, 20, 100]
+    assert {parameter.numel() for parameter in method.make(BNN(2), 30).prior.parameters()} == {1}
+
+
+def test_one_column_has_inducing_inputs_of_its_own(monkeypatch):
+    monkeypatch.setattr(implicit, "INDUCING", 4)
+    monkeypatch.setattr(implicit, "INDUCING_OF_MORE", 6)
+    for name in ("sip-bnn", "sip-ns"):
+        assert [GUIDES[name].method.make(BNN(d), 30).settings.num_inducing for d in (1, 2)] == [4, 6]
+
+
+def test_the_seed_decides_where_a_prior_starts():
+    method, starts = GUIDES["vip"].method, []
+
+    def noted(model, rows):
+        starts.append(torch.rand(()).item())
+        return method.make(model, rows)
+
+    for seed in (1, 1, 2):
+        replace(method, make=noted).fit(BNN(2), (X, Y), method.settings(30, seed, steps=1))
+    assert starts[0] == starts[1] != starts[2]
 
 
 def test_a_fixed_noise_is_handed_on():

@@ -26,6 +26,7 @@ from tests.zoo.cli_helpers import (
 )
 from zoo.budgets import BUDGETS
 from zoo.errors import FailedError, UserError
+from zoo.evaluation.estimates import Estimate
 from zoo.fitting.horseshoe import product_weights, with_horseshoe
 from zoo.fitting.methods import Place
 from zoo.fitting.point_estimates import EnsembleSettings, Minibatches, PointEstimates
@@ -62,13 +63,15 @@ def test_every_member_is_a_fit_of_its_own(data, network):
     settings = method.settings(ROWS, seed=2, steps=5, lr=0.03)
     assert settings == EnsembleSettings(3, 5, 0.03, None, 2)
     fitted = method.fit(network, data, settings)
-    draws = fitted.draws(7, seed=0)
+    draws, changes = fitted.draws(7, seed=0), []
     for i in range(3):
         seed = stable_seed("member", 2, 3, i)
-        alone = fit_ensemble(network, *data, members=1, steps=5, lr=0.03, seed=seed).draws()
-        for name, value in alone.items():
+        alone = fit_ensemble(network, *data, members=1, steps=5, lr=0.03, seed=seed)
+        changes.append(Estimate(alone.info["last_tenth"][0], alone.info["last_tenth_se"][0]))
+        for name, value in alone.draws().items():
             assert torch.equal(draws[name][i], value[0])
             assert torch.equal(draws[name][i + 3], value[0])  # in turn
+    assert fitted.bound_change == max(changes, key=lambda change: change.value - 2 * (change.se or 0.0))
     assert not torch.equal(draws["w1"][0], draws["w1"][1])
     assert draws["w1"].shape == (7, 3, 2)
     assert fitted.num_parameters == 3 * (6 + 3 + 3 + 1 + 1)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from data_loaders import Standardizer, load
-from zoo.fitting.problem import Problem, prepare
+from zoo.fitting.problem import Problem, load_problem, prepare
 from zoo.models.entries import DataShape
 
 
@@ -28,6 +28,14 @@ def test_rows_and_target_are_the_arguments_of_a_model(problem):
     assert problem.size == len(x) == len(y) == 398
     assert problem.shape == DataShape("regression", 10, 0)
     assert prepare(load("digits")).shape == DataShape("multiclass", 64, 10)
+
+
+@pytest.mark.parametrize(
+    ("holdout", "rows"), [(None, (398, 44)), (0.1, (398, 44)), (0.2, (354, 88)), (0, (442, 0))]
+)
+def test_a_tenth_is_held_out_where_nothing_is_said(holdout, rows):
+    found = load_problem("diabetes", holdout=holdout)
+    assert (len(found.x), len(found.x_test)) == rows
 
 
 def test_a_set_that_is_used_whole_is_evaluated_where_it_was_fitted():

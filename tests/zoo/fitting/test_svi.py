@@ -6,6 +6,7 @@ import functools
 import itertools
 import math
 import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -95,6 +96,23 @@ def test_resumed_fit_is_the_uninterrupted_one_bit_for_bit(guide, model, batch_si
     resumed.run(checkpoint=tmp_path / "c")
     assert resumed.losses == whole.losses
     assert torch.equal(parameters(resumed), parameters(whole))
+
+
+def test_few_steps_have_higher_rates_for_what_has_far_to_go():
+    """The first step of Adam is its rate: 0.01, of logits and log sds the highest, 0.1."""
+    fit = make("spike-slab", "spike-slab-bnn", steps=1, lr=0.01)
+    fit.guide.setup(*fit.data)
+    before = {name: value.detach().clone() for name, value in fit.guide.named_parameters()}
+    fit.run()
+    moved = {name: (p - before[name]).abs().max().item() for name, p in fit.guide.named_parameters()}
+    assert moved == pytest.approx({"loc": 0.01, "log_scale": 0.1, "logits": 0.1}, rel=1e-2)
+
+
+def test_networks_of_the_bound_are_drawn_by_the_seed():
+    fit = make(steps=2).run()
+    first, again = fit.elbo(3), fit.elbo(3)
+    fit.settings = replace(fit.settings, seed=4)
+    assert first == again != fit.elbo(3)
 
 
 def test_adam_of_a_resumed_fit_belongs_to_its_parameters(tmp_path, monkeypatch):

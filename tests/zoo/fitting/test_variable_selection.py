@@ -15,7 +15,8 @@ from guides.truth.spike_slab_logistic import enumerate_spike_slab_logistic
 from guides.variational.varbvs import VARBVS
 from zoo.errors import FailedError
 from zoo.fitting.methods import Place
-from zoo.fitting.variable_selection import SelectionLaw, VarbvsSettings, VariationalSelection
+from zoo.fitting.reach import half_cosine_change
+from zoo.fitting.variable_selection import JointSelection, SelectionLaw, VarbvsSettings, VariationalSelection
 from zoo.models.latent_binary import SpikeSlabLinear, SpikeSlabLogistic
 
 DRAWS = 600
@@ -97,6 +98,18 @@ def test_linear_has_the_models_prior_and_no_bound(table):
     np.testing.assert_allclose(draws["w"].double().mean(0).numpy(), exact.mean, atol=0.03)
     np.testing.assert_allclose(draws["w"].double().std(0).numpy(), exact.sd, atol=0.03)
     assert fitted.num_parameters == 3 * 5 + 1
+
+
+def test_joint_law_tells_what_its_bound_gained_and_draws_by_the_seed(table):
+    x, _, labels = table
+    method = JointSelection()
+    fitted = method.fit(SpikeSlabLogistic(5), (x, labels), method.settings(150, 0, steps=30))
+    assert len(fitted.losses) == 30
+    assert fitted.bound_change == half_cosine_change(fitted.losses)
+    first, again, other = (fitted.draws(9, seed)["w"] for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert torch.equal(first, fitted.draws_with_log_prob(9, 1)[0]["w"])
+    assert not torch.equal(first, other)
 
 
 def test_fit_on_disk_is_the_fit(table, tmp_path):

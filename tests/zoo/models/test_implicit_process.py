@@ -88,6 +88,12 @@ def test_the_start_is_the_fan_in_prior():
     assert weight.dtype == process.draw(2)(torch.zeros(1, 400)).dtype == torch.float64
 
 
+def test_means_start_near_zero_and_not_at_it():
+    """Sd of 0.05, to five standard errors."""
+    mean = BNNProcess(100, (50,)).layers[0].weight_mean
+    assert mean.std().item() == pytest.approx(0.05, rel=5 / (2 * 5000) ** 0.5)
+
+
 def test_neural_samplers_span_as_many_dimensions_as_noise():
     values = NeuralSampler(2, noise_features=3, dtype=torch.float64).draw(100)(torch.randn(40, 2))
     assert torch.linalg.matrix_rank(values, rtol=1e-8) == 3
@@ -139,7 +145,7 @@ def test_a_second_draw_is_another():
     assert not torch.equal(process.draw(3)(X), process.draw(3)(X))
 
 
-@pytest.mark.slow
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("options", [{}, {"sharing": "layer"}, {"bias_scale": 0.0}])
 @pytest.mark.parametrize("noise_scale", [None, 0.3])
 def test_a_learned_network_and_its_twin_have_the_same_density(options, noise_scale):
@@ -160,10 +166,17 @@ def test_a_learned_network_and_its_twin_have_the_same_density(options, noise_sca
             if site["type"] == "sample" and name not in ("data", "y", "f")
         }
         y = jnp.asarray(trace.nodes["y"]["value"].numpy())
-        theirs = log_density(model.twin, (jnp.asarray(x.numpy()), y), {}, values)[0]
+        # one program: the same operations one by one are compiled one by one
+        density = jax.jit(lambda x, y, values: log_density(model.twin, (x, y), {}, values)[0])
+        theirs = density(jnp.asarray(x.numpy()), y, values)
     finally:
         jax.config.update("jax_enable_x64", before)
     assert trace.log_prob_sum().item() == pytest.approx(float(theirs), abs=1e-8)
+
+
+def test_likelihood_of_a_minibatch_is_scaled_up_under_a_learned_prior():
+    model = LearnedNetwork(BNNProcess(2, (4,)))
+    assert poutine.trace(model).get_trace(X, torch.zeros(3), 12).nodes["y"]["scale"] == 4
 
 
 def test_a_posterior_starts_at_one_network():

@@ -18,7 +18,7 @@ from guides import AutoSpikeSlab
 from zoo.models.bnn import BNN, PBPNetwork
 from zoo.models.latent_binary import SpikeSlabLinear, SpikeSlabLogistic
 from zoo.models.lenet import LeNet
-from zoo.models.weights import FanIn, GaussianWeights, SpikeSlabWeights
+from zoo.models.weights import FanIn, GaussianWeights, SpikeSlabWeights, numpyro_spike_slab
 
 MODELS = {
     "bnn": BNN(3, widths=(5,)),
@@ -38,6 +38,7 @@ MODELS = {
     "spike-slab-bnn-by-layer": BNN(
         3, widths=(5,), weights=SpikeSlabWeights(0.3, FanIn((2.0, 0.5))), bias_scale=FanIn(0.3)
     ),
+    "bnn-biases-by-layer": BNN(3, widths=(5,), bias_scale=(0.5, 2.0)),
     "spike-slab-linear": SpikeSlabLinear(3, inclusion=0.3),
     "spike-slab-logistic": SpikeSlabLogistic(3, inclusion=0.3),
 }
@@ -140,6 +141,23 @@ def test_log_likelihood_of_minibatches_averages_to_the_whole(name, inputs):
     assert torch.isclose(torch.stack(parts).mean(), whole, rtol=1e-10)
 
 
+@pytest.mark.parametrize("model", [BNN(3, widths=(5,), bias_scale=(0.5, 2.0)), LeNet(64, bias_scale=(
+    0.5, 2.0, 3.0, 4.0, 5.0))])  # fmt: skip
+def test_biases_have_the_sds_of_their_layers(model):
+    nodes = poutine.trace(model).get_trace(torch.rand(2, model.in_features)).nodes
+    scales = [nodes[f"b{i}"]["fn"].base_dist.scale.unique().item() for i in range(1, len(model.layers) + 1)]
+    assert scales == list(model.bias_scale)
+
+
+def test_draws_of_the_spike_in_numpyro_are_as_many_as_it_says():
+    """A share of 4000, to 4.5 standard errors; the slab has its sd."""
+    law = numpyro_spike_slab()(0.2, 0.0, 3.0)
+    drawn = np.asarray(jax.jit(lambda key: law.sample(key, (4000,)))(jax.random.PRNGKey(0)))
+    included = drawn[drawn != 0]
+    assert abs(len(included) / 4000 - 0.2) < 4.5 * (0.2 * 0.8 / 4000) ** 0.5
+    assert abs(included.std() / 3 - 1) < 4.5 / (2 * len(included)) ** 0.5
+
+
 def test_network_without_bias_has_no_extra_unit(inputs):
     """Layers are ``W z / sqrt(fan_in)``, and the function of inputs that are all zero is zero."""
     trace = poutine.trace(MODELS["pbp-bnn-no-bias"]).get_trace(inputs)
@@ -230,6 +248,11 @@ def test_filters_have_the_scale_of_their_inputs(weights):
         assert law.batch_shape == ()
     zeros = (trace.nodes["w3"]["value"] == 0).double().mean().item()
     assert zeros == pytest.approx(0.7, abs=0.02) if isinstance(weights, SpikeSlabWeights) else zeros == 0
+
+
+def test_likelihood_of_a_minibatch_of_images_is_scaled_up():
+    trace = poutine.trace(LeNet(64)).get_trace(torch.rand(2, 64), torch.tensor([3, 8]), 14)
+    assert trace.nodes["y"]["scale"] == 7
 
 
 def test_images_that_lenet_cannot_see_are_refused():

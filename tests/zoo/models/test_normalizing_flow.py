@@ -78,6 +78,17 @@ def test_columns_depend_on_those_before_them_alone():
     assert (z[:, 1:] != other[:, 1:]).all()
 
 
+@each_kind
+def test_columns_are_turned_from_block_to_block(kind):
+    """One block leaves the first column without the last one, two do not."""
+    moved = rows(4)
+    moved[:, -1] += 1.0
+    for blocks, depends in ((1, False), (2, True)):
+        made = flow(kind, blocks=blocks)
+        first, other = made.encode(rows(4))[0][:, 0], made.encode(moved)[0][:, 0]
+        assert (first != other).all() == depends
+
+
 def test_log_scales_are_bounded():
     made = flow(blocks=2, batch_norm=False)
     far = 1e6 * rows()
@@ -98,6 +109,17 @@ def test_weighted_statistics_are_those_of_repeated_rows():
         log_det, -0.5 * (x.repeat_interleave(counts, 0).var(0, False) + EPSILON).log().sum()
     )
     torch.testing.assert_close(weighted.variance, repeated.variance)
+
+
+def test_a_normalisation_that_is_reset_has_no_scale_and_no_shift():
+    made, x = WeightedBatchNorm(3).double(), rows()
+    with torch.no_grad():
+        made.log_scale.fill_(0.7)
+        made.shift.fill_(-2.0)
+    made.reset_parameters()
+    y, log_det = made(x)
+    torch.testing.assert_close(y, (x - x.mean(0)) / (x.var(0, False) + EPSILON).sqrt())
+    torch.testing.assert_close(log_det, -0.5 * (x.var(0, False) + EPSILON).log().sum())
 
 
 def test_rows_of_weight_zero_change_nothing():
@@ -182,11 +204,33 @@ def test_a_pyro_model(covariance):
     trace.compute_log_prob()
     assert trace.nodes["x"]["log_prob"].shape == (50,)
     torch.testing.assert_close(trace.nodes["x"]["log_prob"], made.log_density(latent, made.encode(x)))
+    wide = torch.distributions.Normal(0.0, PRIOR_SD).log_prob(latent["mean"]).sum()
+    torch.testing.assert_close(trace.nodes["mean"]["log_prob"], wide)
     with torch.no_grad():
         drawn = pyro.poutine.condition(made, latent)(2000)
     assert drawn.shape == (2000, 3)
     z = made.encode(drawn)[0]
     torch.testing.assert_close(z.mean(0), latent["mean"], rtol=0.1, atol=0.6)
+
+
+def test_latent_draws_have_the_covariance():
+    """Of a triangular root L it is L L' and not L' L: each entry to 4.5 standard errors."""
+    root, number = torch.tensor([[1.0, 0.0], [1.2, 0.5]], dtype=torch.float64), 20_000
+    scale, mean = root.norm(dim=1), torch.tensor([3.0, -1.0], dtype=torch.float64)
+    sites = {"mean": mean, "scale": scale, "correlation": root / scale[:, None]}
+    torch.manual_seed(0)
+    z, expected = flow(features=2, covariance=True).latent(sites, number), root @ root.mT
+    variances = expected.diagonal()
+    assert ((z.mean(0) - mean).abs() < 4.5 * (variances / number).sqrt()).all()
+    error = ((variances * variances[:, None] + expected**2) / number).sqrt()
+    assert ((z.T.cov() - expected).abs() < 4.5 * error).all()
+
+
+@pytest.mark.parametrize("batch_norm", [True, False])
+def test_batches_are_normalised_between_the_blocks_where_wanted(batch_norm):
+    steps = FlowDensity(3, blocks=4, batch_norm=batch_norm).steps
+    normalised = [isinstance(step, WeightedBatchNorm) for step in steps]
+    assert normalised == ([False, *[True, False] * 3] if batch_norm else [False] * 4)
 
 
 def test_flows_that_cannot_be():

@@ -16,6 +16,7 @@ from zoo.experiments.engine.page import ours
 from zoo.experiments.engine.request import plan
 from zoo.experiments.engine.runner import reproduce
 from zoo.experiments.engine.tables import Line, summary
+from zoo.experiments.engine.verdicts import Marks, verdict
 
 pytestmark = pytest.mark.usefixtures("calls")
 
@@ -409,3 +410,12 @@ def test_notes_stand_once_with_what_they_are_about(tmp_path):
     assert section(text, "Notes")[:2] == ["- n 5 error: n|5", "- of all"]
     assert "another b" not in text
     assert text.count("of all") == 1
+
+
+def test_the_farthest_on_either_side_are_named_first():
+    lines = [
+        Line("a", name, "5", "error", summary([1.0, 2.0, 4.0]), Published(7 / 3 + gap, 0.1))
+        for name, gap in (("near", -3.0), ("above", 9.0), ("below", -5.0))
+    ]
+    words = verdict(lines, Marks("", frozenset(), frozenset(), frozenset()))
+    assert words.index("above") < words.index("below") < words.index("near")

@@ -16,8 +16,10 @@ from tests.zoo.experiments.runner_helpers import results, rows, running, without
 from tests.zoo.experiments.toy_experiments import CELLS, declare
 from zoo.errors import UserError
 from zoo.experiments.engine.catalogue import find_experiment
+from zoo.experiments.engine.declaration import Cell
 from zoo.experiments.engine.request import plan
 from zoo.experiments.engine.runner import reproduce
+from zoo.experiments.engine.workers import run_cell
 from zoo.fitting.side_by_side import ALONE, CallEndedError, Here
 
 pytestmark = pytest.mark.usefixtures("calls")
@@ -366,3 +368,17 @@ def test_finish_that_fails_leaves_the_tables(tmp_path):
     with pytest.raises(CallEndedError, match="tables are written, but .*ValueError: no picture"):
         reproduce(plan(declare(finish=finish)), tmp_path)
     assert (tmp_path / "table.md").exists()
+
+
+def test_a_cell_that_forgets_its_seed_has_one_of_its_own(tmp_path):
+    """Again the same numbers, and others in another trial."""
+
+    def careless(cell):
+        return {"error": torch.rand(()).item() + np.random.rand()}
+
+    values = []
+    for name, trial in (("first", 0), ("again", 0), ("other", 1)):
+        (tmp_path / name).mkdir()
+        cell = Cell("toy/plain", "a", "m", "5", trial)
+        values.append(run_cell(careless, ("error",), cell, tmp_path / name).metrics["error"])
+    assert values[0] == values[1] != values[2]

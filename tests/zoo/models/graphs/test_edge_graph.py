@@ -227,6 +227,8 @@ def test_lengths_and_times_of_drawn_graphs():
     again = model.sample(2, [2, 3], times=times)
     assert all(np.array_equal(a.edges, b.edges) for a, b in zip(drawn, again, strict=True))
     assert model.sample(0, 3) == []
+    model.unit.fill_(60.0)  # by which edges are apart where nothing is said
+    assert model.sample(1, 3)[0].times.tolist() == [0, 60, 120]
 
 
 def test_bad_input_is_refused():
@@ -260,6 +262,17 @@ def test_plan_of_a_batch():
 
 
 # ------------------------------------------------------------------------------------------- guides compose
+
+
+def test_bayesian_last_layers_have_the_prior_and_the_likelihood_of_the_model():
+    graphs, model = draw_graphs("cycles", 3, 1), double()
+    trace = poutine.trace(BayesianHeads(model, graphs, scale=0.3)).get_trace()
+    weights = {f"{name}_weights": trace.nodes[f"{name}_weights"]["value"] for name in HEADS}
+    law = torch.distributions.Normal(0.0, torch.tensor(0.3, dtype=torch.float64))
+    prior = sum(law.log_prob(value).sum() for value in weights.values())
+    with torch.no_grad():
+        likelihood = model.log_prob(graphs, last_layers(weights)).sum()
+    torch.testing.assert_close(trace.log_prob_sum(), prior + likelihood, atol=1e-8, rtol=0)
 
 
 @pytest.mark.slow

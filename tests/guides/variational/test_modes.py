@@ -1,0 +1,40 @@
+"""Where a Gaussian law starts: a mode and the curvature there, of densities that are quadratic or nearly."""
+
+import pytest
+import torch
+
+from guides.variational.modes import FLOOR, HELD, mode_and_precision
+
+CENTRE = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+CURVATURE = torch.tensor([[4.0, 1.0, 0.5], [1.0, 3.0, -0.4], [0.5, -0.4, 2.0]], dtype=torch.float64)
+
+
+def quadratic(w):
+    return -0.5 * (w - CENTRE) @ CURVATURE @ (w - CENTRE)
+
+
+def test_a_quadratic_has_its_own_mode_and_curvature():
+    mode, precision = mode_and_precision(quadratic, torch.zeros_like(CENTRE), torch.zeros(3, dtype=bool))
+    torch.testing.assert_close(mode, CENTRE, rtol=0, atol=1e-4)  # what L-BFGS leaves of 1e-9 nats
+    torch.testing.assert_close(precision, CURVATURE)
+
+
+def test_what_is_held_stays_and_is_independent_of_the_rest():
+    held, start = torch.tensor([False, False, True]), torch.tensor([0.0, 0.0, 2.0], dtype=torch.float64)
+    mode, precision = mode_and_precision(quadratic, start, held)
+    away = -torch.linalg.solve(CURVATURE[:2, :2], CURVATURE[:2, 2] * (2.0 - CENTRE[2]))
+    torch.testing.assert_close(mode, torch.cat([CENTRE[:2] + away, start[2:]]), rtol=0, atol=1e-4)
+    expected = CURVATURE.clone()
+    expected[2, :2] = expected[:2, 2] = 0.0
+    expected[2, 2] = HELD
+    torch.testing.assert_close(precision, expected)
+
+
+@pytest.mark.parametrize("slope", [0.0, 1e-9])
+def test_directions_that_are_flat_have_a_little_precision(slope):
+    def ridge(w):
+        return -0.5 * 3.0 * w[0] ** 2 - slope * w[1] ** 2
+
+    start = torch.tensor([1.0, 0.3], dtype=torch.float64)
+    _, precision = mode_and_precision(ridge, start, torch.zeros(2, dtype=bool))
+    torch.testing.assert_close(precision.diagonal(), torch.tensor([3.0, 3.0 * FLOOR], dtype=torch.float64))
