@@ -40,6 +40,7 @@ from guides.core.laws import (
 from guides.core.learned_priors import LearnedPriors
 from guides.core.optim import Common, FusedAdam
 from guides.core.pathwise import check_pathwise
+from guides.core.probing import kept_buffers, moved
 from guides.core.purpose import Purpose, draws_in_parallel, purpose_of_run
 from guides.core.pyro_traces import first_messenger, hide_other_sites, share_minibatch, two_traces
 from guides.core.rng import seeded_rng
@@ -54,6 +55,9 @@ from guides.core.sites import (
     site_family,
 )
 from guides.core.store_names import is_in_store, put_into_store
+
+#: How many numbers of rows for each number of the data are looked at before they are taken to be harmless.
+MOST_RATIOS = 8
 
 
 class _MessengerAndModule(type(GuideMessenger), type(AutoGuide)):
@@ -106,6 +110,7 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         self._prefix: str | None = None
         self._probed_data: set[str] = set()
         self._probed_rows = 0
+        self._probed_ratios: set[float] = set()
         # Of the run in progress, or the last one:
         self._purpose = Purpose.EXPECTATIONS
         self._tensors: dict[str, tuple[Tensor, ...]] = {}
@@ -137,7 +142,7 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         :raises PathwiseGradientError: a spike-and-slab site is used in a way that has no gradient
         :raises ValueError: the parameters that exist belong to another model, or data are NaN
         """
-        with torch.no_grad(), poutine.block(), blaming_arguments(args, kwargs):
+        with torch.no_grad(), poutine.block(), kept_buffers(), blaming_arguments(args, kwargs):
             trace = poutine.trace(InitMessenger(self.init_loc_fn)(self.model)).get_trace(*args, **kwargs)
         nodes = {n: v for n, v in trace.nodes.items() if v["type"] == "sample" and not site_is_subsample(v)}
         check_observed(nodes)
@@ -227,12 +232,16 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         uses = {name: self._uses.get(name, Uses()) for name in self.sites}
         usable = {n for n, site in self.sites.items() if uses[n].used_once and self._allows_moments(site)}
         mixed = {}
-        if self._mixing(usable, *args, **kwargs):
-            mixed = {name: self._mixing({name}, *args, **kwargs) for name in sorted(usable)}
+        own = f"{self._prefix}."
+        trained = [v["value"] for n, v in nodes if v["type"] == "param" and not n.startswith(own)]
+        with moved(trained):
+            if self._mixing(usable, *args, **kwargs):
+                mixed = {name: self._mixing({name}, *args, **kwargs) for name in sorted(usable)}
         for name, site in self.sites.items():
             if self._needs_moments(site):
                 check_pathwise(name, uses[name], mixed.get(name))
             self.sites[name] = replace(site, by_moments=name in usable and not mixed.get(name))
+        self._probed_ratios.add(self._rows_a_number(uses))
 
     def _mixing(self, names: Collection[str], *args, **kwargs) -> str | None:
         """The observed site of which one term sees several rows of a layer of ``names``, or None."""
@@ -248,7 +257,7 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         """One run that counts the uses of every site; gives the terms that its data are scored by."""
         self._recording, self._probe, self._watched = True, probe, Watched(self.model)
         try:
-            with torch.no_grad(), poutine.block():
+            with torch.no_grad(), poutine.block(), kept_buffers():
                 self(*args, **kwargs)
             return self._watched.terms
         finally:
@@ -322,15 +331,28 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
             first.register_hook(lambda grad: learned.after_run(sites, weight))
 
     def _shows_more_than_at_setup(self) -> bool:
-        """Whether this run has data that the set-up run had not, or rows where that had one: then it must be
-        asked again whether rows meet.
+        """Whether this run has data that the set-up run had not, rows where that had one, or more or fewer
+        rows for each number of the data: then it must be asked again whether rows meet.
         """
         if not any(site.by_moments for site in self.sites.values()):
             return False
         nodes = self.trace.nodes.items()
         data = {n for n, node in nodes if node["type"] == "sample" and node["is_observed"]}
         rows = max((uses.rows for uses in self._uses.values()), default=0)
-        return not data <= self._probed_data or (self._probed_rows < 2 <= rows)
+        if not data <= self._probed_data or self._probed_rows < 2 <= rows:
+            return True
+        is_known = rows < 2 or self._rows_a_number(self._uses) in self._probed_ratios | {0.0}
+        return not is_known and len(self._probed_ratios) < MOST_RATIOS
+
+    def _rows_a_number(self, uses: Mapping[str, Uses]) -> float:
+        """Rows of the layers that use moments, for each number of the data of the last run; 0 without
+        data.
+        """
+        layers = [uses[name].rows for name, site in self.sites.items() if site.by_moments and name in uses]
+        nodes = self.trace.nodes.values()
+        data = [node["value"] for node in nodes if node["type"] == "sample" and node["is_observed"]]
+        numbers = sum(value.numel() for value in data if isinstance(value, Tensor))
+        return max(layers, default=0) / numbers if numbers else 0.0
 
     def _announce_modules(self) -> None:
         """A ``pyro.param`` statement for every parameter of a submodule: SVI trains what it has seen."""

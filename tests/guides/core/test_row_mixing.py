@@ -10,6 +10,9 @@ import pyro.distributions as dist
 import pytest
 import torch
 import torch.nn.functional as F
+from pyro.nn import PyroModule, PyroParam
+from torch import nn
+from torch.distributions import constraints
 
 from guides import AutoMeanField, AutoSpikeSlab, PathwiseGradientError, SpikeSlab
 from guides.core.row_mixing import MOST_EXPERIMENTS, RowProbe, _fixed, mixed_site
@@ -242,3 +245,75 @@ def test_a_set_up_with_one_row_is_asked_again_with_several():
     assert guide.sites["w"].by_moments
     guide(x, y)
     assert not guide.sites["w"].by_moments
+
+
+class Gated(PyroModule):
+    """Errors that follow each other, by a coefficient that starts at zero: then no two rows meet."""
+
+    def __init__(self, kind: str):
+        super().__init__()
+        self.kind, zero = kind, torch.zeros(1)
+        if kind == "parameter":
+            self.rho = nn.Parameter(zero)
+        elif kind == "constrained":
+            self.rho = PyroParam(zero, constraints.interval(-1.0, 1.0))
+        elif kind == "module":
+            self.inner = nn.ParameterList([nn.Parameter(zero)])
+
+    def coefficient(self) -> torch.Tensor:
+        if self.kind == "statement":
+            return pyro.param("rho", torch.zeros(1))
+        return self.inner[0] if self.kind == "module" else self.rho
+
+    def forward(self, x, y):
+        if self.kind == "module":
+            pyro.module("inner", self.inner)
+        w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        f = x @ w
+        mean = torch.cat([f[:1], f[1:] + self.coefficient() * (y[:-1] - f[:-1])])
+        observe(dist.Normal(mean, 1.0), y, len(x))
+
+
+@pytest.mark.parametrize("kind", ["statement", "parameter", "constrained", "module"])
+def test_what_a_trained_gate_hides_at_zero_is_seen(kind):
+    """And the gate is as it was afterwards."""
+    model, x, y = Gated(kind), torch.randn(20, 2), torch.randn(20)
+    guide = AutoMeanField(model)
+    guide.setup(x, y)
+    assert not guide.sites["w"].by_moments
+    assert (model.coefficient() == 0).all()
+
+
+def test_other_numbers_of_rows_for_each_datum_are_asked_about():
+    """Rows that were alone in their bags share them later; with as many in each nobody asks again."""
+    asked = []
+
+    def model(x, bag, y):
+        asked.append(len(x))
+        w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        observe(dist.Normal(torch.zeros(len(y)).index_add(0, bag, x @ w), 1.0), y, len(y))
+
+    guide = AutoMeanField(model)
+    guide.setup(torch.randn(6, 2), torch.arange(6), torch.zeros(6))
+    asked.clear()
+    guide(torch.randn(4, 2), torch.arange(4), torch.zeros(4))
+    assert asked == [4]
+    assert guide.sites["w"].by_moments
+    guide(torch.randn(12, 2), torch.arange(6).repeat_interleave(2), torch.zeros(6))
+    assert not guide.sites["w"].by_moments
+
+
+def test_set_up_leaves_running_statistics_alone():
+    norm = nn.BatchNorm1d(3, affine=False)
+
+    def model(x, y):
+        w = pyro.sample("w", dist.Normal(0.0, 1.0).expand([3, 2]).to_event(2))
+        observe(dist.Normal(norm(F.linear(x, w)).sum(-1), 1.0), y, len(x))
+
+    x, y = torch.randn(9, 2), torch.zeros(9)
+    guide = AutoMeanField(model)
+    guide.setup(x, y)
+    assert norm.num_batches_tracked == 0
+    assert (norm.running_var == 1).all()
+    guide(x, y)
+    assert norm.num_batches_tracked == 1
