@@ -11,7 +11,7 @@ import functools
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
@@ -97,6 +97,7 @@ def _twin_sites(twin: Callable, args: tuple, kwargs: dict) -> tuple[list[str], l
     import jax
     from numpyro import distributions as dist
     from numpyro import handlers
+    from numpyro.distributions import constraints
     from numpyro.infer.initialization import init_to_uniform
 
     from guides.core.arguments import check_pairing
@@ -114,15 +115,23 @@ def _twin_sites(twin: Callable, args: tuple, kwargs: dict) -> tuple[list[str], l
                 check_pairing(site)
                 continue
             _refuse_discrete(site["name"], site["fn"].support.is_discrete)
+            _refuse_scaled_map(site, constraints.real)
             names.append(site["name"])
             base = site["fn"]
             while isinstance(base, dist.Independent | dist.ExpandedDistribution):
                 base = base.base_dist
-            if type(base) is dist.Normal:
+            if type(base) is dist.Normal and _counts_whole(site["scale"]):
                 normals.append(site["name"])
 
     jax.eval_shape(look, jax.random.PRNGKey(0))
     return _nonempty(names), normals
+
+
+def _counts_whole(scale: Any) -> bool:
+    """Whether a site's density counts once: a power of it (``scale``) has another form in other coordinates,
+    so that such a site is left centred.
+    """
+    return scale is None or (isinstance(scale, int | float) and scale == 1)
 
 
 def _nonempty(names: list[str]) -> list[str]:
@@ -135,6 +144,18 @@ def _refuse_discrete(name: str, is_discrete: bool) -> None:
     if is_discrete:
         raise ValueError(
             f"latent site {name!r} is discrete: NUTS needs continuous sites (marginalise or enumerate it)"
+        )
+
+
+def _refuse_scaled_map(site: Mapping, real: Any) -> None:
+    support = site["fn"].support
+    while hasattr(support, "base_constraint"):
+        support = support.base_constraint
+    if support is not real and not _counts_whole(site["scale"]):
+        raise ValueError(
+            f"latent site {site['name']!r} lies under handlers.scale, and NumPyro scales the volume of the map "
+            "to its support too, so that another posterior is sampled: make it from a site on the real "
+            "numbers, or give the Pyro model and backend='pyro'"
         )
 
 
@@ -328,7 +349,8 @@ def _pyro_sites(model: Callable, args: tuple, kwargs: dict) -> tuple[list[str], 
             base = site["fn"]
             while isinstance(base, dist.Independent | dist.ExpandedDistribution):
                 base = base.base_dist
-            if type(base) is dist.Normal:
+            is_unmasked = site["mask"] is None or site["mask"] is True
+            if type(base) is dist.Normal and is_unmasked and _counts_whole(site["scale"]):
                 normals.append(name)
     return _nonempty(names), normals
 
