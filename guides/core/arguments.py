@@ -16,6 +16,7 @@ from pyro import poutine
 from pyro.infer.util import is_validation_enabled
 from pyro.poutine.messenger import Messenger
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from guides.core.rng import kept_rng
 
@@ -169,6 +170,8 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def doubled(part: object) -> object:
-    """A tensor of floating point in float64; anything else as it is."""
-    return part.double() if isinstance(part, Tensor) and part.is_floating_point() else part
+def doubled(part: Any) -> Any:
+    """Tensors of floating point in float64, in nested tuples, lists and dictionaries too; anything else as it
+    is.
+    """
+    return tree_map(lambda t: t.double() if isinstance(t, Tensor) and t.is_floating_point() else t, part)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import pyro
@@ -50,7 +50,7 @@ class WeightSites:
         :raises UnsupportedSiteError: a site is discrete, has another support than the real or the positive
             numbers or the unit interval, or lies in a minibatch of a plate; there is none at all; a plate
             draws rows of its own, or rows of the data have weights
-        :raises ValueError: a parameter without a prior that is not fixed
+        :raises ValueError: a parameter without a prior that is not fixed; no data
         :raises TypeError: an argument that is no tensor but NumPy's or a table
         """
         check_tensors(args)
@@ -64,9 +64,13 @@ class WeightSites:
                 continue
             if any(map(drawn_in_part, node["cond_indep_stack"])):
                 raise UnsupportedSiteError(f"site {name!r} lies in a plate that draws a minibatch of itself")
+            check_whole(name, node)
             found.append((name, tuple(node["value"].shape), _support(name, node["fn"])))
         if not found:
             raise UnsupportedSiteError("the model has no latent site")
+        nodes = trace.nodes.values()
+        if not any(v["type"] == "sample" and v["is_observed"] and not site_is_subsample(v) for v in nodes):
+            raise ValueError("the model observes nothing: pass its data")
         return cls(tuple(found))
 
     @classmethod
@@ -98,6 +102,17 @@ class WeightSites:
             if support != "real":
                 total = total + MAPS[support].log_abs_det_jacobian(part, MAPS[support](part)).sum()
         return total
+
+
+def check_whole(name: str, node: Mapping) -> None:
+    """:raises UnsupportedSiteError: for a latent site of which a mask hides elements: they have no density"""
+    masks = (node["mask"], getattr(node["fn"], "_mask", None))
+    if any(mask is not None and not torch.as_tensor(mask).all() for mask in masks):
+        raise UnsupportedSiteError(
+            f"site {name!r}: a mask hides elements of it, which have no density then and no posterior "
+            "(targets that obs_mask leaves out among them): give the model the rows that were seen, or drop "
+            "the mask"
+        )
 
 
 def check_data(trace: poutine.Trace) -> None:
@@ -155,7 +170,17 @@ def scores(model: Callable, sites: WeightSites, w: Tensor, args: tuple) -> Score
         return prior, *terms
 
     with poutine.block(), FixedParameters(), pyro.validation_enabled(False):
-        prior, *terms = vmap(question)(w)
+        try:
+            prior, *terms = vmap(question)(w)
+        except RuntimeError as error:
+            if "vmap" not in str(error):
+                raise
+            why = str(error).partition(". ")[0]
+            raise UnsupportedSiteError(
+                f"the model cannot be asked of all draws side by side (torch.func.vmap): {why}; write what "
+                "does so in another way, dist.OrderedLogistic for instance, which writes in place, as a "
+                "Categorical of its probabilities"
+            ) from error
     return Scores(prior, list(zip(terms, scales, strict=True)))
 
 

@@ -130,7 +130,11 @@ def observed_laws(model: Callable, draws: Draws, *args, site: str | None = None,
     parameters = over_draws(question, draws, at_once=number_at_once(question, draws))
     if isinstance(law, dist.Normal):
         return Normal(*parameters)
-    return dist.Delta(*parameters) if isinstance(law, dist.Delta) else type(law)(logits=parameters[0])
+    if isinstance(law, dist.Delta):
+        return dist.Delta(*parameters)
+    # not the law's own class, which may be made of other numbers, as OrderedLogistic is
+    family = dist.Categorical if isinstance(law, dist.Categorical) else dist.Bernoulli
+    return family(logits=parameters[0])
 
 
 def _parameters(law: Distribution) -> tuple[Tensor, ...]:

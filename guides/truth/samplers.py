@@ -153,8 +153,8 @@ def _refuse_scaled_map(site: Mapping, real: Any) -> None:
         support = support.base_constraint
     if support is not real and not _counts_whole(site["scale"]):
         raise ValueError(
-            f"latent site {site['name']!r} lies under handlers.scale, and NumPyro scales the volume of the map "
-            "to its support too, so that another posterior is sampled: make it from a site on the real "
+            f"latent site {site['name']!r} lies under handlers.scale, and NumPyro scales the volume of the "
+            "map to its support too, so that another posterior is sampled: make it from a site on the real "
             "numbers, or give the Pyro model and backend='pyro'"
         )
 

@@ -10,8 +10,9 @@ import torch
 from pyro import distributions as dist
 from pyro import poutine
 
+from guides.core.arguments import doubled
 from guides.core.sites import UnsupportedSiteError
-from guides.core.weight_sites import WeightSites
+from guides.core.weight_sites import WeightSites, scores
 
 
 def rate(low, high):
@@ -49,3 +50,53 @@ def test_rows_that_a_plate_draws_or_weighs_are_refused():
         WeightSites.of(partial(model, subsample_size=4), (torch.zeros(4),))
     with pytest.raises(UnsupportedSiteError, match="'y': rows have weights of their own"):
         WeightSites.of(model, (torch.zeros(8), torch.ones(8)))
+
+
+def test_what_a_mask_hides_is_refused():
+    """Pyro's ``obs_mask`` samples the targets that are missing, under a mask."""
+
+    def model(x, seen):
+        w = pyro.sample("w", dist.Normal(0.0, 1.0))
+        with pyro.plate("d", len(x)):
+            pyro.sample("y", dist.Normal(w * x, 1.0), obs=x, obs_mask=seen)
+
+    with pytest.raises(UnsupportedSiteError, match="'y_unobserved': a mask hides.*rows that were seen"):
+        WeightSites.of(model, (torch.zeros(3), torch.tensor([True, True, False])))
+
+    def masked():
+        pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).mask(torch.tensor([True, False])))
+        pyro.sample("y", dist.Normal(0.0, 1.0), obs=torch.tensor(1.0))
+
+    with pytest.raises(UnsupportedSiteError, match="'w': a mask hides"):
+        WeightSites.of(masked, ())
+
+
+def test_a_model_without_data_is_refused():
+    def model(x, *, y=None):
+        w = pyro.sample("w", dist.Normal(0.0, 1.0))
+        with pyro.plate("d", len(x)):
+            pyro.sample("y", dist.Normal(w * x, 1.0), obs=y)
+
+    with pytest.raises(ValueError, match="observes nothing: pass its data"):
+        WeightSites.of(model, (torch.zeros(3),))
+
+
+def test_what_cannot_be_asked_of_all_draws_is_named():
+    cuts = torch.tensor([-0.5, 0.5])
+
+    def model(x, y):
+        w = pyro.sample("w", dist.Normal(0.0, 1.0))
+        with pyro.plate("d", len(x)):
+            pyro.sample("y", dist.OrderedLogistic(w * x, cuts), obs=y)
+
+    args = torch.zeros(3), torch.tensor([0, 1, 2])
+    sites = WeightSites.of(model, args)
+    with pytest.raises(UnsupportedSiteError, match="side by side.*OrderedLogistic for instance"):
+        scores(model, sites, torch.zeros(2, 1), args)
+
+
+def test_nested_arguments_are_doubled():
+    found = doubled({"x": torch.zeros(2), "more": [torch.ones(1), torch.arange(2), "a"]})
+    assert found["x"].dtype == found["more"][0].dtype == torch.float64
+    assert found["more"][1].dtype == torch.int64
+    assert found["more"][2] == "a"

@@ -185,3 +185,17 @@ def test_a_law_that_no_density_has_costs_infinity_where_its_numbers_are():
     atom = SpikeSlab(elsewhere(N), elsewhere(N), elsewhere(N), validate_args=False)
     divergence = kl_divergence(atom, dist.Normal(elsewhere(N), elsewhere(N), validate_args=False))
     assert (divergence.shape, divergence.device.type) == ((N,), "meta")
+
+
+def test_ordered_classes_are_mixed_by_their_probabilities():
+    """Its law is a Categorical that is made of other numbers."""
+    x, cuts, w = torch.randn(4), torch.tensor([-0.5, 0.7]), torch.randn(5)
+
+    def model(x, y=None):
+        w = pyro.sample("w", dist.Normal(0.0, 1.0))
+        with pyro.plate("rows", len(x)):
+            pyro.sample("y", dist.OrderedLogistic(w * x, cuts), obs=y)
+
+    laws = observed_laws(model, {"w": w}, x)
+    expected = torch.stack([dist.OrderedLogistic(draw * x, cuts).probs for draw in w])
+    torch.testing.assert_close(laws.probs, expected)
