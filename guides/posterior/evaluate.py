@@ -19,6 +19,7 @@ import torch
 from pyro import distributions as dist
 from pyro import poutine
 from pyro.distributions.torch_distribution import MaskedDistribution
+from pyro.distributions.unit import Unit
 from pyro.distributions.util import scale_and_mask
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
@@ -157,7 +158,7 @@ def _first_trace(model: Callable, draws: Draws, args: tuple, kwargs: Mapping) ->
 
 
 def _predicted(trace: poutine.Trace, draws: Draws) -> list[str]:
-    return [name for name in _not_drawn(trace, draws) if not _is_deterministic(trace.nodes[name])]
+    return [name for name in _not_drawn(trace, draws) if _is_data(trace.nodes[name])]
 
 
 def _not_drawn(trace: poutine.Trace, draws: Draws) -> list[str]:
@@ -183,9 +184,9 @@ def _listed(names: list[str]) -> str:
     return ", ".join(map(repr, names)) or "none"
 
 
-def _is_deterministic(node: dict) -> bool:
-    """Of ``pyro.deterministic`` and the like: a point, masked."""
-    return isinstance(elementwise(node["fn"]), dist.Delta)
+def _is_data(node: dict) -> bool:
+    """Not of ``pyro.deterministic``, a point, nor of ``pyro.factor``, which has no value."""
+    return not isinstance(elementwise(node["fn"]), dist.Delta | Unit)
 
 
 def function_values(laws: Distribution) -> Tensor:

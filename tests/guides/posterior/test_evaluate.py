@@ -199,3 +199,14 @@ def test_ordered_classes_are_mixed_by_their_probabilities():
     laws = observed_laws(model, {"w": w}, x)
     expected = torch.stack([dist.OrderedLogistic(draw * x, cuts).probs for draw in w])
     torch.testing.assert_close(laws.probs, expected)
+
+
+def test_a_factor_is_nothing_to_predict():
+    def model(x, y=None):
+        w = pyro.sample("w", dist.Normal(0.0, 1.0))
+        pyro.factor("more", -w.abs())
+        with pyro.plate("rows", len(x)):
+            pyro.sample("y", dist.Normal(w * x, 1.0), obs=y)
+
+    w, x = torch.randn(3), torch.ones(2)
+    torch.testing.assert_close(observed_laws(model, {"w": w}, x).mean, w[:, None].expand(3, 2))
