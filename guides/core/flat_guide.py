@@ -40,7 +40,7 @@ from guides.core.laws import (
 from guides.core.learned_priors import LearnedPriors
 from guides.core.optim import Common, FusedAdam
 from guides.core.pathwise import check_pathwise
-from guides.core.probing import kept_buffers, moved
+from guides.core.probing import kept_statistics, moved
 from guides.core.purpose import Purpose, draws_in_parallel, purpose_of_run
 from guides.core.pyro_traces import first_messenger, hide_other_sites, share_minibatch, two_traces
 from guides.core.rng import seeded_rng
@@ -142,7 +142,7 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         :raises PathwiseGradientError: a spike-and-slab site is used in a way that has no gradient
         :raises ValueError: the parameters that exist belong to another model, or data are NaN
         """
-        with torch.no_grad(), poutine.block(), kept_buffers(), blaming_arguments(args, kwargs):
+        with torch.no_grad(), poutine.block(), kept_statistics(), blaming_arguments(args, kwargs):
             trace = poutine.trace(InitMessenger(self.init_loc_fn)(self.model)).get_trace(*args, **kwargs)
         nodes = {n: v for n, v in trace.nodes.items() if v["type"] == "sample" and not site_is_subsample(v)}
         check_observed(nodes)
@@ -161,7 +161,8 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
             self._make_parameters(latent)
         self._is_set_up = True
         try:
-            self._record_uses(*args, **kwargs)
+            with kept_statistics():
+                self._record_uses(*args, **kwargs)
         except BaseException:
             self._is_set_up = False
             raise
@@ -257,7 +258,7 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         """One run that counts the uses of every site; gives the terms that its data are scored by."""
         self._recording, self._probe, self._watched = True, probe, Watched(self.model)
         try:
-            with torch.no_grad(), poutine.block(), kept_buffers():
+            with torch.no_grad(), poutine.block():
                 self(*args, **kwargs)
             return self._watched.terms
         finally:
@@ -305,7 +306,9 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         for uses in self._uses.values():
             uses.is_over = True
         if not self._recording and self._shows_more_than_at_setup():
-            self._record_uses(*args, **kwargs)
+            hide_other_sites(self.trace, (), parallel=False)  # a list's trace has seen this run
+            with kept_statistics():
+                self._record_uses(*args, **kwargs)
             return self(*args, **kwargs)
         self._learn_priors()
         parallel = self._purpose is Purpose.DRAWS and draws_in_parallel()

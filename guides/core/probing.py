@@ -7,32 +7,37 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_batchedtensor
+from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.parameter import is_lazy
 
 #: By how much a parameter is moved: this share of it, or this much where it is zero.
 MOVE = 0.01
 
 
 @contextmanager
-def kept_buffers() -> Iterator[None]:
-    """The buffers of all modules that are called within, as the running statistics of a batch normalisation,
-    end as they began.
+def kept_statistics() -> Iterator[None]:
+    """The running statistics of all normalisations that are called within end as they began.
+
+    What is written back are the tensors that were seen, ``torch.func.functional_call``'s own among them, and
+    no module's attribute; those of ``torch.func.vmap`` and of lazy modules are left out.
     """
-    kept: dict[tuple[nn.Module, str], tuple[Tensor, Tensor]] = {}
+    kept: dict[int, tuple[Tensor, Tensor]] = {}
 
     def note(module: nn.Module, args: tuple) -> None:
-        for name, buffer in module.named_buffers(recurse=False):
-            if (module, name) not in kept:
-                kept[module, name] = buffer, buffer.detach().clone()
+        if isinstance(module, _NormBase):
+            for buffer in module.buffers(recurse=False):
+                if id(buffer) not in kept and not is_lazy(buffer) and not is_batchedtensor(buffer):
+                    kept[id(buffer)] = buffer, buffer.detach().clone()
 
     hook = register_module_forward_pre_hook(note)
     try:
         yield
     finally:
         hook.remove()
-        for (module, name), (buffer, value) in kept.items():
+        for buffer, value in kept.values():
             buffer.data.copy_(value)
-            module._buffers[name] = buffer
 
 
 @contextmanager
@@ -51,7 +56,9 @@ def moved(parameters: Iterable[Tensor]) -> Iterator[None]:
     try:
         for leaf in leaves.values():
             signs = torch.randint(0, 2, leaf.shape, generator=generator).to(leaf) * 2 - 1
-            leaf += MOVE * signs * torch.where(leaf == 0, 1.0, leaf)
+            leaf += (
+                MOVE * signs * torch.where(leaf == 0, 1.0, leaf.nan_to_num(0.0, 0.0, 0.0))
+            )  # not at an edge
         yield
     finally:
         for leaf, value in zip(leaves.values(), before, strict=True):

@@ -189,7 +189,7 @@ def input_axis(site: Site, recorded: int | None) -> int:
     plates = len(site.batch_shape)
     if site.event_dim < 2:
         return plates
-    transposed = site.event_dim == 2 and recorded == plates and site.shape[plates] > 1
+    transposed = site.event_dim == 2 and recorded == plates
     return plates if transposed else plates + 1
 
 

@@ -68,8 +68,7 @@ class WeightSites:
             found.append((name, tuple(node["value"].shape), _support(name, node["fn"])))
         if not found:
             raise UnsupportedSiteError("the model has no latent site")
-        nodes = trace.nodes.values()
-        if not any(v["type"] == "sample" and v["is_observed"] and not site_is_subsample(v) for v in nodes):
+        if not any(map(_is_observation, trace.nodes.values())):
             raise ValueError("the model observes nothing: pass its data")
         return cls(tuple(found))
 
@@ -102,6 +101,12 @@ class WeightSites:
             if support != "real":
                 total = total + MAPS[support].log_abs_det_jacobian(part, MAPS[support](part)).sum()
         return total
+
+
+def _is_observation(node: Mapping) -> bool:
+    """Data, or a factor; no plate and no ``pyro.deterministic``."""
+    is_sample = node["type"] == "sample" and node["is_observed"] and not site_is_subsample(node)
+    return is_sample and not node["infer"].get("_deterministic")
 
 
 def check_whole(name: str, node: Mapping) -> None:

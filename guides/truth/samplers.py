@@ -131,7 +131,10 @@ def _counts_whole(scale: Any) -> bool:
     """Whether a site's density counts once: a power of it (``scale``) has another form in other coordinates,
     so that such a site is left centred.
     """
-    return scale is None or (isinstance(scale, int | float) and scale == 1)
+    try:
+        return scale is None or float(scale) == 1
+    except (TypeError, ValueError, RuntimeError):  # several numbers, or one that JAX does not know yet
+        return False
 
 
 def _nonempty(names: list[str]) -> list[str]:

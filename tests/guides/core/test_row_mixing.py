@@ -10,6 +10,8 @@ import pyro.distributions as dist
 import pytest
 import torch
 import torch.nn.functional as F
+from pyro import poutine
+from pyro.infer.autoguide import AutoDelta, AutoGuideList
 from pyro.nn import PyroModule, PyroParam
 from torch import nn
 from torch.distributions import constraints
@@ -317,3 +319,51 @@ def test_set_up_leaves_running_statistics_alone():
     assert (norm.running_var == 1).all()
     guide(x, y)
     assert norm.num_batches_tracked == 1
+
+
+def test_statistics_of_a_functional_call_are_its_own():
+    """The module's are not touched, and the call's are put back."""
+    norm = nn.BatchNorm1d(3, affine=False)
+    buffers = {name: value.clone() for name, value in norm.named_buffers()}
+    own = norm.running_mean
+
+    def model(x, y):
+        w = pyro.sample("w", dist.Normal(0.0, 1.0).expand([3, 2]).to_event(2))
+        f = torch.func.functional_call(norm, buffers, F.linear(x, w))
+        observe(dist.Normal(f.sum(-1), 1.0), y, len(x))
+
+    AutoMeanField(model).setup(torch.randn(9, 2), torch.zeros(9))
+    assert norm.running_mean is own
+    assert (own == 0).all()
+    assert (buffers["running_mean"] == 0).all()
+
+
+def test_a_parameter_at_the_edge_of_its_support_hides_nothing_and_refuses_nothing():
+    """A gate that may not be negative starts at minus infinity in unconstrained space."""
+
+    def model(x, y, spike=True):
+        gate = pyro.param("gate", torch.zeros(2), constraint=constraints.nonnegative)
+        observe(dist.Normal((x * (1 + gate)) @ weights(spike, 2), 1.0), y, len(x))
+
+    guide = AutoSpikeSlab(model)
+    guide.setup(torch.randn(9, 2), torch.zeros(9))
+    assert guide.sites["w"].by_moments
+    assert (pyro.param("gate") == 0).all()
+
+
+def test_a_guide_in_a_list_is_asked_again_too():
+    """A datum that is no row, and so another number of rows for each datum in a smaller batch."""
+
+    def model(x, y):
+        w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        b = pyro.sample("b", dist.Normal(0.0, 1.0))
+        pyro.sample("anchor", dist.Normal(b, 1.0), obs=torch.tensor(0.5))
+        observe(dist.Normal(x @ w + b, 1.0), y, len(x))
+
+    both = AutoGuideList(model)
+    own = AutoMeanField(poutine.block(model, hide=["b"]))
+    both.append(own)
+    both.append(AutoDelta(poutine.block(model, expose=["b"])))
+    for rows in (20, 20, 10, 5):
+        both(torch.randn(rows, 2), torch.zeros(rows))
+        assert own.sites["w"].by_moments

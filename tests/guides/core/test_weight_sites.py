@@ -76,6 +76,7 @@ def test_a_model_without_data_is_refused():
         w = pyro.sample("w", dist.Normal(0.0, 1.0))
         with pyro.plate("d", len(x)):
             pyro.sample("y", dist.Normal(w * x, 1.0), obs=y)
+        pyro.deterministic("f", w * x)
 
     with pytest.raises(ValueError, match="observes nothing: pass its data"):
         WeightSites.of(model, (torch.zeros(3),))
