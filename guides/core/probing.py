@@ -56,9 +56,8 @@ def moved(parameters: Iterable[Tensor]) -> Iterator[None]:
     try:
         for leaf in leaves.values():
             signs = torch.randint(0, 2, leaf.shape, generator=generator).to(leaf) * 2 - 1
-            leaf += (
-                MOVE * signs * torch.where(leaf == 0, 1.0, leaf.nan_to_num(0.0, 0.0, 0.0))
-            )  # not at an edge
+            # one at the edge of its support is infinite, and stays
+            leaf += MOVE * signs * torch.where(leaf == 0, 1.0, leaf.nan_to_num(0.0, 0.0, 0.0))
         yield
     finally:
         for leaf, value in zip(leaves.values(), before, strict=True):

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from pyro import poutine
+from pyro.infer import SVI, Trace_ELBO
 from pyro.infer.autoguide import AutoDelta, AutoGuideList
 from pyro.nn import PyroModule, PyroParam
 from torch import nn
@@ -364,6 +365,7 @@ def test_a_guide_in_a_list_is_asked_again_too():
     own = AutoMeanField(poutine.block(model, hide=["b"]))
     both.append(own)
     both.append(AutoDelta(poutine.block(model, expose=["b"])))
+    svi = SVI(model, both, pyro.optim.Adam({"lr": 0.01}), Trace_ELBO())
     for rows in (20, 20, 10, 5):
-        both(torch.randn(rows, 2), torch.zeros(rows))
+        svi.step(torch.randn(rows, 2), torch.zeros(rows))
         assert own.sites["w"].by_moments
