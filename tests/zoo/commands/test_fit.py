@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 import signal
@@ -52,7 +51,7 @@ main()
 @pytest.fixture
 def few_draws(monkeypatch):
     """For the figures of the rows held out, which cost more than so small a fit."""
-    monkeypatch.setattr(predict, "held_out", functools.partial(predict.held_out, draws=20))
+    monkeypatch.setattr(predict, "DRAWS", 20)
 
 
 @pytest.mark.slow
