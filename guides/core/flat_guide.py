@@ -44,7 +44,7 @@ from guides.core.probing import kept_statistics, moved
 from guides.core.purpose import Purpose, draws_in_parallel, purpose_of_run
 from guides.core.pyro_traces import first_messenger, hide_other_sites, share_minibatch, two_traces
 from guides.core.rng import seeded_rng
-from guides.core.row_mixing import RowProbe, Watched, mixed_site
+from guides.core.row_mixing import Asked, RowProbe, Watched, data_of, mixed_site
 from guides.core.sites import (
     Site,
     UnsupportedSiteError,
@@ -55,9 +55,6 @@ from guides.core.sites import (
     site_family,
 )
 from guides.core.store_names import is_in_store, put_into_store
-
-#: How many numbers of rows for each number of the data are looked at before they are taken to be harmless.
-MOST_RATIOS = 8
 
 
 class _MessengerAndModule(type(GuideMessenger), type(AutoGuide)):
@@ -108,9 +105,7 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         self._probe: RowProbe | None = None
         self._watched: Watched | None = None
         self._prefix: str | None = None
-        self._probed_data: set[str] = set()
-        self._probed_rows = 0
-        self._probed_ratios: set[float] = set()
+        self._asked = Asked()
         # Of the run in progress, or the last one:
         self._purpose = Purpose.EXPECTATIONS
         self._tensors: dict[str, tuple[Tensor, ...]] = {}
@@ -228,8 +223,7 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         """
         self._run_recorded(None, *args, **kwargs)
         nodes = self.trace.nodes.items()
-        self._probed_data = {n for n, node in nodes if node["type"] == "sample" and node["is_observed"]}
-        self._probed_rows = max((uses.rows for uses in self._uses.values()), default=0)
+        data, numbers = data_of(self.trace)
         uses = {name: self._uses.get(name, Uses()) for name in self.sites}
         usable = {n for n, site in self.sites.items() if uses[n].used_once and self._allows_moments(site)}
         mixed = {}
@@ -242,7 +236,8 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
             if self._needs_moments(site):
                 check_pathwise(name, uses[name], mixed.get(name))
             self.sites[name] = replace(site, by_moments=name in usable and not mixed.get(name))
-        self._probed_ratios.add(self._rows_a_number(uses))
+        used = [uses[name].rows for name, site in self.sites.items() if site.by_moments]
+        self._asked.note(data, max((use.rows for use in uses.values()), default=0), used, numbers)
 
     def _mixing(self, names: Collection[str], *args, **kwargs) -> str | None:
         """The observed site of which one term sees several rows of a layer of ``names``, or None."""
@@ -339,23 +334,8 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         """
         if not any(site.by_moments for site in self.sites.values()):
             return False
-        nodes = self.trace.nodes.items()
-        data = {n for n, node in nodes if node["type"] == "sample" and node["is_observed"]}
-        rows = max((uses.rows for uses in self._uses.values()), default=0)
-        if not data <= self._probed_data or self._probed_rows < 2 <= rows:
-            return True
-        is_known = rows < 2 or self._rows_a_number(self._uses) in self._probed_ratios | {0.0}
-        return not is_known and len(self._probed_ratios) < MOST_RATIOS
-
-    def _rows_a_number(self, uses: Mapping[str, Uses]) -> float:
-        """Rows of the layers that use moments, for each number of the data of the last run; 0 without
-        data.
-        """
-        layers = [uses[name].rows for name, site in self.sites.items() if site.by_moments and name in uses]
-        nodes = self.trace.nodes.values()
-        data = [node["value"] for node in nodes if node["type"] == "sample" and node["is_observed"]]
-        numbers = sum(value.numel() for value in data if isinstance(value, Tensor))
-        return max(layers, default=0) / numbers if numbers else 0.0
+        used = [use.rows for name, use in self._uses.items() if self.sites[name].by_moments]
+        return not self._asked.covers(*data_of(self.trace), used)
 
     def _announce_modules(self) -> None:
         """A ``pyro.param`` statement for every parameter of a submodule: SVI trains what it has seen."""

@@ -17,7 +17,8 @@ says nothing either, rows are taken to meet.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import combinations
 from typing import Any
@@ -38,6 +39,10 @@ from guides.core.random_tensors import RandomTensor
 MOST_EXPERIMENTS = 12
 # Changes below this share of a term are rounding.
 ROUNDING = 1e-6
+
+
+# So many numbers of rows for each number of the data are asked about; more are taken to be harmless.
+MOST_RATIOS = 8
 
 
 class RowProbe:
@@ -172,6 +177,52 @@ def mixed_site(run: Callable[[RowProbe], dict[str, Tensor]], sites: Collection[s
     seen = data if any(reacts[name] for name in data) else list(before)
     answer = next((name for name in seen if mixed[name]), None)
     return answer or (None if counter.rows < 2 or any(reacts[name] for name in seen) else NOTHING)
+
+
+@dataclass
+class Asked:
+    """With which data and how many rows of layers it has been asked whether rows meet.
+
+    :ivar data: names of observed sites
+    :ivar rows: most rows of a layer
+    :ivar ratios: rows of the layers that use moments, for each number of the data
+    """
+
+    data: set[str] = field(default_factory=set)
+    rows: int = 0
+    ratios: set[float] = field(default_factory=set)
+
+    def note(self, data: set[str], rows: int, used: Sequence[int], numbers: int) -> None:
+        """That it was asked.
+
+        :param data: names of the observed sites, which have so many ``numbers``
+        :param rows: most rows of a layer
+        :param used: rows of every layer that uses moments
+        """
+        self.data, self.rows = data, rows
+        self.ratios.add(_ratio(used, numbers))
+
+    def covers(self, data: set[str], numbers: int, used: Sequence[int]) -> bool:
+        """Whether a run shows nothing that has not been asked about: no other data, no rows where there was
+        one, no more or fewer rows for each number of the data.
+        """
+        rows = max(used, default=0)
+        if not data <= self.data or self.rows < 2 <= rows:
+            return False
+        is_known = rows < 2 or not numbers or _ratio(used, numbers) in self.ratios
+        return is_known or len(self.ratios) >= MOST_RATIOS
+
+
+def _ratio(used: Sequence[int], numbers: int) -> float:
+    return max(used, default=0) / max(numbers, 1)
+
+
+def data_of(trace: poutine.Trace) -> tuple[set[str], int]:
+    """Names of the observed sites of a run, and how many numbers they have together."""
+    nodes = trace.nodes.items()
+    data = {name: node for name, node in nodes if node["type"] == "sample" and node["is_observed"]}
+    values = [node["value"] for node in data.values()]
+    return set(data), sum(value.numel() for value in values if isinstance(value, Tensor))
 
 
 def _experiments(rows: int) -> int:

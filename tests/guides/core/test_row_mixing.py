@@ -18,7 +18,7 @@ from torch import nn
 from torch.distributions import constraints
 
 from guides import AutoMeanField, AutoSpikeSlab, PathwiseGradientError, SpikeSlab
-from guides.core.row_mixing import MOST_EXPERIMENTS, RowProbe, _fixed, mixed_site
+from guides.core.row_mixing import MOST_EXPERIMENTS, MOST_RATIOS, Asked, RowProbe, _fixed, mixed_site
 from guides.testing import Noise, gradients, mean_of
 
 
@@ -369,3 +369,20 @@ def test_a_guide_in_a_list_is_asked_again_too():
     for rows in (20, 20, 10, 5):
         svi.step(torch.randn(rows, 2), torch.zeros(rows))
         assert own.sites["w"].by_moments
+
+
+def test_what_was_asked_about_is_not_asked_again():
+    asked = Asked()
+    asked.note({"y"}, 20, [20], 20)
+    assert asked.covers({"y"}, 10, [10])
+    assert asked.covers({"y"}, 10, [0])  # weights were drawn: no layer used moments
+    assert asked.covers({"y"}, 10, [1])
+    assert asked.covers(set(), 0, [10])  # predictions have no data
+    assert not asked.covers({"y"}, 10, [20])
+    assert not asked.covers({"y", "z"}, 10, [10])
+    for ratio in range(2, MOST_RATIOS + 1):
+        asked.note({"y"}, 20, [10 * ratio], 10)
+    assert asked.covers({"y"}, 10, [999])
+    single = Asked()
+    single.note({"y"}, 1, [1], 1)
+    assert not single.covers({"y"}, 5, [5])

@@ -421,3 +421,19 @@ def test_losses_of_members_are_those_at_their_ends(monkeypatch):
     assert len(seen) == 2
     assert seen[0][0] == pytest.approx(0.1)
     assert seen[0][-1] < 1e-3 < seen[0][150] < 0.09
+
+
+@pytest.mark.parametrize("inputs", [1, 3])
+def test_inputs_of_a_product_are_dropped_whole(inputs):
+    """``x @ w``, of one input too: its weights to all outputs go together."""
+
+    def model(x, y):
+        w = pyro.sample("w", dist.Normal(torch.ones(inputs, 4), 1.0).to_event(2))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal((x @ w).sum(-1), 1.0), obs=y)
+
+    guide = AutoDropout(model, rate=0.5)
+    guide.setup(torch.ones(5, inputs), torch.zeros(5))
+    there = guide.draws(200, seed=0)["w"] != 0
+    assert (there == there[..., :1]).all()
+    assert 0 < there.float().mean() < 1
