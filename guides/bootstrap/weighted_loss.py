@@ -72,6 +72,7 @@ class WeightedLoss:
             transforms[name] = biject_to(node["fn"].support)
         if not transforms:
             raise ValueError("the model has no latent site")
+        _check_supports(model, args, {name: sites[name]["value"] for name in transforms}, transforms)
         with_rows = [
             i
             for i, arg in enumerate(args)
@@ -105,7 +106,15 @@ class WeightedLoss:
         args = self._beside(tuple(more.to(own) for own, more in parts))
         # whatever latent values are drawn: what is compared are the data and the pseudo-observations
         with kept_rng(), pyro.validation_enabled(False), torch.no_grad():
-            nodes = poutine.trace(self.model).get_trace(*args).nodes
+            try:
+                nodes = poutine.trace(self.model).get_trace(*args).nodes
+            except (RuntimeError, ValueError, IndexError) as error:
+                places = ", ".join(map(str, self.with_rows))
+                raise ValueError(
+                    f"the model fails with pseudo-observations behind the {self.rows} rows of its arguments "
+                    f"{places} ({str(error).partition(chr(10))[0]}): if one of them has no rows, but as many "
+                    "places, bind it to the model with functools.partial"
+                ) from error
         for name, node in nodes.items():
             if node["type"] != "sample" or not node["is_observed"]:
                 continue
@@ -164,6 +173,10 @@ class WeightedLoss:
         args, values = self._beside(pseudo), self.constrained(parameters)
         if callable(self.loss):
             losses = self.loss(values, *(args[i] for i in self.with_rows))
+            if losses.shape != weights.shape:
+                raise ValueError(
+                    f"the loss must have one number a row, [{len(weights)}], got {list(losses.shape)}"
+                )
             return (weights.to(losses) * losses).sum()
         nodes = poutine.trace(poutine.condition(self.model, values)).get_trace(*args).nodes
         total = 0.0
@@ -177,6 +190,23 @@ class WeightedLoss:
             elif self.loss == "map":
                 total = total - log_prob.sum() / self.rows
         return total
+
+
+def _check_supports(model: Callable, args: tuple, values: Parameters, maps: dict[str, Transform]) -> None:
+    """:raises UnsupportedSiteError: a site whose support is another in another run, so that no one map from
+    unconstrained numbers fits it
+    """
+    with kept_rng(), pyro.validation_enabled(False):
+        again = poutine.trace(model).get_trace(*args).nodes
+    for name, value in values.items():
+        if name not in again:
+            continue
+        free = maps[name].inv(value)
+        if not torch.allclose(biject_to(again[name]["fn"].support)(free), maps[name](free), equal_nan=True):
+            raise UnsupportedSiteError(
+                f"site {name!r} has a support that hangs on other sites: draw it from a fixed one, a share "
+                "for instance, and compute what is meant in the model"
+            )
 
 
 def _is_deterministic(site: dict) -> bool:

@@ -68,7 +68,8 @@ class Course:
                     raise
                 raise DivergenceError(f"step {step}: {error}; lower the learning rate") from error
             if not value.isfinite():
-                raise DivergenceError(f"step {step}: the loss is {value.item()}; lower the learning rate")
+                remedy = "lower the learning rate" if step else "the data or the start may not be finite"
+                raise DivergenceError(f"step {step}: the loss is {value.item()}; {remedy}")
             value.backward()
             adam.step()
             adam.zero_grad()

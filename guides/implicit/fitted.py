@@ -104,15 +104,16 @@ def check_inputs(x: Tensor, columns: int | None = None) -> None:
 
 
 def remembered(answer: Callable[[Tensor], Answer]) -> Callable[[Tensor], Answer]:
-    """The same function, without gradients, that remembers its last argument (the very tensor): a model that
-    is run once a draw at the same inputs asks again and again.
+    """The same function, without gradients, that remembers its last argument: a model that is run once a draw
+    at the same inputs asks again and again.
     """
     last: list = []
 
     def ask(x: Tensor) -> Answer:
-        if not last or last[0] is not x:
+        # the very tensor, and what was in it: a grid may be filled anew in place
+        if not last or last[0] is not x or not torch.equal(last[1], x):
             with torch.no_grad():
-                last[:] = x, answer(x)
-        return last[1]
+                last[:] = x, x.clone(), answer(x)
+        return last[2]
 
     return ask

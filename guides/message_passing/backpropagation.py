@@ -293,11 +293,15 @@ class ProbabilisticBackpropagation:
     def to_arviz(
         self, x: Tensor | None = None, y: Tensor | None = None, *, n: int = 1000, seed: int = 0
     ) -> Any:
-        """An ArviZ object of ``n`` draws; with data also their likelihood and replicates of them."""
+        """An ArviZ object of ``n`` draws; with data also their likelihood and replicates of them: of what the
+        model observes, ``y`` or what it makes of it.
+        """
         posterior = self.posterior(n, seed)
         if x is None or y is None:
             return posterior.to_arviz()
-        return posterior.to_arviz(x, observed_data={self._fit().structure.observed: y})
+        recording = record(self.model, x, y)
+        data = torch.from_numpy(recording.y).reshape(recording.y_shape)
+        return posterior.to_arviz(x, observed_data={recording.observed: data})
 
     # ------------------------------------------------------------------------------------------------ on disk
 

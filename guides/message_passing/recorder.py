@@ -122,8 +122,10 @@ class _Recorder(Messenger):
         if _is_recorded(base) or msg["is_observed"]:
             self._observe(name, msg, base)
         elif isinstance(base, dist.Normal):
+            _refuse_reweighted(name, msg, "prior")
             msg["value"] = self._weight(name, law, base)
         elif isinstance(base, dist.Gamma):
+            _refuse_reweighted(name, msg, "prior")
             msg["value"] = self._gamma(name, law, base)
         else:
             raise UnsupportedSiteError(
@@ -166,11 +168,7 @@ class _Recorder(Messenger):
                 f"site {name!r}: a second likelihood (or a prior that depends on weights) beside "
                 f"{self.observed!r} is not supported by message passing"
             )
-        scale = msg["scale"]
-        if msg["mask"] is not None or not (isinstance(scale, (int, float)) and scale == 1):
-            raise UnsupportedSiteError(
-                f"site {name!r}: a scaled or masked likelihood is not supported; pass the rows that count"
-            )
+        _refuse_reweighted(name, msg, "likelihood")
         if isinstance(base.scale, Recorded):
             raise UnsupportedSiteError(
                 f"site {name!r}: its scale depends on weights, which is not supported by message passing"
@@ -186,6 +184,13 @@ class _Recorder(Messenger):
                 )
         else:
             msg["value"] = torch.zeros(shape, dtype=base.loc.dtype)
+
+
+def _refuse_reweighted(name: str, msg: dict, what: str) -> None:
+    scale = msg["scale"]
+    if msg["mask"] is not None or not (isinstance(scale, (int, float)) and scale == 1):
+        remedy = "pass the rows that count" if what == "likelihood" else "write the law that it makes"
+        raise UnsupportedSiteError(f"site {name!r}: a scaled or masked {what} is not supported; {remedy}")
 
 
 def _is_recorded(law: dist.TorchDistribution) -> bool:

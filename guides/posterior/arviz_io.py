@@ -44,6 +44,8 @@ _FIXED = ("observed_data", "constant_data")
 
 #: Root attribute that lists which other attributes are JSON text (netCDF holds numbers and strings only).
 _JSON_KEYS = "json_encoded_attrs"
+#: In files for the slash of a site's name (``pyro.contrib.autoname.scope``), which no netCDF name may have.
+_SLASH = "%2F"
 _SAMPLE_DIMS = ("chain", "draw")
 Arrays = Mapping[str, Any]
 
@@ -210,12 +212,18 @@ def save_netcdf(idata: Any, path: str | os.PathLike) -> Path:
 def _write(idata: Any, filename: Path) -> None:
     xr.Dataset(attrs=dict(idata.attrs)).to_netcdf(filename, mode="w", engine="h5netcdf")
     for group in group_names(idata):
-        data = idata[group]
+        data = _renamed(idata[group], "/", _SLASH)
         packed = {"zlib": True, "complevel": 4}  # zlib's checksum also catches flipped bits on reading
         encoding = {
             k: packed for k, v in data.variables.items() if v.size and v.ndim and v.dtype.kind in "biuf"
         }
         data.to_netcdf(filename, mode="a", group=group, engine="h5netcdf", encoding=encoding)
+
+
+def _renamed(data: xr.Dataset, old: str, new: str) -> xr.Dataset:
+    """With other names for variables and dimensions."""
+    names = {str(name) for name in (*data.variables, *data.dims) if old in str(name)}
+    return data.rename({name: name.replace(old, new) for name in names}) if names else data
 
 
 def load_netcdf(path: str | os.PathLike) -> Any:
@@ -241,7 +249,7 @@ def load_netcdf(path: str | os.PathLike) -> Any:
             f"{path}: a netCDF file without the group 'posterior', so not a file of posterior draws"
         )
     attrs = dict(groups.pop("").attrs)
-    return _container(groups, attrs)
+    return _container({name: _renamed(data, _SLASH, "/") for name, data in groups.items()}, attrs)
 
 
 # ------------------------------------------------------------------------------------------------ diagnostics

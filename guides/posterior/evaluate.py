@@ -11,6 +11,7 @@ other likelihood gives one law a draw (:class:`LawsOfDraws`), and the predictive
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -25,6 +26,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, Independent, MixtureSameFamily, Normal
 from torch.func import vmap
+from torch.nn.functional import logsigmoid
 from torch.overrides import TorchFunctionMode
 
 from guides.core.rng import kept_rng
@@ -102,19 +104,21 @@ CLOSED = (dist.Normal, dist.Bernoulli, dist.Categorical, dist.Delta)
 
 
 def observed_laws(model: Callable, draws: Draws, *args, site: str | None = None, **kwargs) -> Distribution:
-    """The likelihood of every draw: one distribution with batch shape ``[S, N]``, elementwise under any
-    ``to_event`` and without masks.
+    """The likelihood of every draw: one distribution with batch shape ``[S, N]``, without masks.
 
-    A ``pyro.deterministic`` site has points for laws.
+    The outputs of a row that are one event (``to_event``) stay one; where all rows are one event, they are
+    taken apart.  A ``pyro.deterministic`` site has points for laws.
 
     :param draws: ``{name: [S, *site]}``
     :param args: the model's arguments, without data
     :param site: name of the site to predict; needed only when the model has several
-    :raises ValueError: when there is no such site, or several
+    :raises ValueError: when there is no such site, or several; draws of a site that the model does not have;
+        a plate of which every run takes other rows
     """
     trace = _first_trace(model, draws, args, kwargs)
     name = _site_to_predict(trace, draws, site)
     law = elementwise(trace.nodes[name]["fn"])
+    outputs = _events(trace.nodes[name]["fn"])
     # with a value, so that none is drawn
     value = {} if isinstance(law, dist.Delta) else {name: trace.nodes[name]["value"]}
 
@@ -123,23 +127,32 @@ def observed_laws(model: Callable, draws: Draws, *args, site: str | None = None,
 
     if not isinstance(law, CLOSED):
         with torch.no_grad(), pyro.validation_enabled(False), poutine.block():
-            return LawsOfDraws([law_of(draw) for draw in _one_by_one(draws)])
+            return LawsOfDraws([_joint(law_of(draw), outputs) for draw in _one_by_one(draws)])
 
     def question(draw: dict[str, Tensor]) -> tuple[Tensor, ...]:
         return _parameters(law_of(draw))
 
     parameters = over_draws(question, draws, at_once=number_at_once(question, draws))
-    if isinstance(law, dist.Normal):
-        return Normal(*parameters)
     if isinstance(law, dist.Delta):
         return dist.Delta(*parameters)
+    if isinstance(law, Normal):
+        return _joint(Normal(*parameters), outputs)
     # not the law's own class, which may be made of other numbers, as OrderedLogistic is
     family = dist.Categorical if isinstance(law, dist.Categorical) else dist.Bernoulli
-    return family(logits=parameters[0])
+    return _joint(family(logits=parameters[0]), outputs)
+
+
+def _events(law: Distribution) -> int:
+    """How many dimensions of an element's law are outputs of a row; none where all rows are one event."""
+    return len(elementwise(law).batch_shape) - len(law.batch_shape) if law.batch_shape else 0
+
+
+def _joint(law: Distribution, outputs: int) -> Distribution:
+    return Independent(law, outputs, validate_args=False) if outputs else law
 
 
 def _parameters(law: Distribution) -> tuple[Tensor, ...]:
-    if isinstance(law, dist.Normal):
+    if isinstance(law, Normal):
         return law.loc.expand(law.batch_shape), law.scale.expand(law.batch_shape)
     return (law.v,) if isinstance(law, dist.Delta) else (law.logits,)
 
@@ -152,9 +165,57 @@ def elementwise(law: Distribution) -> Distribution:
 
 
 def _first_trace(model: Callable, draws: Draws, args: tuple, kwargs: Mapping) -> poutine.Trace:
-    """Of the first draw; what a run draws is for looking only."""
-    with torch.no_grad(), pyro.validation_enabled(False), poutine.block(), kept_rng():
-        return _trace(model, next(_one_by_one(draws)), args, kwargs)
+    """Of the first draw; what a run draws is for looking only.
+
+    :raises ValueError: draws of a site that the model does not have; a plate of which every run takes other
+        rows
+    """
+    draw = next(_one_by_one(draws))
+
+    def run(first_row: int) -> poutine.Trace:
+        with torch.no_grad(), pyro.validation_enabled(False), poutine.block(), kept_rng():
+            return _trace(_SubsampleFrom(first_row)(model), draw, args, kwargs)
+
+    trace = run(0)
+    unknown = [name for name in draws if name not in trace.nodes]
+    if unknown:
+        raise ValueError(
+            f"the draws are of {_listed(unknown)}, which the model does not have; it has, beside what was "
+            f"drawn, {_listed(_not_drawn(trace, draws))}"
+        )
+    if plates := [name for name, node in trace.nodes.items() if _subsamples(node)]:
+        _check_same_rows(trace, run(1), draws, plates)
+    return trace
+
+
+def _subsamples(node: dict) -> bool:
+    return site_is_subsample(node) and len(node["value"]) < node["fn"].size
+
+
+class _SubsampleFrom(poutine.messenger.Messenger):
+    """Plates that take some rows at random take those from a given one on."""
+
+    def __init__(self, first_row: int):
+        self.first_row = first_row
+
+    def _pyro_sample(self, msg: dict) -> None:
+        if site_is_subsample(msg) and msg["value"] is None and msg["fn"].subsample_size is not None:
+            rows = torch.arange(min(msg["fn"].subsample_size, msg["fn"].size), device=msg["fn"].device)
+            msg["value"] = (rows + self.first_row) % msg["fn"].size
+
+
+def _check_same_rows(trace: poutine.Trace, other: poutine.Trace, draws: Draws, plates: list[str]) -> None:
+    """That what is predicted does not hang on which rows a plate takes: it may be there to weigh a minibatch
+    that the model is given.
+    """
+    for name in _not_drawn(trace, draws):
+        value = trace.nodes[name]["value"]
+        found, again = (run.nodes[name]["fn"].log_prob(value) for run in (trace, other))
+        if not torch.allclose(found, again, equal_nan=True):
+            raise ValueError(
+                f"plate {_listed(plates)} takes rows at random, others for every draw, so that site {name!r} "
+                "cannot be predicted: ask Posterior(model, posterior.sites) of a model that takes all rows"
+            )
 
 
 def _predicted(trace: poutine.Trace, draws: Draws) -> list[str]:
@@ -196,6 +257,8 @@ def function_values(laws: Distribution) -> Tensor:
     ``log p_k - log(1 - p_k)`` of a categorical one, the value of a ``pyro.deterministic`` site, the mean of
     any other likelihood (of Student's and Cauchy's the centre, which they have where they have no mean).
     """
+    if isinstance(laws, Independent):
+        return function_values(laws.base_dist)
     if isinstance(laws, Normal):
         return laws.loc
     if isinstance(laws, dist.Bernoulli):
@@ -214,16 +277,33 @@ def function_values(laws: Distribution) -> Tensor:
 
 def mixture(laws: Distribution) -> Distribution:
     """The equal mixture over draws of laws with batch shape ``[S, N]``; batch shape ``[N]``."""
-    if isinstance(laws, Normal):
-        size = laws.loc.shape[0]
-        weights = Categorical(laws.loc.new_ones(size).expand(*laws.loc.shape[1:], size))
-        components = Normal(laws.loc.movedim(0, -1), laws.scale.movedim(0, -1), validate_args=False)
-        return MixtureSameFamily(weights, components, validate_args=False)
     if isinstance(laws, LawsOfDraws):
         return MixtureOfDraws(laws)
     if isinstance(laws, dist.Delta):
         return empirical(laws.v)
-    return type(laws)(probs=laws.probs.mean(0))
+    if isinstance(laws, Normal | Independent):
+        return _mixture_of_components(laws)
+    # averages of probabilities, as logarithms: a probability next to 0 keeps its size
+    size = math.log(len(laws.logits))
+    if isinstance(laws, dist.Categorical):
+        return dist.Categorical(logits=laws.logits.log_softmax(-1).logsumexp(0) - size)
+    right, wrong = (logsigmoid(signed).logsumexp(0) for signed in (laws.logits, -laws.logits))
+    return dist.Bernoulli(logits=right - wrong)
+
+
+def _mixture_of_components(laws: Distribution) -> MixtureSameFamily:
+    """With draws behind the rows, before the outputs of a row."""
+    outputs = laws.reinterpreted_batch_ndims if isinstance(laws, Independent) else 0
+    base = laws.base_dist if outputs else laws
+    classes = int(isinstance(base, dist.Categorical))
+    parameters = [value.movedim(0, -1 - outputs - classes) for value in _parameters(base)]
+    if isinstance(base, Normal):
+        parts = Normal(*parameters, validate_args=False)
+    else:
+        parts = type(base)(logits=parameters[0], validate_args=False)
+    size, *rows = laws.batch_shape
+    weights = Categorical(parameters[0].new_ones(size).expand(*rows, size))
+    return MixtureSameFamily(weights, _joint(parts, outputs), validate_args=False)
 
 
 def empirical(values: Tensor) -> dist.Empirical:

@@ -13,7 +13,7 @@ import torch
 from pyro import distributions as dist
 from pyro.distributions.torch_distribution import TorchDistribution
 from torch import Tensor
-from torch.distributions import Distribution
+from torch.distributions import Distribution, Independent
 
 __all__ = ["LawsOfDraws", "MixtureOfDraws"]
 
@@ -45,7 +45,7 @@ class LawsOfDraws(TorchDistribution):
     @property
     def centre(self) -> Tensor:
         """The mean, of Student's and Cauchy's laws the location."""
-        return torch.stack([law.loc if isinstance(law, CENTRED) else law.mean for law in self.laws])
+        return torch.stack([_centre(law) for law in self.laws])
 
     @property
     def variance(self) -> Tensor:
@@ -98,3 +98,8 @@ class MixtureOfDraws(TorchDistribution):
         for i, law in enumerate(laws[1:], start=1):
             values = torch.where(chosen == i, law.sample(sample_shape), values)
         return values
+
+
+def _centre(law: Distribution) -> Tensor:
+    element = law.base_dist if isinstance(law, Independent) else law
+    return element.loc if isinstance(element, CENTRED) else law.mean

@@ -41,6 +41,8 @@ __all__ = [
 #: Most columns whose subsets are enumerated: 2^20 models take some seconds, 2^25 would take minutes and
 #: gigabytes.
 MAX_COLUMNS = 20
+#: Nats that rounding may change the evidence by.
+SEEN = 1e-3
 #: Numbers held at a time by a batch of gathered submatrices (8 bytes each, a handful of such arrays: about
 #: 100 MB).
 _BATCH_NUMBERS = 2_000_000
@@ -166,6 +168,19 @@ class _SpikeSlab:
         z = _half_solve(root, moment)
         return root, z, (self.total - z.square().sum(-1)).clamp_min(0.0)  # below 0 only by rounding
 
+    def check_rounding(self) -> None:
+        """:raises ValueError: where S, a difference, is so small beside y'y that its rounding is seen."""
+        residual = self.factor(self.gram, self.moment)[2].item()  # the least of all models has all columns
+        rounding = torch.finfo(torch.float64).eps * self.total
+        known = self.noise_scale is not None
+        slope = 0.5 / self.noise_scale**2 if known else 0.5 * self.rows / (2 * self.b + residual)
+        nats = slope * rounding
+        if nats > SEEN:
+            raise ValueError(
+                f"y is so large beside its noise that rounding changes the evidence by some {nats:.2g} nats: "
+                "centre and scale X and y"
+            )
+
     def log_evidence(self, gram: Tensor, moment: Tensor) -> Tensor:
         """log p(y | model) = -log det(I + s^2 X'X) / 2 + the integral over tau."""
         root, _, residual = self.factor(gram, moment)
@@ -235,7 +250,8 @@ def enumerate_spike_slab(
     :param inclusion_prob: a number or [p], strictly inside (0, 1).
     :param slab_scale: sd of the slab in units of the noise sd.
     :param a, b: tau ~ Gamma(a, b), rate b; ignored if ``noise_scale`` is given (known noise sd).
-    :raises ValueError: more than 20 columns; shapes that do not fit; values outside their range.
+    :raises ValueError: more than 20 columns; shapes that do not fit; values outside their range; a target so
+        far from 0 beside its noise that rounding would be seen in the evidence.
     """
     X, y = checked_data(X, y)
     n, p = X.shape
@@ -245,6 +261,7 @@ def enumerate_spike_slab(
         raise ValueError(f"a + n/2 = {a + n / 2} must be above 1: the posterior variance is infinite")
     gram, moment = torch.as_tensor(X.T @ X), torch.as_tensor(X.T @ y)
     problem = _SpikeSlab(gram, moment, float(y @ y), n, slab_scale, a, b, noise_scale)
+    problem.check_rounding()
     evidence = _score_models(gram, moment, lambda part, xy, subset: problem.log_evidence(part, xy))
     prior = _score_models(gram, moment, lambda part, xy, subset: torch.logit(q)[subset].sum(-1))
     joint = evidence + prior + torch.log1p(-q).sum()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pyro
 import pytest
@@ -525,3 +526,37 @@ def test_supports_are_kept():
     rate = PosteriorBootstrap(positive).fit(y, num_draws=20, seed=3, **SETTLED).draws()["rate"]
     assert constraints.positive.check(rate).all()
     torch.testing.assert_close(rate, 1 / (weights_of(len(y), 20, 3) @ y), rtol=1e-3, atol=0)
+
+
+def test_a_support_that_hangs_on_another_site_is_refused():
+    """One map from unconstrained numbers would hold every draw within the bounds of the first run."""
+
+    def model(y):
+        low = pyro.sample("low", dist.Normal(double(0.0), 1.0))
+        high = pyro.sample("high", dist.Uniform(low, low + 4))
+        with pyro.plate("rows", len(y)):
+            pyro.sample("y", dist.Normal(high, 1.0), obs=y)
+
+    with pytest.raises(UnsupportedSiteError, match="'high' has a support that hangs on other sites"):
+        PosteriorBootstrap(model).fit(numbers(), num_draws=3, steps=2)
+
+
+@pytest.mark.parametrize("shape", [(40, 1), ()])
+def test_a_loss_without_a_number_a_row_is_refused(shape):
+    def loss(theta, y):
+        return (y - theta["loc"]).square().reshape(40, 1) if shape else (y - theta["loc"]).square().sum()
+
+    with pytest.raises(ValueError, match=rf"one number a row, \[40\], got {re.escape(str(list(shape)))}"):
+        PosteriorBootstrap(mean_alone, loss=loss).fit(numbers(), num_draws=3, steps=2)
+
+
+def test_an_argument_that_only_looks_as_if_it_had_rows_is_named():
+    def model(x, y, centre):
+        w = pyro.sample("w", dist.Normal(centre, 1.0).to_event(1))
+        with pyro.plate("rows", len(x)):
+            pyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+    x, y = numbers(16).reshape(4, 4), numbers(4, seed=2)
+    bootstrap = PosteriorBootstrap(model, concentration=2.0, num_pseudo=5)
+    with pytest.raises(ValueError, match=r"rows of its arguments 0, 1, 2 .*functools.partial"):
+        bootstrap.fit(x, y, numbers(4, seed=3), num_draws=3, steps=2)

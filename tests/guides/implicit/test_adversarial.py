@@ -324,3 +324,8 @@ def test_observations_are_counted_by_the_model(batch_size):
 
     guide = AdversarialVariationalBayes(with_scale, num_samples=5, hidden=(3,))
     assert guide.fit(torch.tensor(0.7), x, y, steps=2)._observations == 40
+
+
+def test_data_that_are_not_finite_are_not_blamed_on_the_rate():
+    with pytest.raises(DivergenceError, match="step 0: the loss is nan; the data or the start"):
+        AADM(regression, num_samples=20, hidden=(5,)).fit(x, torch.full_like(y, math.nan), steps=2)

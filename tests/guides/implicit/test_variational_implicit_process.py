@@ -209,3 +209,11 @@ def test_refusals():
         fitted(steps=1).predictive(X[:, 0])
     with pytest.raises(RuntimeError, match="not fitted"):
         VariationalImplicitProcess(network()).predictive(X)
+
+
+def test_a_grid_that_is_filled_anew_has_answers_anew():
+    guide = fitted()
+    posterior, grid = guide.posterior(4), torch.zeros(3, 1, dtype=torch.float64)
+    for value in (-1.0, 1.0):
+        grid[:] = value
+        torch.testing.assert_close(posterior.function(grid), posterior.function(grid.clone()))

@@ -1,6 +1,7 @@
 """A fit is silent and comes through data of any kind; what cannot be fitted is refused in one line."""
 
 import math
+from contextlib import nullcontext
 
 import jax
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from pyro import distributions as dist
+from pyro import poutine
 
 from guides import ProbabilisticBackpropagation, UnsupportedSiteError
 from tests.guides.message_passing.fits import SHARED, both_families, cases, close, fitted, same_fit
@@ -164,3 +166,32 @@ def test_other_errors():
 
     with pytest.raises(UnsupportedSiteError, match="'w'.*`tanh`"):
         ProbabilisticBackpropagation(tanh).fit(x, y)
+
+
+@pytest.mark.parametrize("handler", [poutine.scale(scale=10.0), poutine.mask(mask=torch.tensor(False))])
+@pytest.mark.parametrize("at", ["w", "lam"])
+def test_priors_that_count_in_part_are_refused(handler, at):
+    def model(x, y=None):
+        with handler if at == "lam" else nullcontext():
+            scale = pyro.sample("lam", dist.Gamma(6.0, 6.0)).rsqrt()
+        with handler if at == "w" else nullcontext():
+            w = pyro.sample("w", dist.Normal(0.0, scale).expand([INPUTS]).to_event(1))
+        with pyro.plate("rows", len(x)):
+            pyro.sample("y", dist.Normal(x @ w, 0.5), obs=y)
+
+    x, y = data()
+    with pytest.raises(UnsupportedSiteError, match=f"site '{at}': a scaled or masked prior"):
+        ProbabilisticBackpropagation(model).fit(x.float(), y.float(), epochs=1)
+
+
+def test_a_target_that_the_model_transforms_is_scored_as_it_is_seen():
+    def model(x, y=None):
+        w = pyro.sample("w", dist.Normal(torch.zeros(INPUTS, dtype=torch.float64), 1.0).to_event(1))
+        with pyro.plate("rows", len(x)):
+            pyro.sample("y", dist.Normal(x @ w, 0.5), obs=None if y is None else y.log())
+
+    x, y = data()
+    guide = ProbabilisticBackpropagation(model).fit(x, y.exp(), epochs=1)
+    idata = guide.to_arviz(x, y.exp(), n=20)
+    expected = guide.posterior(20).log_likelihood(x, observed_data={"y": y})["y"]
+    close(torch.from_numpy(idata.log_likelihood["y"].values[0]), expected, 1e-12)

@@ -526,13 +526,15 @@ def subsampled(x, y=None):
 
 
 def scaled_likelihood(x, y=None):
+    w = weights("w", INPUTS)
     with poutine.scale(scale=2.0):
-        observe(x @ weights("w", INPUTS), y)
+        observe(x @ w, y)
 
 
 def masked(x, y=None):
+    w = weights("w", INPUTS)
     with poutine.mask(mask=torch.ones(len(x)).bool()):
-        observe(x @ weights("w", INPUTS), y)
+        observe(x @ w, y)
 
 
 def two_outputs(x, y=None):

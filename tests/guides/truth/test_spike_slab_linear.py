@@ -1,6 +1,7 @@
 """The closed forms against independent formulas, numerical integration, loops, stored results."""
 
 import itertools
+import math
 import os
 from pathlib import Path
 
@@ -324,3 +325,13 @@ def test_twenty_columns_fit_in_memory_and_agree_with_their_marginals():
     C = X[:, [j for j in range(20) if k >> j & 1]]
     expected = stats.multivariate_t.logpdf(y, shape=np.eye(60) + C @ C.T, df=2.0)
     np.testing.assert_allclose(exact.model_log_evidence[k], expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("noise_scale", [None, 0.5])
+def test_a_target_far_from_zero_is_refused_before_rounding_is_seen(noise_scale):
+    rng = np.random.default_rng(0)
+    x, noise = np.c_[np.ones(50), rng.standard_normal((50, 2))], 0.5 * rng.standard_normal(50)
+    near, far = 1e3 + noise, 1e8 + noise
+    assert math.isfinite(enumerate_spike_slab(x, near, slab_scale=1e3, noise_scale=noise_scale).log_evidence)
+    with pytest.raises(ValueError, match="rounding changes the evidence.*centre and scale"):
+        enumerate_spike_slab(x, far, slab_scale=1e8, noise_scale=noise_scale)

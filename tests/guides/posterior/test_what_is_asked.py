@@ -1,0 +1,140 @@
+"""Events, plates, names and small probabilities: what the answers of a posterior must hold to."""
+
+import math
+
+import pyro
+import pytest
+import torch
+from pyro import distributions as dist
+
+from guides.posterior import Posterior, mixture, observed_laws
+
+DRAWS = 400
+
+
+def draws(*shape: int) -> torch.Tensor:
+    return torch.randn(DRAWS, *shape, generator=torch.Generator().manual_seed(0))
+
+
+def two_outputs(law):
+    """Both outputs of a row share a weight."""
+
+    def model(x, y=None):
+        w = pyro.sample("w", dist.Normal(0.0, 1.0))
+        with pyro.plate("rows", len(x)):
+            pyro.sample("y", law(torch.stack((w * x, -w * x), -1)).to_event(1), obs=y)
+
+    return Posterior.from_draws(model, {"w": draws()})
+
+
+LAWS = {
+    "Normal": lambda f: dist.Normal(f, 0.3),
+    "Bernoulli": lambda f: dist.Bernoulli(logits=f),
+    "StudentT": lambda f: dist.StudentT(4.0, f, 0.3),
+}
+
+
+@pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
+def test_outputs_of_a_row_stay_together(law):
+    posterior, x = two_outputs(law), torch.tensor([0.5, 1.0, 3.0])
+    y = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    predictive = posterior.predictive(x)
+    assert (predictive.batch_shape, predictive.event_shape) == ((3,), (2,))
+    each = posterior.log_likelihood(x, observed_data={"y": y})["y"]
+    torch.testing.assert_close(predictive.log_prob(y), each.logsumexp(0) - math.log(DRAWS))
+    torch.testing.assert_close(predictive.mean, law(posterior.function(x)).mean.mean(0))
+    assert predictive.sample((5,)).shape == (5, 3, 2)
+
+
+def test_classes_of_several_outputs_stay_together():
+    def model(x, y=None):
+        w = pyro.sample("w", dist.Normal(torch.zeros(3), 1.0).to_event(1))
+        with pyro.plate("rows", len(x)):
+            pyro.sample(
+                "y", dist.Categorical(logits=(x[:, None, None] * w).expand(-1, 2, -1)).to_event(1), obs=y
+            )
+
+    posterior, x, y = (
+        Posterior.from_draws(model, {"w": draws(3)}),
+        torch.ones(2),
+        torch.tensor([[0, 0], [2, 1]]),
+    )
+    each = posterior.log_likelihood(x, observed_data={"y": y})["y"]
+    torch.testing.assert_close(posterior.predictive(x).log_prob(y), each.logsumexp(0) - math.log(DRAWS))
+
+
+def test_rows_that_are_one_event_are_taken_apart():
+    def model(x, y=None):
+        w = pyro.sample("w", dist.Normal(0.0, 1.0))
+        pyro.sample("y", dist.Normal(w * x, 0.3).to_event(1), obs=y)
+
+    predictive = Posterior.from_draws(model, {"w": draws()}).predictive(torch.ones(4))
+    assert (predictive.batch_shape, predictive.event_shape) == ((4,), ())
+
+
+@pytest.mark.parametrize("family", [dist.Bernoulli, dist.Categorical])
+def test_a_probability_next_to_nothing_keeps_its_size(family):
+    """In single precision, where 1 - p is 1 from 1e-8 on."""
+    logits = torch.tensor([40.0, 45.0])
+    if family is dist.Categorical:
+        logits = torch.stack((torch.zeros(2), logits), -1)
+    found = mixture(family(logits=logits.unsqueeze(1))).log_prob(torch.zeros(1))
+    assert found.item() == pytest.approx(math.log((math.exp(-40) + math.exp(-45)) / 2), rel=1e-6)
+
+
+def subsampled(size):
+    """``size(x)`` of 20 rows in a plate."""
+
+    def model(x, y=None):
+        w = pyro.sample("w", dist.Normal(0.0, 1.0))
+        with pyro.plate("rows", 20, subsample_size=size(x)) as rows:
+            at = x if len(x) != 20 else x[rows]
+            pyro.sample("y", dist.Normal(w * at, 1.0), obs=None if y is None else y[rows])
+
+    return Posterior.from_draws(model, {"w": draws()})
+
+
+def test_a_plate_of_other_rows_in_every_draw_is_refused():
+    x = torch.linspace(0, 1, 20)
+    posterior = subsampled(lambda x: 5)
+    for ask in (posterior.predictive, posterior.function):
+        with pytest.raises(ValueError, match="'rows' takes rows at random.*site 'y'"):
+            ask(x)
+    with pytest.raises(ValueError, match="'rows' takes rows at random"):
+        posterior.log_likelihood(x, observed_data={"y": x})
+
+
+def test_a_plate_that_weighs_the_minibatch_it_is_given_is_not():
+    x = torch.linspace(0, 1, 5)
+    found = subsampled(len).function(x)
+    torch.testing.assert_close(found, draws()[:, None] * x)
+    whole = torch.linspace(0, 1, 20)
+    torch.testing.assert_close(subsampled(len).function(whole), draws()[:, None] * whole)
+
+
+def test_draws_of_another_model_are_refused():
+    def model(x, y=None):
+        weights = pyro.sample("weights", dist.Normal(0.0, 1.0))
+        with pyro.plate("rows", len(x)):
+            pyro.sample("y", dist.Normal(weights * x, 1.0), obs=y)
+
+    x, posterior = torch.ones(3), Posterior.from_draws(model, {"w": draws()})
+    with pytest.raises(ValueError, match="draws are of 'w'.*'weights', 'y'"):
+        posterior.predictive(x, site="y")
+    with pytest.raises(ValueError, match="draws are of 'w'"):
+        posterior.to_arviz(x, observed_data={"y": x})
+
+
+def test_names_with_a_slash_come_back_from_a_file(tmp_path):
+    def model(x, y=None):
+        w = pyro.sample("encoder/w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        with pyro.plate("rows", len(x)):
+            pyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+    posterior = Posterior.from_draws(model, {"encoder/w": draws(2)})
+    posterior.save(tmp_path / "p.nc", torch.ones(3, 2), observed_data={"y": torch.ones(3)})
+    loaded = Posterior.load(tmp_path / "p.nc", model)
+    assert torch.equal(loaded.sites["encoder/w"], posterior.sites["encoder/w"])
+    assert torch.equal(
+        observed_laws(model, loaded.draws(), torch.ones(3, 2)).loc, posterior.function(torch.ones(3, 2))
+    )
