@@ -100,7 +100,8 @@ class Posterior:
 
         :param args: the model's arguments without data: tensors, or NumPy arrays
         :param site: the observed (or deterministic) site that is meant; needed where the model has several
-        :raises ValueError: when there is no such site, or several
+        :raises ValueError: when there is no such site, or several; draws of a site that the model does not
+            have; a plate of which every run takes other rows
         """
         return function_values(self._laws(args, kwargs, site, n))
 
@@ -110,7 +111,8 @@ class Posterior:
         """The posterior predictive at the model's arguments (without data), batch shape ``[N]``.
 
         With ``noise``: a mixture of the draws' Gaussians, the Bernoulli or Categorical of the *averaged
-        probabilities*, the mixture of the draws' laws for any other likelihood.  Without, and for a
+        probabilities*, the mixture of the draws' laws for any other likelihood, and where the outputs of a
+        row are one event (``to_event``), whose dependence it keeps.  Without, and for a
         ``pyro.deterministic`` site: the empirical law of :meth:`function`.  Arguments as there.
         """
         laws = self._laws(args, kwargs, site, n)

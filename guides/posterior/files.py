@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-import tempfile
+import secrets
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -16,21 +16,33 @@ from torch import Tensor, nn
 def write_atomically(path: str | Path, write) -> None:
     """Calls ``write(temporary path)`` and renames: after a kill the old file or the new one stands, whole.
 
-    A symbolic link stays, and the file that it leads to is written.
+    A symbolic link stays, and the file that it leads to is written.  Until it is whole the file is called
+    ``.NAME.xxxxxxxx``.
 
     :raises OSError: when it cannot be written, and for a pipe, a socket or a device
     """
     path = _place_of(Path(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
+    temporary = _new_file_beside(path)
     try:
-        write(temporary)
-        os.chmod(temporary, 0o644)
+        write(str(temporary))
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
+
+
+def _new_file_beside(path: Path) -> Path:
+    """An empty file ``.NAME.xxxxxxxx``.  Who may read it the umask says, as of any file; one of ``tempfile``
+    would be for its owner alone.
+    """
+    while True:
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        try:
+            os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        except FileExistsError:  # of another call
+            continue
+        return temporary
 
 
 def _place_of(path: Path) -> Path:
