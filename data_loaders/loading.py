@@ -49,6 +49,7 @@ def describe(name: str) -> Description:
         downloadable=known.file is None or bool(known.addresses),
         oddities=known.oddities,
         image_shape=known.image_shape,
+        whole=known.whole,
     )
 
 

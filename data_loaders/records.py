@@ -69,7 +69,8 @@ class Description:
     `rows` counts all rows that are split (train and test together) and `splits` the splits of the standard
     protocol; `source` is the address or the place of origin, `file` the name inside a folder named by
     ZOO_DATA (None where no file is needed), and `downloadable` says whether the set can be fetched without
-    such a folder. `image_shape` is (height, width) for images, else None.
+    such a folder. `image_shape` is (height, width) for images, else None; a set that is `whole` has no test
+    rows, whatever the protocol.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Description:
     downloadable: bool
     oddities: tuple[str, ...]
     image_shape: tuple[int, int] | None = None
+    whole: bool = False
 
 
 @dataclass(frozen=True, eq=False)

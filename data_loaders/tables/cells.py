@@ -7,7 +7,9 @@ as they stand in the file, and nothing may be guessed: a number is a number, eve
 from __future__ import annotations
 
 import csv
+import io
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -170,6 +172,13 @@ def not_a_number(text: str) -> str:
     if not is_number(text):
         return f"{text[:40]!r} is not a number"
     return f"{text[:40]!r} is infinity or too large" if math.isinf(float(text)) else ""
+
+
+def typed(names: Sequence[str]) -> str:
+    """Names as one types them in a shell for an option: a line of CSV, quoted where that is needed."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(names)
+    return shlex.quote(line.getvalue())
 
 
 def is_missing(text: str) -> bool:

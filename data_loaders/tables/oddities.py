@@ -6,6 +6,8 @@ import re
 
 import numpy as np
 
+from data_loaders.tables.cells import typed
+
 #: Names of columns that number the rows.
 _COUNTER = re.compile(r"(^|.*[_ .-])(id|index)$|unnamed: 0$", re.IGNORECASE)
 
@@ -34,7 +36,7 @@ def row_numbers(x: np.ndarray, names: tuple[str, ...]) -> tuple[str, ...]:
     that all differ.
     """
     return tuple(
-        f"column {name!r} seems to number the rows: --drop {name} leaves it out"
+        f"column {name!r} seems to number the rows: --drop {typed([name])} leaves it out"
         for name, values in zip(names, x.T, strict=True)
         if _COUNTER.match(name)
         and (values == np.round(values)).all()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -12,7 +12,7 @@ import numpy as np
 from data_loaders.errors import DataError, nearest
 from data_loaders.records import Dataset, Task
 from data_loaders.splits import PROTOCOLS, check_split, rows_of
-from data_loaders.tables.cells import Cells, is_missing, is_number, read_cells, target_column
+from data_loaders.tables.cells import Cells, is_missing, is_number, read_cells, target_column, typed
 from data_loaders.tables.columns import (
     MOST_LEVELS,
     Kind,
@@ -90,15 +90,17 @@ def load_table(
     train, test = rows_of(len(cells.rows), number, protocol)
     names = _used_columns(cells, target, options)
     columns = _learn(cells, names, train, options)
-    y, labels, task = _classes_or_numbers(cells, target, task)
+    y, labels, chosen = _classes_or_numbers(cells, target, task)
+    odd = _zero_or_one(target, y) if chosen == "regression" and task is None else ()
     recipe = Recipe(columns, options.drop, labels)
     if repeated := sorted({name for name in recipe.features if recipe.features.count(name) > 1}):
         raise cells.fail(f"would have two inputs of one name, {', '.join(repeated)}: rename a column")
     if recipe.plain:
-        return load_csv(path, target, task=task, split=split, protocol=protocol)
+        data = load_csv(path, target, task=chosen, split=split, protocol=protocol)
+        return replace(data, oddities=odd + data.oddities)
     x, new = encode(cells, columns)
-    name, odd = Path(path).stem, _notes(cells, recipe) + new
-    return divided(name, task, x, y, recipe.features, target, number, protocol, odd, recipe)
+    name, odd = Path(path).stem, odd + _notes(cells, recipe) + new
+    return divided(name, chosen, x, y, recipe.features, target, number, protocol, odd, recipe)
 
 
 def load_rows(path: str | Path, target: str | None, recipe: Recipe) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -169,12 +171,12 @@ def _learn(
         return tuple(columns)
     told = [f"column {name!r}, {problem}" for name, problem in problems.items()]
     unfit = [name for name in problems if options.missing == "impute" or name not in lacking]
-    remedies = [f"--drop {','.join(unfit)} leaves {'them' if len(unfit) > 1 else 'it'} out"] if unfit else []
+    remedies = [f"--drop {typed(unfit)} leaves {'them' if len(unfit) > 1 else 'it'} out"] if unfit else []
     if len(unfit) < len(problems):
-        remedies.append(f"--missing impute fills in what is missing, or --drop {','.join(lacking)}")
+        remedies.append(f"--missing impute fills in what is missing, or --drop {typed(lacking)}")
     mixed = [one.name for one in found if one.problem.endswith("is not a number")]
     if mixed:
-        remedies.append(f"--categories {','.join(mixed)} takes numbers for names")
+        remedies.append(f"--categories {typed(mixed)} takes numbers for names")
     raise cells.fail(f"{'; '.join(told)} ({', '.join(remedies)})")
 
 
@@ -202,6 +204,11 @@ def _classes_or_numbers(
     texts = cells.column(target)
     if problem := missing_in(texts):
         raise cells.fail(f"column {target!r}, {problem}; a target is not filled in: remove the row")
+    if task in (None, "regression") and kind_of(texts) == "date":
+        raise cells.fail(
+            f"the target column {target!r} is a date, which is neither a number nor a class: choose another "
+            "--target, or write it as a number of days"
+        )
     if any(map(is_number, texts)) or task == "regression":
         chosen = task or "regression"
         return targets(cells, target, chosen), (), chosen
@@ -222,6 +229,13 @@ def _classes_or_numbers(
     places = {label: place for place, label in enumerate(labels)}
     y = np.array([places[text] for text in texts], dtype=np.int64)
     return y, tuple(labels), task or ("binary" if len(labels) == 2 else "multiclass")
+
+
+def _zero_or_one(target: str, y: np.ndarray) -> tuple[str, ...]:
+    """A sentence about a target that may be two classes."""
+    if not np.isin(y, (0, 1)).all():
+        return ()
+    return (f"target {target!r} has only 0 and 1: --task binary makes classes of them",)
 
 
 def _notes(cells: Cells, recipe: Recipe) -> tuple[str, ...]:

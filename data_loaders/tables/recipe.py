@@ -6,6 +6,7 @@ object that only one version of a library reads.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -82,7 +83,8 @@ class Recipe:
             raise DataError(f"the saved treatment of the table's columns is damaged ({error})") from None
 
     def encode(self, cells: Cells, target: str | None) -> tuple[np.ndarray, tuple[str, ...]]:
-        """The inputs float64 [rows, features] of a file, and sentences about categories that are new here.
+        """The inputs float64 [rows, features] of a file, and sentences about categories that are new here and
+        about missing values that were filled in.
 
         The columns may be in any order; those that were dropped, and the target, may be there or not. Raises
         DataError that names every column that is missing, not known, or has a cell that cannot be used.
@@ -91,11 +93,12 @@ class Recipe:
         ignored = {target, *self.dropped}
         seen = Cells(cells.path, tuple(name for name in cells.header if name not in ignored), [])
         feature_columns(seen, target, names)
-        return encode(cells, self.columns)
+        x, new = encode(cells, self.columns)
+        return x, new + _filled_in(cells, self.columns)
 
 
 def encode(cells: Cells, columns: Sequence[Column]) -> tuple[np.ndarray, tuple[str, ...]]:
-    """As `Recipe.encode`, of a file that has the columns."""
+    """As `Recipe.encode`, of a file that has the columns; nothing is said of missing values."""
     import pandas as pd
 
     frame, problems, notes = {}, [], []
@@ -121,6 +124,26 @@ def _new_levels(column: Column, texts: Sequence[str]) -> list[str]:
     some = ", ".join(sorted(set(new))[:5]) + (", ..." if len(set(new)) > 5 else "")
     rows = "1 row" if len(new) == 1 else f"{len(new)} rows"
     return [f"column {column.name!r}: no training row has {some}; {rows} with 0 for all its categories"]
+
+
+def _filled_in(cells: Cells, columns: Sequence[Column]) -> tuple[str, ...]:
+    """What stands where a value is missing."""
+    notes = []
+    for column in columns:
+        count = sum(map(is_missing, cells.column(column.name)))
+        if count and column.fill is not None:
+            values = "1 missing value" if count == 1 else f"{count} missing values"
+            notes.append(
+                f"column {column.name!r}: {values} filled in by {_as_written(column.fill, column.kind)}"
+            )
+    return tuple(notes)
+
+
+def _as_written(fill: float | str, kind: Kind) -> str:
+    """As the cells of the column are: a date is kept as days."""
+    if isinstance(fill, str):
+        return fill
+    return str(np.datetime64(math.floor(fill), "D")) if kind == "date" else f"{fill:g}"
 
 
 def _transformer(columns: Sequence[Column]) -> ColumnTransformer:

@@ -25,7 +25,9 @@ def write_atomically(path: str | Path, write) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _new_file_beside(path)
     try:
+        mode = temporary.stat().st_mode
         write(str(temporary))
+        temporary.chmod(mode)  # safetensors puts a file of its own there, for its owner alone
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)

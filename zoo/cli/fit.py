@@ -49,9 +49,10 @@ The rows of one split are fitted (--split; one row in ten is held out and scored
 fit goes on when the same command is given again. One of graphs or a density starts again, and one of map,
 deep-ensemble, bootstrap, joint-spike-slab, varbvs, pbp, pbp-1-epoch, sspbp, sspbp-1-epoch, sip-bnn, sip-ns,
 vip, fbnn-bnn, fbnn-gp, avb or aadm; so does any with more --steps, in the same folder, for the learning rate
-falls to zero over all steps. The folder holds fit.safetensors (the fit), config.json, and for guides that are
-fitted by an optimiser losses.csv and loss.png (what the steps make small, nats: minus the ELBO, or what the
-method has in its place). --steps, --lr and --batch-size are theirs.
+falls to zero over all steps (that of a density does not, but nothing is kept to go on from). One call at a
+time works in a folder. It holds fit.safetensors (the fit), config.json, and for guides that are fitted by an
+optimiser losses.csv and loss.png (what the steps make small, nats: minus the ELBO, or what the method has in
+its place). --steps, --lr and --batch-size are theirs.
 
 \b
 Examples:
@@ -65,9 +66,10 @@ Examples:
 
 A CSV file has a header, and columns of numbers, dates (2020-12-31, taken as days), flags (true/false,
 yes/no) or categories: any other text, with an input for each of at most 50 levels of the training rows. Texts
-in the target are classes. A missing value (empty, NA, ?) is refused, or with --missing impute filled in by
-the median or the most frequent text of the training rows. The fit keeps what was done, and zoo predict does
-the same to new rows. zoo data show people.csv tells what each column is taken for.
+in the target are classes. A missing value (an empty cell, NA, N/A, NaN, null, none, ? or a full stop, in
+small or large letters) is refused, or with --missing impute filled in by the median or the most frequent text
+of the training rows. The fit keeps what was done, and zoo predict does the same to new rows. zoo data show
+people.csv tells what each column is taken for.
 
 A model of your own is a function in a file, --model path/to/file.py:model, of standardised rows and targets:
 
@@ -269,7 +271,7 @@ def _fit_density(
     with progress_bar() as progress:
         words = fit(
             data, model=model, concentration=concentration, wishes=wishes, split=split, seed=seed, out=out,
-            progress=progress,
+            progress=progress, tell=complain,
         )  # fmt: skip
     print(words)
 
@@ -285,5 +287,6 @@ def _fit_edges(data: str, out: Path, seed: int, given: dict[str, float | None], 
     names = {"steps": "epochs", "lr": "lr", "batch-size": "batch"}
     wishes = {names[name]: value for name, value in given.items() if value is not None}
     with progress_bar() as progress:
-        told = fit_edges(data, out, GraphTraining(**wishes, seed=seed), kind=kind, progress=progress)
+        settings = GraphTraining(**wishes, seed=seed)
+        told = fit_edges(data, out, settings, kind=kind, progress=progress, tell=complain)
     print(f"{told}; saved in {out}")

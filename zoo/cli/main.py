@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -79,7 +80,7 @@ def friendly(command: Callable) -> Callable:
                 complain(error)
                 raise typer.Exit(1) from None
         except KeyboardInterrupt as stop:
-            complain(str(stop) or "interrupted; the same command goes on from what is finished")
+            complain(str(stop) or "interrupted")
             raise typer.Exit(130) from None
 
     return wrapped
@@ -143,10 +144,10 @@ def data_show(
     """Size, source, licence, oddities and published tables of one data set; of a CSV file, what zoo fit
     takes every column for, and what keeps it from using one.
     """
-    from data_loaders import describe
+    from data_loaders import describe, list_datasets
     from zoo.cli.show import print_card, tell_data_set
 
-    if name.endswith((".csv", ".csv.gz")):  # of which the second is told to be unpacked
+    if name not in list_datasets() and (name.endswith(".csv") or Path(name).exists()):  # as for zoo fit
         from zoo.cli.lists import list_columns
 
         list_columns(name, table_options(drop, categories, "refuse"))

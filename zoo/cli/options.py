@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -53,7 +54,8 @@ HoldoutOption = Annotated[
     typer.Option("--holdout", help="Share of the rows held out: 0 (all are fitted), 0.1 (default) or 0.2."),
 ]
 DropOption = Annotated[
-    str | None, typer.Option("--drop", help="CSV only: columns to leave out, as in id,name.")
+    str | None,
+    typer.Option("--drop", help="CSV only: columns to leave out, as in id,name or '\"note, long\",id'."),
 ]
 CategoriesOption = Annotated[
     str | None,
@@ -163,5 +165,12 @@ def table_options(drop: str | None, categories: str | None, missing: str) -> Tab
 
 
 def split_names(text: str) -> list[str]:
-    """``"a, b"`` -> ``["a", "b"]``"""
-    return [name.strip() for name in text.split(",") if name.strip()]
+    """``'a, "b, c"'`` -> ``["a", "b, c"]``: as a line of CSV.
+
+    :raises UserError: for a quotation mark that is not closed
+    """
+    try:
+        (names,) = csv.reader([text], skipinitialspace=True, strict=True)
+    except csv.Error as error:
+        raise UserError(f"{text!r} is no list of names as in id,name ({error})") from None
+    return [name.strip() for name in names if name.strip()]

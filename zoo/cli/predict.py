@@ -19,7 +19,8 @@ PREDICT_HELP = """Predicts new rows with a saved fit, in original units.
 Regression: columns mean, sd, q5, q50 and q95 of the predictive distribution, noise included. Classes: columns
 label, prob_0, prob_1, ..., or with the names of the classes. The file has the columns of the fit in any
 order, as they were given to zoo fit; dropped ones and the target may be missing. A category that no training
-row has is 0 in all inputs of its column, and a line says so.
+row has is 0 in all inputs of its column. A line says so; others tell which missing values are filled in, and
+which columns had one value in all training rows and have others here.
 
 Densities: columns log_density (of the mixture of all draws, in nats) and q5, q50, q95 of the draws' log
 densities. Draws differ in the mean of the latent law alone, the flow is one: these are no interval for the

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from zoo.cli.options import ClusterOption, split_names
 from zoo.commands.options import check_seed
-from zoo.errors import UserError
+from zoo.errors import Interrupted, UserError
 
 if TYPE_CHECKING:  # slow to import
     from zoo.experiments.engine.runner import Outcome
@@ -104,8 +104,13 @@ def reproduce_command(
     from zoo.experiments.engine.runner import reproduce
     from zoo.fitting.clusters import workers
 
-    with workers(jobs, cluster) as found, show_progress(experiment, found.count) as on_progress:
-        outcome = reproduce(request, out, workers=found, retry_failed=retry_failed, on_progress=on_progress)
+    try:
+        with workers(jobs, cluster) as found, show_progress(experiment, found.count) as on_progress:
+            outcome = reproduce(
+                request, out, workers=found, retry_failed=retry_failed, on_progress=on_progress
+            )
+    except KeyboardInterrupt:  # every cell that is finished has a file
+        raise Interrupted("interrupted; the same command goes on from what is finished") from None
     Console().print(rich_table(outcome.lines))
     _tell(outcome, out)
     if len(outcome.failed) == len(outcome.asked):

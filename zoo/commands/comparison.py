@@ -13,6 +13,7 @@ import torch
 from pyro import poutine
 from pyro.poutine.util import site_is_subsample
 
+from data_loaders import describe, list_datasets
 from guides.core.rng import kept_rng, seeded_rng
 from guides.posterior.arviz_io import group_names, load_netcdf, save_netcdf, with_groups
 from guides.posterior.draws import Posterior
@@ -20,9 +21,9 @@ from zoo.budgets import BUDGETS, Budget
 from zoo.commands.options import check_seed, model_options
 from zoo.commands.own_models import check_own
 from zoo.errors import UserError, unknown
-from zoo.files.output import versions
+from zoo.files.output import folder_versions
 from zoo.fitting.devices import CPU, check_device
-from zoo.fitting.problem import Problem, load_problem
+from zoo.fitting.problem import HOLDOUTS, Problem, load_problem
 from zoo.models.entries import Options, to_json
 from zoo.registry.queries import (
     ModelEntry,
@@ -43,6 +44,8 @@ LARGEST_GROUP, FEWEST_DRAWS = 5_000_000, 100
 MOST_LATENT = 2000
 #: The same of a model without a NumPyro twin: a step of Pyro's sampler takes milliseconds.
 MOST_WITHOUT_TWIN = 100
+#: Protocol of the split that nobody has to ask for.
+STANDARD = HOLDOUTS[0.1]
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ class Comparison:
         return {
             "command": "compare",
             "data": self.data,
-            "split": self.problem.dataset.split,
+            **self._rows(),
             "fingerprint": self.problem.fingerprint(),
             "model": self.entry.name,
             **({"model_file": dict(self.entry.file)} if self.entry.file else {}),
@@ -85,6 +88,18 @@ class Comparison:
             "seed": self.seed,
             **({"device": self.device} if self.device != CPU else {}),
         }
+
+    def _rows(self) -> dict:
+        """Which rows are fitted to which target; a fingerprint tells no reader."""
+        dataset = self.problem.dataset
+        rows: dict[str, Any] = {"split": dataset.split}
+        if not self._as_ever():
+            rows["protocol"] = dataset.protocol
+        if self._is_table():
+            rows["target"] = dataset.target_name
+            if dataset.recipe:
+                rows["table"] = dataset.recipe.to_dict()
+        return rows
 
     def facts(self, out: Path, splits: int = 1, seeds: int = 1) -> list[str]:
         """How its results are made, a line each.
@@ -99,20 +114,41 @@ class Comparison:
         fits = f"one fit of each guide, {places}" if splits == seeds == 1 else places
         return [
             *([f"made by: `{self._command(out, splits, seeds)}`"] if self._by_name() else []),
-            f"data {dataset.name}; model {self.entry.name}" + (f", {model}" if model else ""),
+            f"data {self._data()}; model {self.entry.name}" + (f", {model}" if model else ""),
             f"reference {self.reference}; {work}; {fits}",
-            ", ".join(f"{name} {number}" for name, number in versions().items()),
+            ", ".join(f"{name} {number}" for name, number in folder_versions(out).items()),
         ]
+
+    def _data(self) -> str:
+        """``houses, target price, 20 % held out``; what is known of a data set by its name is left out."""
+        dataset = self.problem.dataset
+        words = [dataset.name]
+        words += [f"target {dataset.target_name}"] if self._is_table() else []
+        if self._is_table() or not self._as_ever():
+            words.append(f"{100 * _share(dataset.protocol):g} % held out")
+        return ", ".join(words)
+
+    def _is_table(self) -> bool:
+        """Whether the data are a file of the user's."""
+        return self.data not in list_datasets()
+
+    def _as_ever(self) -> bool:
+        """Whether as many rows are held out as nobody has to ask for."""
+        return self.problem.dataset.protocol == STANDARD or (
+            not self._is_table() and describe(self.data).whole
+        )
 
     def _by_name(self) -> bool:
         """Whether names alone ask for it: no file of the user's, no option."""
-        return self.data == self.problem.dataset.name and not self.options and not self.entry.file
+        return not (self._is_table() or self.options or self.entry.file)
 
     def _command(self, out: Path, splits: int, seeds: int) -> str:
         budget = next(name for name, budget in BUDGETS.items() if budget == self.budget)
         words = ["zoo", "compare", self.data, "--model", self.entry.name, "--guides", ",".join(self.guides)]
         words += ["--reference", self.reference, "--budget", budget]
         words += ["--split", str(self.problem.dataset.split)] if self.problem.dataset.split else []
+        share = _share(self.problem.dataset.protocol)
+        words += [] if self._as_ever() else ["--holdout", f"{share:g}"]
         words += ["--seed", str(self.seed)] if self.seed else []
         words += ["--splits", str(splits)] if splits > 1 else []
         words += ["--seeds", str(seeds)] if seeds > 1 else []
@@ -171,6 +207,11 @@ class Comparison:
         priors = {name: groups.pop(name) for name in ("prior", "prior_predictive")}
         draws = np.arange(next(iter(sites.values())).shape[1])[::step]
         return with_groups(with_groups(idata, groups, coords={"draw": draws}), priors)
+
+
+def _share(protocol: str) -> float:
+    """Of the rows that are held out."""
+    return next(share for share, name in HOLDOUTS.items() if name == protocol)
 
 
 def _range(what: str, first: int, count: int) -> str:

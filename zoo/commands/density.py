@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from torch import Tensor
 from data_loaders import DataError, DensityData, load_csv, load_density
 from data_loaders.densities import DENSITIES
 from guides.bootstrap.training import Training
+from zoo.commands.fit_folder import sole_fit, start_again
 from zoo.commands.predict import FIT
 from zoo.errors import UserError
 from zoo.evaluation.plots import plot_loss
@@ -33,6 +35,8 @@ from zoo.models.densities import DENSITY_MODELS
 FEW_VALUES, SHARE_OF_VALUES, SHARE_OF_ONE = 50, 0.2, 0.1
 #: Variance of a direction of standardised columns, as a share of the widest, that is none but for rounding.
 NO_VARIANCE = 1e-10
+#: What a fit leaves beside its configuration.
+RESULTS = (FIT, "losses.csv", "loss.png")
 QUANTILES = {"q5": 0.05, "q50": 0.5, "q95": 0.95}
 #: Share of the rows that the base measure weighs by default, for every row of the table.
 CONCENTRATION_A_ROW = 0.1
@@ -99,13 +103,17 @@ def fit(
     seed: int,
     out: str | Path,
     progress: Progress | None = None,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> str:
-    """Fits and saves; what was done, in a line or two.
+    """Fits and saves; what was done, in a line or two.  A call for more steps starts again in the same
+    folder.
 
     :param concentration: rows of data that the Gaussian base measure weighs; a tenth of them by default
     :param wishes: ``steps`` and ``lr`` where they are given
+    :param tell: is told, in a line, what the user should know before the work starts
     :raises UserError: for an option out of range, or a folder that cannot be used
     :raises FailedError: when no training ends with finite numbers
+    :raises Interrupted: at Ctrl-C, with what is kept
     """
     table = load_table(data, split)
     mean, sd = table.train.mean(0), table.train.std(0)
@@ -134,17 +142,23 @@ def fit(
         "settings": asdict(training),
         "seed": seed,
     }
-    with output_folder(out, config) as folder:
-        if not (folder / FIT).exists():
-            rows = Rows(train, validation[:VALIDATION_ROWS])
-            advance = Watch(progress, model).start(training.steps)
-            effort = Effort(training, seed=seed)
-            fitted = shared_bootstrap(rows, shape, effort, concentration=concentration, on_step=advance)
-            losses = np.array(fitted.info["losses"])
-            write_csv(pd.DataFrame({"step": range(len(losses)), "loss": losses}), folder / "losses.csv")
-            plot_loss(losses, folder / "loss.png", title=f"{model} on {table.name}")
-            fitted.save(folder / FIT, shape)
-        fitted = FittedDensity.load(folder / FIT)
+
+    def with_steps(steps: int) -> dict:
+        return {**config, "settings": asdict(Training(**{**wishes, "steps": steps}))}
+
+    with sole_fit(out, FIT):
+        start_again(out, config, ("settings", "steps"), with_steps, RESULTS, tell, "it cannot be continued")
+        with output_folder(out, config) as folder:
+            if not (folder / FIT).exists():
+                rows = Rows(train, validation[:VALIDATION_ROWS])
+                advance = Watch(progress, model).start(training.steps)
+                effort = Effort(training, seed=seed)
+                fitted = shared_bootstrap(rows, shape, effort, concentration=concentration, on_step=advance)
+                losses = np.array(fitted.info["losses"])
+                write_csv(pd.DataFrame({"step": range(len(losses)), "loss": losses}), folder / "losses.csv")
+                plot_loss(losses, folder / "loss.png", title=f"{model} on {table.name}")
+                fitted.save(folder / FIT, shape)
+            fitted = FittedDensity.load(folder / FIT)
     figures = fitted.figures(test, np.log(sd).sum().item())
     steps, kept = fitted.info["steps"], fitted.info["kept_step"]
     unsettled = "" if steps - kept > training.patience else ", their score was still rising: more --steps"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +15,11 @@ from safetensors.torch import load_file, save_file
 
 from data_loaders.graphs.edge_lists import EdgeList
 from data_loaders.graphs.edge_tables import load_edges, write_edges
+from zoo.commands.fit_folder import sole_fit, start_again
 from zoo.errors import UserError
 from zoo.files.output import output_folder, read_config
 from zoo.files.output_file import writing
-from zoo.files.sealed import is_finished, read_seal, write_seal
+from zoo.files.sealed import is_finished, read_seal, seal_of, write_seal
 from zoo.fitting.graphs import GraphTraining, fit_graphs
 from zoo.fitting.methods import Watch
 from zoo.models.graphs.edge_graph import EdgeGraphModel
@@ -35,14 +36,17 @@ def fit_edges(
     *,
     kind: Mapping[str, object] | None = None,
     progress: Progress | None = None,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> str:
     """Fits the graphs of a CSV file, a tenth of which validates; a folder that holds the fit is left as it
-    is.
+    is, and one that holds a shorter fit is begun again.
 
     :param kind: options of :class:`EdgeGraphModel`: timed, window, aggregation
+    :param tell: is told, in a line, what the user should know before the work starts
     :return: what to tell
     :raises UserError: a folder that cannot be written or belongs to another fit, too few graphs
     :raises DataError: a file that cannot be read
+    :raises Interrupted: at Ctrl-C, with what is kept
     """
     graphs = load_edges(path)
     about = {"kind": dict(kind or {}), "training": asdict(settings), "graphs": len(graphs)}
@@ -54,16 +58,20 @@ def fit_edges(
         **about,
     }
     model = EdgeGraphModel(**about["kind"], seed=stable_seed("make", settings.seed))
-    with output_folder(out, config) as folder:
-        state = folder / STATE
-        if is_finished(state, about):
-            return f"{out} holds this fit already"
-        try:
+    state = Path(out) / STATE
+
+    def with_steps(epochs: int) -> dict:
+        return {**config, "training": asdict(replace(settings, epochs=epochs))}
+
+    with sole_fit(out, seal_of(state).name):
+        results = (STATE, seal_of(state).name)
+        start_again(out, config, ("training", "epochs"), with_steps, results, tell)
+        with output_folder(out, config):
+            if is_finished(state, about):
+                return f"{out} holds this fit already"
             _, fit = fit_graphs(graphs, model, settings, Watch(progress))
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt("interrupted; a fit of graphs is kept when it is finished") from None
-        _save(model, graphs, state)
-        write_seal(state, about)
+            _save(model, graphs, state)
+            write_seal(state, about)
     best = fit.validation[fit.best - 1]
     skipped = "; gradients scaled down, for one overflowed" if fit.skipped else ""
     return (

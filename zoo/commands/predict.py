@@ -15,19 +15,22 @@ from rich.progress import Progress
 from torch import Tensor
 from torch.distributions import Distribution
 
-from data_loaders import DataError, Recipe, Standardizer, load_csv, load_rows
+from data_loaders import DataError, Dataset, Recipe, Standardizer, load_csv, load_rows
+from zoo.commands.fit_folder import sole_fit, start_again
 from zoo.commands.own_models import check_own, kept_model
 from zoo.errors import UserError
 from zoo.evaluation.metrics import class_probabilities, predictive_figures
 from zoo.evaluation.mixtures import mixture_quantiles
 from zoo.evaluation.plots import plot_loss
 from zoo.evaluation.scoreboard import LEGEND, format_figure
-from zoo.files.output import CONFIG, REMARKS, kept_config, outgrow, output_folder, read_config
+from zoo.files.output import CONFIG, REMARKS, output_folder, read_config
 from zoo.files.output_file import check_output, writing
+from zoo.files.sealed import seal_of
 from zoo.files.tables import write_csv
 from zoo.fitting.devices import CPU, check_device, moved
 from zoo.fitting.methods import Fitted, Place, Variational, Watch, unfinished
 from zoo.fitting.problem import LARGEST, Problem
+from zoo.fitting.stored import Stored
 from zoo.models.entries import DataShape, ModelEntry, Options, to_json
 from zoo.registry.queries import GUIDES, applicable, check_data, find_guide, find_model
 from zoo.seeds import stable_seed
@@ -67,6 +70,7 @@ def fit(
     :param tell: is told, in a line, what the user should know before the work starts
     :raises UserError: for what cannot be fitted, or a folder that cannot be used
     :raises FailedError: with step, site and remedy
+    :raises Interrupted: at Ctrl-C, with what is kept
     """
     check_data(find_model(model), problem.dataset, data)
     if device != CPU and not isinstance(find_guide(guide).method, Variational):
@@ -85,22 +89,24 @@ def fit(
         changed = method.settings(problem.size, fit_seed, **{**wishes, "steps": steps})
         return {**config, "settings": asdict(changed)}
 
-    if "steps" in method.takes:
-        _start_again(Path(out), config, with_steps, tell)
-    with output_folder(out, config) as folder:
-        about = {key: value for key, value in config.items() if key not in REMARKS}
-        result = method.fit(
-            entry.build(problem.shape, options),
-            train,
-            settings,
-            place=Place(folder / FIT, about),
-            watch=Watch(progress, guide),
-        )
-        if result.losses:
-            losses = pd.DataFrame({"step": range(len(result.losses)), "loss": result.losses})
-            write_csv(losses, folder / "losses.csv")
-            title = f"{guide} on {problem.dataset.name}"
-            plot_loss(np.array(result.losses), folder / "loss.png", title=title)
+    kept = seal_of(Path(FIT)).name if isinstance(method, Stored) else FIT
+    with sole_fit(out, kept):
+        if "steps" in method.takes:
+            start_again(out, config, ("settings", "steps"), with_steps, RESULTS, tell)
+        with output_folder(out, config) as folder:
+            about = {key: value for key, value in config.items() if key not in REMARKS}
+            result = method.fit(
+                entry.build(problem.shape, options),
+                train,
+                settings,
+                place=Place(folder / FIT, about),
+                watch=Watch(progress, guide),
+            )
+            if result.losses:
+                losses = pd.DataFrame({"step": range(len(result.losses)), "loss": result.losses})
+                write_csv(losses, folder / "losses.csv")
+                title = f"{guide} on {problem.dataset.name}"
+                plot_loss(np.array(result.losses), folder / "loss.png", title=title)
     return result
 
 
@@ -121,11 +127,11 @@ def _about(
         "command": "fit",
         "data": data,
         "split": dataset.split,
-        "fingerprint": problem.fingerprint(),
         "task": dataset.task,
         "features": list(dataset.feature_names),
         "target": dataset.target_name,
         "num_classes": dataset.num_classes,
+        "fingerprint": problem.fingerprint(),
         "standardisation": problem.scale.to_dict(),
         "model": entry.name,
         "guide": guide,
@@ -133,6 +139,8 @@ def _about(
         "options": to_json({**entry.options, **options}),
         "seed": seed,
     }
+    if constant := _constant(dataset):
+        about["constant"] = constant
     if dataset.recipe:
         about["table"] = dataset.recipe.to_dict()
     if entry.file:
@@ -142,23 +150,15 @@ def _about(
     return about
 
 
-def _start_again(
-    out: Path, config: dict, with_steps: Callable[[int], dict], tell: Callable[[str], None]
-) -> None:
-    """Clears away a fit of fewer steps.
-
-    It cannot be continued: every step's learning rate depends on the number of all steps, and at the last it
-    is zero.
+def _constant(dataset: Dataset) -> dict[str, float]:
+    """The inputs that have one value in all training rows, but for those of categories, whose new levels are
+    told.  The standardisation does not tell them: it takes their sd for 1, which others may have too.
     """
-    settings, asked = kept_config(out).get("settings"), config["settings"]["steps"]
-    steps = settings.get("steps") if isinstance(settings, dict) else None
-    if not isinstance(steps, int) or not 0 < steps < asked:
-        return
-    if outgrow(out, with_steps(steps), config, RESULTS):
-        tell(
-            f"{out} held a fit of {steps} steps; the learning rate falls to zero over all steps, so that one "
-            f"of {asked} starts again"
-        )
+    columns = dataset.recipe.columns if dataset.recipe else ()
+    levels = {name for column in columns if column.kind == "category" for name in column.features}
+    same = dict(zip(dataset.feature_names, np.ptp(dataset.x_train, axis=0) == 0, strict=True))
+    first = dict(zip(dataset.feature_names, dataset.x_train[0].tolist(), strict=True))
+    return {name: first[name] for name in first if same[name] and name not in levels}
 
 
 def held_out(problem: Problem, result: Fitted, seed: int) -> str:
@@ -227,7 +227,7 @@ def predict(
 
     :param draws: networks drawn from a guide that has no predictive distribution in closed form
     :param device: where they are evaluated; they are drawn on the CPU, so that they are the same everywhere
-    :param tell: is told, in a line, which categories the fit has not seen
+    :param tell: is told, in a line, what the fit has not seen, and what is filled in
     :raises UserError: when the folder holds no finished fit, or ``out`` cannot be written
     :raises DataError: when the table does not have the columns of the fit, or holds what is no number
     """
@@ -240,6 +240,7 @@ def predict(
     recipe = Recipe.from_dict(config["table"]) if "table" in config else None
     rows = _read_rows(table, config, recipe, tell)
     check_output(out, table)
+    _tell_unseen(rows, config, tell)
     x = torch.as_tensor(scale.transform_x(rows), dtype=kept_model(config, Path(folder)).dtype)
     _check_range(x, config["features"], table)
     predictor = fitted.predictor(draws, stable_seed("draws", seed), device)
@@ -284,6 +285,15 @@ def _read_rows(
     for note in notes:
         tell(f"note: {note}")
     return rows
+
+
+def _tell_unseen(rows: np.ndarray, config: dict, tell: Callable[[str], None]) -> None:
+    """Of columns that had one value when they were fitted, and have others now."""
+    places = {name: place for place, name in enumerate(config["features"])}
+    constant = config.get("constant", {})
+    names = [name for name, value in constant.items() if (rows[:, places[name]] != value).any()]
+    if names:
+        tell(f"note: constant in all training rows, but not here: {', '.join(names)}")
 
 
 def _check_range(x: Tensor, names: list[str], table: str | Path) -> None:

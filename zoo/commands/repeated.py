@@ -90,7 +90,8 @@ def _config(places: Sequence[Place]) -> dict:
         "splits": sorted({place.split for place in places}),
         "seeds": sorted({place.comparison.seed for place in places}),
     }
-    left_out = ("split", "seed", "fingerprint", "options")  # of the single comparisons, which hold them
+    # of the single comparisons, which hold them; a table is encoded by the training rows of a split
+    left_out = ("split", "seed", "fingerprint", "options", "table")
     return {**{key: value for key, value in config.items() if key not in left_out}, "grid": grid}
 
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import platform
+import re
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from importlib.metadata import version
@@ -20,14 +21,32 @@ CONFIG = "config.json"
 REMARKS = ("data", "grid", "versions")
 #: How often a folder is removed in which something is written meanwhile.
 ATTEMPTS = 10
+#: Name of half a file, as :func:`guides.posterior.files.write_atomically` calls it until it is whole.
+HALF = re.compile(r"\..+\.[a-z]+\.[a-z0-9_]{8}")
 #: Characters of a setting that a message shows.
 SHOWN = 40
+#: Settings that a message shows of those that differ.
+MOST_SHOWN = 4
 
 
 def versions() -> dict[str, str]:
     """Versions of what the numbers depend on."""
     names = ("posterior-zoo", "torch", "pyro-ppl", "numpyro", "jax", "numpy", "arviz")
     return {"python": platform.python_version(), **{name: version(name) for name in names}}
+
+
+def folder_versions(folder: str | Path) -> dict[str, str]:
+    """:func:`versions` of all that has worked in a folder, in the order in which they came: ``2.11.0,
+    2.13.0+cpu``; those of this process are among them.
+
+    :raises UserError: when the configuration of the folder is damaged
+    """
+    kept = kept_config(folder).get("versions")
+    earlier = kept if isinstance(kept, dict) else {}
+    return {
+        name: ", ".join(dict.fromkeys([*filter(None, str(earlier.get(name, "")).split(", ")), number]))
+        for name, number in versions().items()
+    }
 
 
 def read_config(folder: str | Path) -> dict:
@@ -60,7 +79,7 @@ def output_folder(folder: str | Path, config: dict) -> Iterator[Path]:
     Work that is refused or diverges takes away again what was made for it, and nothing else; any other end,
     an interruption among them, leaves what is finished.
 
-    :param config: JSON-safe; written to ``config.json`` with the versions of the packages
+    :param config: JSON-safe; written to ``config.json`` with :func:`folder_versions`
     :raises UserError: when the folder cannot be written, holds something else, or belongs to another
         configuration
     """
@@ -73,7 +92,7 @@ def output_folder(folder: str | Path, config: dict) -> Iterator[Path]:
             found = set(folder.iterdir())
         new = made is not None or _is_empty(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / CONFIG, {**config, "versions": versions()})
+        write_json(folder / CONFIG, {**config, "versions": folder_versions(folder)})
         yield folder
     except OSError as error:
         if not (folder / CONFIG).exists():
@@ -88,7 +107,7 @@ def output_folder(folder: str | Path, config: dict) -> Iterator[Path]:
 @contextlib.contextmanager
 def sole_folder(folder: str | Path) -> Iterator[None]:
     """A folder in which no other call works meanwhile; made if it is not there, and taken away again if it is
-    left empty.  The end of the process, a kill too, gives it free.
+    left empty.  The end of the process, a kill too, gives it free; what a killed call was writing is removed.
 
     :raises UserError: when the folder cannot be made, or another call is at work there
     """
@@ -102,7 +121,8 @@ def sole_folder(folder: str | Path) -> Iterator[None]:
     except OSError as error:
         raise UserError(f"cannot write to {error.filename or folder}: {error.strerror or error}") from error
     try:
-        _lock(handle, folder)
+        if _lock(handle, folder):
+            _remove_halves(folder)
         yield
     finally:
         _remove_empty(folder, made)
@@ -137,8 +157,8 @@ def _remove_empty(folder: Path, top: Path | None) -> None:
                 return
 
 
-def _lock(handle: int, folder: Path) -> None:
-    """:raises UserError: when another process has the folder"""
+def _lock(handle: int, folder: Path) -> bool:
+    """Whether the folder is locked now; :raises UserError: when another process has it"""
     import fcntl
 
     try:
@@ -147,8 +167,18 @@ def _lock(handle: int, folder: Path) -> None:
         raise UserError(
             f"another call is at work in {folder}: wait for its end, or choose another --out"
         ) from None
-    except OSError:
-        pass  # a file system without locks
+    except OSError:  # a file system without locks
+        return False
+    return True
+
+
+def _remove_halves(folder: Path) -> None:
+    """Removes half files, where the folder is one of ours: whoever has begun them is gone."""
+    with contextlib.suppress(OSError):  # who cannot write here hears of it next
+        if (folder / CONFIG).exists() or _is_empty(folder):
+            for path in folder.iterdir():
+                if HALF.fullmatch(path.name) and path.is_file() and not path.is_symlink():
+                    path.unlink(missing_ok=True)
 
 
 def _first_missing(folder: Path) -> Path | None:
@@ -186,9 +216,10 @@ def _check_ours(folder: Path, config: dict) -> None:
         raise UserError(f"{folder} is not empty and holds no {CONFIG}: choose another --out")
     different = differences(read_config(folder), config)
     if different:
+        more = [f"and {len(different) - MOST_SHOWN} more"] if len(different) > MOST_SHOWN else []
+        told = "; ".join([*different[:MOST_SHOWN], *more])
         raise UserError(
-            f"{folder} belongs to another run ({'; '.join(different)}): choose another --out, or call with "
-            "what is there"
+            f"{folder} belongs to another run ({told}): choose another --out, or call with what is there"
         )
 
 
@@ -198,9 +229,10 @@ def differences(there: Mapping, asked: Mapping) -> list[str]:
     """
     asked = json.loads(json.dumps(asked))  # as a file gives it back
     found = []
-    for name in asked:
+    # what is set there alone first: a message shows the first few
+    for name in dict.fromkeys(("command", *(name for name in there if name not in asked), *asked)):
         if name not in REMARKS:
-            found += _differences(name, there.get(name), asked[name])
+            found += _differences(name, there.get(name), asked.get(name))
         if name == "command" and found:
             return found  # nothing else compares
     return found
@@ -212,12 +244,18 @@ def _differences(name: str, there: object, here: object) -> list[str]:
     if isinstance(there, dict) and isinstance(here, dict):
         keys = dict.fromkeys((*there, *here))
         return [line for key in keys for line in _differences(f"{name} {key}", there.get(key), here.get(key))]
+    if any(isinstance(value, list) and not _is_plain(value) for value in (there, here)):
+        return [f"{name}: not the same"]  # too much to show
     return [f"{name} is {_shown(there)} there, {_shown(here)} here"]
 
 
+def _is_plain(value: list) -> bool:
+    return not any(isinstance(part, list | dict) for part in value)
+
+
 def _shown(value: object) -> str:
-    if isinstance(value, list) and not any(isinstance(part, list | dict) for part in value):
-        text = ",".join(map(_shown, value))
+    if isinstance(value, list):
+        text = ",".join(map(_shown, value)) or "none"
     else:
         text = value if isinstance(value, str) else "not set" if value is None else json.dumps(value)
     return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."

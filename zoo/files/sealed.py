@@ -25,10 +25,14 @@ def write_seal(path: Path, about: Mapping) -> None:
 
 
 def read_seal(path: Path) -> dict:
-    """What a sealed file is about; :raises UserError: when the file or its seal is damaged"""
+    """What a sealed file is about; :raises UserError: when the file or its seal is damaged, or not there"""
     try:
         seal = json.loads(seal_of(path).read_text("utf-8"))
         about, checksum = seal["about"], seal["sha256"]
+    except FileNotFoundError as error:
+        raise UserError(
+            f"{seal_of(path)} is missing, without which {path.name} may be half a fit: fit again"
+        ) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{seal_of(path)} is truncated or damaged: delete it and fit again") from error
     if not path.exists() or checksum != _checksum(path, about):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import shlex
 
 import numpy as np
 import pandas as pd
@@ -136,7 +138,7 @@ def test_what_was_done_survives_json_and_encodes_new_rows_alike(write):
     shuffled = table[["seen", "risk", "smoker", "age", "colour"]]
     x, notes = load_rows(write(shuffled, "new.csv"), "risk", recipe)
     assert x.tobytes() == both(data).tobytes()
-    assert notes == ()
+    assert len(notes) == 4  # one a column, of what is filled in
     x, _ = load_rows(write(table.drop(columns="risk").iloc[:1], "one.csv"), "risk", recipe)
     np.testing.assert_array_equal(x, both(data)[:1])
 
@@ -150,7 +152,21 @@ def test_new_rows_without_a_single_value_are_filled_in(write):
     age, colour, smoker, seen = recipe.columns
     levels = [float(level == colour.fill) for level in colour.levels]
     assert x.tolist() == [[age.fill, *levels, float(smoker.fill == "yes"), seen.fill]]
-    assert notes == ()
+    day = pd.Timestamp(0) + pd.Timedelta(days=seen.fill)
+    assert notes == (
+        f"column 'age': 1 missing value filled in by {age.fill:g}",
+        f"column 'colour': 1 missing value filled in by {colour.fill}",
+        f"column 'smoker': 1 missing value filled in by {smoker.fill}",
+        f"column 'seen': 1 missing value filled in by {day.date()}",
+    )
+
+
+def test_missing_values_are_told_once_for_the_rows_of_a_fit_and_once_for_new_ones(write):
+    table = pd.DataFrame({"a": [1.0, 2.0, None, 4.0, 5.0, 6.0] * 4, "y": range(24)})
+    data = load_table(write(table), options=IMPUTED)
+    assert [note for note in data.oddities if "missing" in note] == ["column 'a': 4 missing, taken for 4.0"]
+    _, notes = load_rows(write(table.iloc[:9], "new.csv"), "y", data.recipe)
+    assert notes == ("column 'a': 2 missing values filled in by 4",)
 
 
 def test_a_column_may_have_any_name(write):
@@ -212,6 +228,42 @@ def test_new_rows_with_cells_that_do_not_fit_name_all_columns(write):
         "column 'seen', row 4: '2020-02-31' is not a date as 2020-12-31",
     ):
         assert words in str(caught.value)
+
+
+def test_a_remedy_can_be_pasted_whatever_a_column_is_called(write):
+    """It is quoted for the shell, and within as a line of CSV."""
+
+    def names(text: str) -> list[str]:
+        return next(csv.reader([shlex.split(text)[1]]))
+
+    table = messy().rename(columns={"name": "note, long", "zip": "it's"}).assign(**{"it's": ["1", "x"] * 20})
+    message = refusal(write(table), target="risk")
+    remedy = message[message.index("(--drop ") + 1 :]
+    assert names(remedy) == ["note, long", "it's"]
+    mixed = remedy[remedy.index("--categories ") :]
+    assert names(mixed) == ["it's"]
+    numbered = load_table(write(messy()[["id", "age"]].rename(columns={"id": "a, id"})))
+    assert numbered.oddities[0].endswith("""--drop '"a, id"' leaves it out""")
+
+
+def test_zeros_and_ones_without_a_task_are_told(write):
+    table = messy()[["age", "zip", "smoker"]].assign(y=[0, 1] * 20)
+    for chosen in (table, table[["age", "y"]]):  # with a recipe, and of numbers alone
+        told = "target 'y' has only 0 and 1: --task binary makes classes of them"
+        data = load_table(write(chosen))
+        assert (data.task, data.oddities[0]) == ("regression", told)
+        for task in ("regression", "binary"):
+            assert told not in load_table(write(chosen), task=task).oddities
+    assert not any("--task binary" in note for note in load_table(write(table), "zip").oddities)
+
+
+def test_a_date_is_no_target_unless_dates_are_classes(write):
+    table = messy().drop(columns=["id", "name"])
+    for task in (None, "regression"):
+        message = refusal(write(table), target="seen", task=task)
+        assert message.startswith("the target column 'seen' is a date, which is neither a number nor a class")
+        assert "choose another --target" in message
+    assert load_table(write(table), "seen", task="multiclass").num_classes == 12
 
 
 CHANGES = {

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -226,3 +227,23 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path):
     with pytest.raises(OSError, match="disk full"):
         write_atomically(path, write)
     assert list(path.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o077, 0o600), (0o002, 0o664), (0o022, 0o644)])
+def test_who_may_read_a_file_the_umask_says(mask, mode, tmp_path):
+    x, y = data()
+    guide = AutoMeanField(network(normal))
+    fit(network(normal), guide, x, y, steps=1)
+    before = os.umask(mask)
+    try:
+        write_atomically(tmp_path / "text", written("new"))
+        save_guide(guide, tmp_path / "fit.safetensors")
+    finally:
+        os.umask(before)
+    for path in tmp_path.iterdir():
+        assert path.stat().st_mode & 0o777 == mode
+
+
+def test_half_a_file_begins_with_a_dot_and_ends_in_eight_characters(tmp_path):
+    write_atomically(tmp_path / "file.txt", lambda target: Path(target).write_text(Path(target).name))
+    assert re.fullmatch(r"\.file\.txt\.[a-z0-9_]{8}", (tmp_path / "file.txt").read_text())

@@ -66,6 +66,9 @@ def problem() -> Problem:
         num_features=2,
         num_classes=0,
         split=0,
+        protocol="standard",
+        target_name="",
+        recipe=None,
         oddities=(),
         feature_names=("a", "b"),
     )

@@ -12,6 +12,7 @@ import pytest
 from data_loaders import DensityData
 from tests.zoo.cli_helpers import run_zoo
 from zoo.commands.density import doubts
+from zoo.files.output import sole_folder
 
 
 def write(path, x, names="a,b,c"):
@@ -91,6 +92,39 @@ def test_the_same_call_again_goes_on_with_what_is_there(fitted):
     again = run_zoo("fit", table, "--model", "maf", "--steps", 60, "--lr", 0.01, "--out", folder / "fit")
     assert again.stdout == words
     assert (folder / "fit" / "fit.safetensors").stat().st_mtime_ns == before
+
+
+def test_more_steps_start_again_in_the_same_folder(tmp_path):
+    table = write(tmp_path / "table.csv", cloud())
+
+    def fit(out, steps):
+        return run_zoo("fit", table, "--model", "maf", "--steps", steps, "--out", tmp_path / out)
+
+    assert fit("long", 2).exit_code == 0
+    told = fit("long", 3)
+    assert (told.exit_code, told.stderr) == (
+        0,
+        f"zoo: {tmp_path / 'long'} held a fit of 2 steps; it cannot be continued, so that one of 3 starts "
+        "again\n",
+    )
+    assert fit("fresh", 3).stderr == ""
+    for name in ("losses.csv", "config.json"):
+        assert (tmp_path / "long" / name).read_bytes() == (tmp_path / "fresh" / name).read_bytes()
+    assert "settings steps is 3 there, 2 here" in fit("long", 2).stderr
+
+
+def test_ctrl_c_says_that_nothing_is_kept_and_a_call_at_work_is_not_disturbed(tmp_path, monkeypatch):
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    command = ("fit", write(tmp_path / "table.csv", cloud()), "--model", "maf", "--out", tmp_path / "fit")
+    monkeypatch.setattr("zoo.commands.density.shared_bootstrap", stopped)
+    told = run_zoo(*command)
+    assert told.exit_code == 130
+    assert told.stderr == "zoo: interrupted; nothing is kept yet: the same command starts again\n"
+    with sole_folder(tmp_path / "fit"):
+        told = run_zoo(*command)
+    assert (told.exit_code, "another call is at work in" in told.stderr) == (2, True)
 
 
 def test_columns_without_a_density_are_named():

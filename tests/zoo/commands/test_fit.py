@@ -15,6 +15,8 @@ import zoo.fitting.svi
 from tests.zoo.cli_helpers import fresh_process, linear_rows, run_zoo, write_csv
 from zoo.cli.fit import FIT_HELP
 from zoo.commands import predict
+from zoo.files.output import sole_folder
+from zoo.fitting.methods import Variational
 from zoo.fitting.stored import Stored
 from zoo.fitting.svi import read_checkpoint
 from zoo.registry.queries import GUIDES
@@ -105,11 +107,46 @@ def test_ctrl_c_waits_for_the_end_of_a_step_and_keeps_it(tmp_path, monkeypatch):
         patch.setattr(signal, "getsignal", lambda number: signal.default_int_handler)  # pytest has its own
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
-            assert run_zoo(*command, tmp_path / "killed").exit_code == 130
+            told = run_zoo(*command, tmp_path / "killed")
         finally:
             signal.signal(signal.SIGINT, before)
+    keeps = f"{tmp_path / 'killed'} keeps the fit so far, and the same command goes on from there"
+    assert (told.exit_code, told.stderr) == (130, f"zoo: interrupted; {keeps}\n")
     _, tensors = read_checkpoint(tmp_path / "killed" / "fit.safetensors")
     assert len(tensors["losses"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("guide", "method"), [("mean-field", Variational), ("bootstrap", type(GUIDES["bootstrap"].method))]
+)
+def test_ctrl_c_before_anything_is_kept_says_so(guide, method, tmp_path, monkeypatch):
+    def stopped(self, model, data, settings, *, place, **_):
+        if guide == "bootstrap":  # half a fit: its seal is written last
+            place.path.write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(method, "fit", stopped)
+    table = write_csv(tmp_path / "table.csv", linear_rows())
+    told = run_zoo("fit", table, "--widths", 3, "--guide", guide, "--out", tmp_path / "fit")
+    assert told.exit_code == 130
+    assert told.stderr == "zoo: interrupted; nothing is kept yet: the same command starts again\n"
+
+
+def test_ctrl_c_elsewhere_claims_nothing(monkeypatch):
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("zoo.cli.show.show", stopped)
+    told = run_zoo("show", "bnn")
+    assert (told.exit_code, told.stderr) == (130, "zoo: interrupted\n")
+
+
+def test_a_folder_is_of_one_fit_at_a_time(tmp_path):
+    command, _ = fit_command(tmp_path)
+    with sole_folder(tmp_path / "fit"):
+        told = run_zoo(*command, tmp_path / "fit")
+    assert told.exit_code == 2
+    assert f"another call is at work in {tmp_path / 'fit'}: wait for its end" in told.stderr
 
 
 def fit_command(tmp_path) -> tuple[list, Path]:

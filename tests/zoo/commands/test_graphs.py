@@ -12,6 +12,7 @@ from data_loaders.graphs.random_graphs import draw_graphs
 from tests.zoo.cli_helpers import run_zoo
 from zoo.commands.graphs import STATE, fit_edges, is_edge_fit, sample_edges
 from zoo.errors import UserError
+from zoo.files.output import sole_folder
 from zoo.files.sealed import read_seal
 from zoo.fitting.graphs import GraphTraining, fit_graphs
 
@@ -67,8 +68,41 @@ def test_an_interrupted_fit_says_that_nothing_is_kept(edges, tmp_path, monkeypat
         patch.setattr("zoo.commands.graphs.fit_graphs", stopped)
         result = run_zoo(*command)
     assert result.exit_code == 130
-    assert result.stderr == "zoo: interrupted; a fit of graphs is kept when it is finished\n"
+    assert result.stderr == "zoo: interrupted; nothing is kept yet: the same command starts again\n"
     assert run_zoo(*command).exit_code == 0
+
+
+def test_more_steps_give_the_fit_of_a_folder_of_its_own(edges, tmp_path):
+    def fit(out, steps):
+        return run_zoo("fit", edges, "--model", "edge-graph", "--steps", steps, "--out", tmp_path / out)
+
+    assert fit("long", 1).exit_code == 0
+    told = fit("long", 2)
+    assert (told.exit_code, told.stderr) == (
+        0,
+        f"zoo: {tmp_path / 'long'} held a fit of 1 steps; the learning rate falls to zero over all steps, so "
+        "that one of 2 starts again\n",
+    )
+    assert fit("fresh", 2).stderr == ""
+    for name in (STATE, "fit.json", "config.json"):
+        assert (tmp_path / "long" / name).read_bytes() == (tmp_path / "fresh" / name).read_bytes()
+    assert "training epochs is 2 there, 1 here" in fit("long", 1).stderr
+
+
+def test_a_seal_that_is_not_there_is_missing(edges, tmp_path):
+    fit_edges(edges, tmp_path / "fit", GraphTraining(epochs=1))
+    (tmp_path / "fit" / "fit.json").unlink()
+    told = run_zoo("sample", tmp_path / "fit", "--out", tmp_path / "new.csv")
+    assert told.exit_code == 2
+    assert "fit.json is missing, without which fit.safetensors may be half a fit: fit again" in told.stderr
+
+
+def test_two_fits_at_once_in_one_folder(edges, tmp_path):
+    with (
+        sole_folder(tmp_path / "fit"),
+        pytest.raises(UserError, match="another call is at work in .*fit: wait for its end"),
+    ):
+        fit_edges(edges, tmp_path / "fit", GraphTraining(epochs=1))
 
 
 def test_times_are_kept(tmp_path):

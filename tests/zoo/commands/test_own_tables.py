@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
 import pytest
 
 import zoo
+from data_loaders.tables.cells import _MISSING
 from tests.zoo.cli_helpers import linear_rows, make_tiny, run_zoo, write_csv
+from zoo.cli.fit import FIT_HELP
+from zoo.cli.options import split_names
 from zoo.commands.predict import load_fit
+from zoo.errors import UserError
 from zoo.fitting.problem import load_problem
 
 OPTIONS = ("--target", "risk", "--drop", "id,name", "--missing", "impute")
@@ -55,7 +60,7 @@ def predicted(folder, table: pd.DataFrame, path):
 @pytest.mark.slow
 def test_predictions_have_the_names_of_the_classes(folder, tmp_path):
     told, found = predicted(folder, people(), tmp_path)
-    assert told.stderr == ""
+    assert told.stderr.startswith("zoo: note: column 'age': 1 missing value filled in by ")
     assert list(found) == ["label", "prob_high", "prob_low"]
     assert (found.label == people().risk).mean() > 0.9
     assert (found.label == np.where(found.prob_high > 0.5, "high", "low")).all()
@@ -145,6 +150,63 @@ def test_data_show_tells_what_columns_are_taken_for(folder):
     told = run_zoo("data", "show", folder / "same.csv").stdout.splitlines()
     assert told[2].split() == ["k", "number", "constant:", "it", "tells", "nothing"]
     assert "constant" not in told[1]
+
+
+def test_data_show_takes_any_file_that_fit_takes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("table.txt", "diabetes"):
+        write_csv(tmp_path / name, linear_rows(8))
+    assert [line.split()[0] for line in run_zoo("data", "show", "table.txt").stdout.splitlines()[1:]] == [
+        "a", "b", "y",
+    ]  # fmt: skip
+    assert run_zoo("data", "show", "diabetes").stdout.startswith("data set    diabetes")
+    told = run_zoo("data", "show", "nowhere")
+    assert (told.exit_code, "unknown data set 'nowhere'" in told.stderr) == (2, True)
+
+
+def test_help_says_what_is_missing():
+    written = " ".join(FIT_HELP.split()).partition("A missing value (")[2].partition(")")[0].lower()
+    assert "an empty cell" in written
+    assert "a full stop" in written
+    for text in {text.lstrip("+-") for text in _MISSING} - {"", "."}:
+        assert text in re.split(r",? or |,? in |, ", written), text
+
+
+def test_names_with_commas_are_quoted_as_in_a_line_of_csv():
+    assert split_names('"note, long",id , a') == ["note, long", "id", "a"]
+    assert (split_names(""), split_names(" , ")) == ([], [])
+    with pytest.raises(UserError, match="is no list of names as in id,name"):
+        split_names('"note, long')
+
+
+def test_a_column_with_a_comma_can_be_dropped(tmp_path):
+    rows = [[i, *row] for i, row in enumerate(linear_rows(20))]
+    table = write_csv(tmp_path / "table.csv", rows, '"note, long",a,b,y')
+    command = ("fit", table, "--drop", '"note, long"', "--steps", 2, "--widths", 2, "--out", tmp_path / "fit")
+    assert run_zoo(*command).exit_code == 0
+    assert load_fit(tmp_path / "fit")[1]["features"] == ["a", "b"]
+
+
+def test_a_constant_column_with_other_values_in_new_rows_is_told(tmp_path):
+    """One whose sd is 1 by chance, which is what a constant one's is taken for, is none."""
+    rows = [[0.1, (-1) ** i, y] for i, (*_, y) in enumerate(linear_rows(20))]
+    table = write_csv(tmp_path / "table.csv", rows, "same,sign,y")
+    command = ("fit", table, "--holdout", 0, "--steps", 2, "--widths", 2, "--out", tmp_path / "fit")
+    assert run_zoo(*command).exit_code == 0
+    assert load_fit(tmp_path / "fit")[1]["standardisation"]["x_sd"] == [1, 1]
+    for value, said in ((0.1, ""), (3, "zoo: note: constant in all training rows, but not here: same\n")):
+        new = write_csv(tmp_path / "new.csv", [[0.1, 1], [value, 2]], "same,sign")
+        told = run_zoo("predict", tmp_path / "fit", "--input", new, "--out", tmp_path / "p.csv")
+        assert (told.exit_code, told.stderr) == (0, said)
+
+
+def test_values_that_are_filled_in_are_told(folder, tmp_path):
+    told, _ = predicted(folder, people().head(3).assign(age=[40, None, None]), tmp_path)
+    age = next(
+        column for column in load_fit(folder / "fit")[1]["table"]["columns"] if column["name"] == "age"
+    )
+    said = f"note: column 'age': 2 missing values filled in by {age['fill']:g}"
+    assert told.stderr == f"zoo: {said}\n"
 
 
 @pytest.mark.slow

@@ -10,7 +10,16 @@ import pytest
 
 import zoo.files.output
 from zoo.errors import FailedError, UserError
-from zoo.files.output import differences, grid_folder, outgrow, output_folder, read_config, versions
+from zoo.files.output import (
+    differences,
+    folder_versions,
+    grid_folder,
+    outgrow,
+    output_folder,
+    read_config,
+    sole_folder,
+    versions,
+)
 
 CONFIG = {"command": "fit", "seed": 3, "widths": [50]}
 
@@ -26,6 +35,42 @@ def test_folder_says_what_it_is_and_with_which_versions(tmp_path):
     with output_folder(tmp_path / "a" / "b", CONFIG) as folder:
         assert read_config(folder) == {**CONFIG, "versions": versions()}
     assert {"python", "torch", "pyro-ppl", "numpyro", "jax"} <= set(versions())
+
+
+def test_folder_keeps_all_versions_that_have_worked_in_it(tmp_path, monkeypatch):
+    for number in ("2.11.0", "2.13.0+cpu", "2.11.0"):
+        monkeypatch.setattr(zoo.files.output, "versions", lambda number=number: {"torch": number, "jax": "1"})
+        with output_folder(tmp_path / "a", CONFIG) as folder:
+            assert read_config(folder)["versions"]["torch"].startswith("2.11.0")
+    assert read_config(tmp_path / "a")["versions"] == {"torch": "2.11.0, 2.13.0+cpu", "jax": "1"}
+    assert folder_versions(tmp_path / "nowhere") == {"torch": "2.11.0", "jax": "1"}
+    assert outgrow(tmp_path / "a", CONFIG, {**CONFIG, "steps": 9}, [])  # nothing of the others is left
+    assert read_config(tmp_path / "a")["versions"] == {"torch": "2.11.0", "jax": "1"}
+
+
+HALVES = (".config.json.x1y2z3_4", ".mean-field.nc.0a1b2c3d")
+
+
+def test_half_files_of_a_killed_call_are_removed_and_nothing_else(tmp_path):
+    others = {".env.template", "config.json", ".config.json.x1y2", "result.txt", ".hidden"}
+    for name in (*HALVES, *others):
+        (tmp_path / name).write_text("{}")
+    with sole_folder(tmp_path):
+        assert {path.name for path in tmp_path.iterdir()} == others
+
+
+def test_half_files_of_a_call_at_work_and_in_a_foreign_folder_stay(tmp_path):
+    for name in ("ours", "foreign"):
+        (tmp_path / name).mkdir()
+    with sole_folder(tmp_path / "ours"):
+        (tmp_path / "ours" / HALVES[0]).write_text("half")
+        with pytest.raises(UserError, match="another call is at work"), sole_folder(tmp_path / "ours"):
+            pass
+        assert (tmp_path / "ours" / HALVES[0]).exists()
+    for name in (HALVES[0], "letter.txt"):
+        (tmp_path / "foreign" / name).write_text("dear")
+    with sole_folder(tmp_path / "foreign"):
+        assert (tmp_path / "foreign" / HALVES[0]).exists()
 
 
 def test_a_grid_that_grows_is_not_finished(tmp_path):
@@ -220,6 +265,7 @@ def test_every_setting_that_differs_is_named_with_both_values():
         "names": ["x" * 30, "y" * 30],
     }
     assert differences(there, asked) == [
+        "gone is 1 there, not set here",
         "budget steps is 10 there, 20 here",
         "widths is 50,20 there, 50 here",
         "inclusion is not set there, 0.5 here",
@@ -229,6 +275,21 @@ def test_every_setting_that_differs_is_named_with_both_values():
     assert differences({"command": "fit", **there}, {"command": "compare", **asked}) == [
         "command is fit there, compare here"
     ]
+
+
+def test_what_is_too_long_to_show_is_named():
+    there, asked = ({"columns": [{"name": "age", "fill": fill}], "seed": 1} for fill in (1, 2))
+    assert differences(there, asked) == ["columns: not the same"]
+
+
+def test_a_refusal_shows_a_few_of_many_differences(tmp_path):
+    with output_folder(tmp_path / "a", {f"setting{i}": 0 for i in range(7)}):
+        pass
+    with (
+        pytest.raises(UserError, match=r"setting3 is 0 there, 1 here; and 3 more\): choose another --out"),
+        output_folder(tmp_path / "a", {f"setting{i}": 1 for i in range(7)}),
+    ):
+        pass
 
 
 def test_longer_run_takes_the_folder_of_a_shorter_one_over(tmp_path):

@@ -16,6 +16,8 @@ import torch
 
 import guides.truth.mcmc
 import zoo.commands.comparison
+import zoo.files.output
+from data_loaders import TableOptions
 from guides.core.flat_guide import FlatGuide
 from guides.posterior.arviz_io import group_names, load_netcdf, save_netcdf
 from guides.posterior.draws import Posterior
@@ -35,6 +37,7 @@ from tests.zoo.commands.compare.tables import compare_again
 from zoo.commands.comparison import ask, plan
 from zoo.evaluation.scoreboard import read_scoreboard
 from zoo.evaluation.verdict import verdict
+from zoo.files.output import differences, output_folder
 from zoo.fitting.problem import load_problem
 from zoo.models import create
 from zoo.seeds import stable_seed
@@ -54,13 +57,57 @@ def test_scoreboard_says_how_it_was_made(graded):
     """No command of a file of the user's: what was said about its columns is not known."""
     folder, _ = graded
     first, second, third, blank, table = (folder / "out" / "scoreboard.md").read_text().splitlines()[:5]
-    assert first.startswith("- data table; model bnn, ")
+    assert first.startswith("- data table, target y, 10 % held out; model bnn, ")
     assert "widths [3]" in first
     assert second.startswith("- reference nuts; ")
     assert second.endswith("; one fit of each guide, split 0, seed 7")
     assert "torch 2." in third
     assert blank == ""
     assert table.startswith("| method |")
+
+
+def test_the_share_held_out_is_part_of_the_question(tmp_path):
+    asked = {"guides": ["mean-field"], "reference": "none"}
+    usual, fifth = ask("diabetes", **asked), ask("diabetes", **asked, holdout=0.2)
+    assert "--holdout" not in usual.facts(tmp_path)[0]
+    assert "--holdout 0.2 " in fifth.facts(tmp_path)[0]
+    assert fifth.facts(tmp_path)[1].startswith("data diabetes, 20 % held out; model bnn, ")
+    whole = ask("raisin", **asked)
+    assert "--holdout" not in whole.facts(tmp_path)[0]  # nobody can hold out any
+    assert "held out" not in whole.facts(tmp_path)[1]
+    assert fifth.config()["protocol"] == "80/20"
+    first, second = differences(usual.config(), fifth.config()), differences(fifth.config(), usual.config())
+    assert first[0] == "protocol is not set there, 80/20 here"
+    assert second[0] == "protocol is 80/20 there, not set here"
+
+
+def test_another_target_of_a_table_is_refused_by_its_name(tmp_path):
+    rows = [[a, "yx"[a > 0], b, y] for a, b, y in linear_rows(30)]
+    table = write_csv(tmp_path / "reg.csv", rows, "a,kind,b,price")
+
+    def asked(**options):
+        return ask(str(table), guides=["mean-field"], reference="none", **options)
+
+    fifth = asked(holdout=0.2)
+    assert fifth.facts(tmp_path)[0].startswith("data reg, target price, 20 % held out; model bnn, ")
+    assert fifth.config()["table"] == fifth.problem.dataset.recipe.to_dict()
+    assert differences(asked().config(), asked(target="a").config())[0] == "target is price there, a here"
+    dropped = asked(table=TableOptions(drop=("b",)))
+    assert "table dropped is none there, b here" in differences(asked().config(), dropped.config())
+    plain = asked(table=TableOptions(drop=("kind",)), target="a").config()
+    with output_folder(tmp_path / "out", plain):
+        pass
+    told = run_zoo("compare", table, "--drop", "kind", "--reference", "none", "--out", tmp_path / "out")
+    assert (told.exit_code, "another run (target is a there, price here;" in told.stderr) == (2, True)
+
+
+def test_scoreboard_tells_all_versions_of_its_folder(tmp_path, monkeypatch):
+    asked = ask("diabetes", guides=["mean-field"], reference="none")
+    for number in ("2.11.0", "2.13.0+cpu"):
+        monkeypatch.setattr(zoo.files.output, "versions", lambda number=number: {"torch": number})
+        with output_folder(tmp_path / "out", asked.config()) as folder:
+            facts = asked.facts(folder)
+    assert facts[-1] == "torch 2.11.0, 2.13.0+cpu"
 
 
 def test_command_of_a_scoreboard_asks_for_the_same():

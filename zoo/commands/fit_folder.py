@@ -1,0 +1,55 @@
+"""The folder of ``zoo fit``: one call at a time works in it, a longer fit starts again, Ctrl-C is told."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+from zoo.errors import Interrupted
+from zoo.files.output import kept_config, outgrow, sole_folder
+
+#: Why a fit whose learning rate hangs on the number of all steps cannot be continued: at the last it is zero.
+FALLING = "the learning rate falls to zero over all steps"
+
+
+@contextlib.contextmanager
+def sole_fit(out: str | Path, kept: str) -> Iterator[None]:
+    """:func:`zoo.files.output.sole_folder`; Ctrl-C in the block says whether the same call goes on.
+
+    :param kept: name of the file that it goes on from, or of the seal of a finished fit
+    """
+    with sole_folder(out):
+        try:
+            yield
+        except KeyboardInterrupt:
+            if (Path(out) / kept).exists():
+                words = f"{out} keeps the fit so far, and the same command goes on from there"
+            else:
+                words = "nothing is kept yet: the same command starts again"
+            raise Interrupted(f"interrupted; {words}") from None
+
+
+def start_again(
+    out: str | Path,
+    config: Mapping,
+    settings: tuple[str, str],
+    with_steps: Callable[[int], dict],
+    results: Iterable[str],
+    tell: Callable[[str], None],
+    why: str = FALLING,
+) -> None:
+    """Clears away a fit of fewer steps, which cannot be continued.
+
+    :param settings: keys in the configuration, of the settings and in them of the number of steps
+    :param with_steps: the configuration with another number of steps
+    :param results: names of the files that such a fit leaves
+    :param why: it cannot be continued, for the user
+    """
+    group, name = settings
+    kept, asked = kept_config(out).get(group), config[group][name]
+    steps = kept.get(name) if isinstance(kept, dict) else None
+    if not isinstance(steps, int) or not 0 < steps < asked:
+        return
+    if outgrow(out, with_steps(steps), config, results):
+        tell(f"{out} held a fit of {steps} steps; {why}, so that one of {asked} starts again")
