@@ -154,6 +154,11 @@ class DiscriminatorKL:
                 f"draws of the two laws must be [S, D], two at least, of the same D; got shapes "
                 f"{list(q.shape)} and {list(p.shape)}"
             )
+        if q.dtype != p.dtype or not q.is_floating_point():
+            raise ValueError(
+                f"draws of the two laws must be of one precision, of floating point; got {q.dtype} and "
+                f"{p.dtype}"
+            )
         for name, draws in (("q", q), ("p", p)):
             if not draws.isfinite().all():
                 raise ValueError(f"draws of {name} must be finite")

@@ -34,9 +34,9 @@ def stein_score(draws: Tensor, at: Tensor | None = None, *, kept: float = 0.99) 
         raise ValueError(f"draws must be [S, D], two at least, got {tuple(draws.shape)}")
     if not draws.isfinite().all():
         raise ValueError("draws must be finite")
-    draws = draws.detach()
-    width = _width(draws)
-    scaled, places = draws / width, (draws if at is None else at.detach()) / width
+    draws, width = draws.detach(), _width(draws.detach())
+    centre = draws.mean(0)  # the score hangs on differences alone, and rounding on how far away they are
+    scaled, places = ((points - centre) / width for points in (draws, draws if at is None else at.detach()))
     values, vectors = torch.linalg.eigh(_kernel(scaled, scaled).double())
     values, vectors = values.flip(0), vectors.flip(1)
     share = values.cumsum(0) / values.sum()

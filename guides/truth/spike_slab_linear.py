@@ -43,6 +43,8 @@ __all__ = [
 MAX_COLUMNS = 20
 #: Nats that rounding may change the evidence by.
 SEEN = 1e-3
+#: Condition number of columns from which on that of their products, its square, is seen in Bayes factors.
+MOST_DEPENDENT = 1e6
 #: Numbers held at a time by a batch of gathered submatrices (8 bytes each, a handful of such arrays: about
 #: 100 MB).
 _BATCH_NUMBERS = 2_000_000
@@ -73,8 +75,9 @@ def enumerate_g_prior(X: np.ndarray, y: np.ndarray, g: float) -> GPriorModels:
 
         log BF = (n - 1 - k)/2 log(1 + g) - (n - 1)/2 log(1 + g (1 - R^2))
 
-    :raises ValueError: more than 20 columns; linearly dependent columns (the prior has no density there); g
-        <= 0; constant y.
+    :raises ValueError: more than 20 columns; a constant column, and columns that are linearly dependent (the
+        prior has no density there), or so nearly that rounding would be seen in the evidence; g <= 0; y that
+        is constant.
     """
     X, y = checked_data(X, y)
     n, p = X.shape
@@ -82,8 +85,19 @@ def enumerate_g_prior(X: np.ndarray, y: np.ndarray, g: float) -> GPriorModels:
     Xc, yc = X - X.mean(0), y - y.mean()
     scale = np.sqrt((Xc**2).sum(0))
     total = float(yc @ yc)
-    if scale.min() == 0 or np.linalg.matrix_rank(Xc / scale) < p:
-        raise ValueError("columns of X are linearly dependent (with the intercept): no g-prior exists")
+    # the mean of equal numbers may be off by a rounding error: what is left over is no predictor
+    constant = np.flatnonzero(np.ptp(X, 0) <= 1e-13 * np.abs(X).max(0))
+    if len(constant):
+        raise ValueError(
+            f"column {constant[0]} of X is constant, as the intercept is, and linearly dependent on it: no "
+            "g-prior exists, leave it out"
+        )
+    condition = np.linalg.cond(Xc / scale)
+    if not condition < MOST_DEPENDENT:
+        raise ValueError(
+            "columns of X are linearly dependent (with the intercept), but for at most a millionth "
+            f"(condition number {condition:.1e}): no g-prior exists, or rounding shows in it; leave one out"
+        )
     if total <= 1e-24 * n * float(np.abs(y).max()) ** 2:
         raise ValueError("y is constant: R^2 does not exist")
     Xc = Xc / scale  # R^2 does not change, the conditioning does

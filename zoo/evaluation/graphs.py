@@ -82,8 +82,9 @@ def _describe(graph: nx.Graph) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.n
     pairs = degrees * (degrees - 1)
     triangles = ((adjacency @ adjacency) * adjacency).sum(1)
     clustering = np.divide(triangles, pairs, out=np.zeros(nodes), where=pairs > 0)
-    # rounding takes eigenvalues out of [0, 2], and numpy.histogram drops them without a word
-    spectrum = np.clip(np.linalg.eigvalsh(_laplacian(adjacency, degrees)), 0, 2)
+    # rounding takes eigenvalues out of [0, 2], and numpy.histogram drops them without a word; those of many
+    # graphs lie on edges of bins (1 of stars), and would fall left or right by the numbering of the nodes
+    spectrum = np.clip(np.linalg.eigvalsh(_laplacian(adjacency, degrees)).round(9), 0, 2)
     return (
         np.bincount(degrees.astype(int)) / nodes,
         np.histogram(clustering, CLUSTERING_BINS, (0, 1))[0] / nodes,
@@ -161,6 +162,8 @@ class _Kernels:
         total, size = times @ kernel @ times, times.sum()
         if self.convention.biased:
             return total / size**2
+        if size < 2:
+            raise UserError("an MMD without each graph's pair with itself needs two graphs a sample")
         return (total - times @ kernel.diagonal()) / (size * (size - 1))
 
 

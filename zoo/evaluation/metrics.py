@@ -40,7 +40,7 @@ def rmse(predictive: Distribution, y: Tensor, target_scale: float = 1.0) -> Esti
 
     Standard error by the delta method: that of the mean squared error over twice the root.
     """
-    y = _checked_targets(predictive, y)
+    y, target_scale = _checked_targets(predictive, y), _checked_scale(target_scale)
     mean = torch.cat([(mixture.weights * mixture.means).sum(-1) for _, mixture in chunks(predictive)])
     squared = mean_estimate((y - mean) ** 2)
     root = math.sqrt(squared.value)
@@ -53,11 +53,12 @@ def rmse(predictive: Distribution, y: Tensor, target_scale: float = 1.0) -> Esti
 def log_likelihood(predictive: Distribution, y: Tensor, target_scale: float = 1.0) -> Estimate:
     """Mean log predictive density (or log probability of the class), nats a test point; higher is better.
 
-    A density changes with the unit: ``-log(target_scale)`` is added.  Probabilities that are 0 or 1 in the
-    distribution's precision are clamped by torch to its resolution (1e-7 for float32).
+    A density changes with the unit: ``-log(target_scale)`` is added.  Of a distribution that is made of
+    probabilities and not of their logarithms torch clamps those that are 0 or 1 to its resolution (1e-7 for
+    float32).
     """
     estimate = mean_estimate(log_likelihood_values(predictive, y))
-    return replace(estimate, value=estimate.value - math.log(target_scale))
+    return replace(estimate, value=estimate.value - math.log(_checked_scale(target_scale)))
 
 
 def log_likelihood_values(predictive: Distribution, y: Tensor) -> Tensor:
@@ -99,7 +100,10 @@ def crps(predictive: Distribution, y: Tensor, target_scale: float = 1.0) -> Esti
 
     Exact for mixtures of any size, see :func:`zoo.evaluation.mixtures.crps_values`.
     """
-    values = crps_values(predictive, _checked_targets(predictive, y))
+    values, target_scale = (
+        crps_values(predictive, _checked_targets(predictive, y)),
+        _checked_scale(target_scale),
+    )
     check_finite(values, "CRPS")
     estimate = mean_estimate(values)
     return Estimate(
@@ -191,9 +195,6 @@ def predictive_figures(
 def _log_prob(predictive: Distribution, y: Tensor) -> Tensor:
     """Of a distribution that is no mixture of Normals, on its own device and in its own precision."""
     if isinstance(predictive, Bernoulli | Categorical):
-        kinds = 2 if isinstance(predictive, Bernoulli) else predictive.probs.shape[-1]
-        if not ((y >= 0) & (y < kinds) & (y == y.round())).all():
-            raise ValueError(f"test labels: not all among 0..{kinds - 1}")
         y = y.to(predictive.probs.device, predictive.probs.dtype)
         y = y.long() if isinstance(predictive, Categorical) else y
     return predictive.log_prob(y).detach().cpu().double()
@@ -208,7 +209,17 @@ def _checked_targets(predictive: Distribution, y: Tensor) -> Tensor:
         shapes = f"batch shape {tuple(predictive.batch_shape)}, targets {tuple(y.shape)}"
         raise ValueError(f"predictive has {shapes}: both must be [N]")
     check_finite(y, "test targets")
+    if isinstance(predictive, Bernoulli | Categorical):
+        kinds = 2 if isinstance(predictive, Bernoulli) else predictive.probs.shape[-1]
+        if not ((y >= 0) & (y < kinds) & (y == y.round())).all():
+            raise ValueError(f"test labels: not all among 0..{kinds - 1}")
     return y.double()
+
+
+def _checked_scale(target_scale: float) -> float:
+    if not 0 < target_scale < math.inf:
+        raise ValueError(f"target_scale must be positive and finite, got {target_scale}")
+    return target_scale
 
 
 def _check_value(value: float, what: str) -> None:

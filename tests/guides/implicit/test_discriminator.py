@@ -150,3 +150,10 @@ def test_refusals():
         DiscriminatorKL(lr=0.0)
     with pytest.raises(ValueError, match="hidden"):
         DiscriminatorKL(hidden=(50, 0))
+
+
+def test_draws_of_two_precisions_are_refused():
+    divergence = DiscriminatorKL()
+    for q, p in ((torch.randn(4, 2), torch.randn(4, 2).double()), (torch.ones(4, 2).long(),) * 2):
+        with pytest.raises(ValueError, match="one precision, of floating point"):
+            divergence.step(q, p)

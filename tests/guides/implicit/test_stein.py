@@ -66,3 +66,10 @@ def test_the_eigenfunctions_make_up_the_share_that_is_kept():
     expected = torch.stack([k / (1 - k), -k / (1 - k)])[:, None]
     draws = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
     torch.testing.assert_close(stein_score(draws, kept=0.9), expected)
+
+
+@pytest.mark.parametrize(("loc", "sd"), [(1000.0, 1.0), (2.0, 0.01)])
+def test_where_draws_lie_does_not_matter_in_single_precision(loc, sd):
+    draws = (loc + sd * torch.randn(100, 30, generator=torch.Generator().manual_seed(0))).float()
+    exact = stein_score(draws.double())
+    assert (stein_score(draws) - exact).norm() < 1e-4 * exact.norm()

@@ -146,8 +146,11 @@ def test_g_prior_refusals_name_what_is_wrong():
     X, y = problem(20, 3)
     with pytest.raises(ValueError, match="linearly dependent"):
         enumerate_g_prior(np.c_[X, X[:, 0] + 2], y, 10.0)
-    with pytest.raises(ValueError, match="constant"):
+    with pytest.raises(ValueError, match="y is constant"):
         enumerate_g_prior(X, np.full(20, 3.3), 10.0)
+    for value in (0.1, 0.7, 1.0, 3.3):  # whose mean is off by a rounding error, or not
+        with pytest.raises(ValueError, match="column 3 of X is constant"):
+            enumerate_g_prior(np.c_[X, np.full(20, value)], y, 10.0)
 
 
 # --------------------------------------------------------------------------------------------- spike and slab
@@ -335,3 +338,16 @@ def test_a_target_far_from_zero_is_refused_before_rounding_is_seen(noise_scale):
     assert math.isfinite(enumerate_spike_slab(x, near, slab_scale=1e3, noise_scale=noise_scale).log_evidence)
     with pytest.raises(ValueError, match="rounding changes the evidence.*centre and scale"):
         enumerate_spike_slab(x, far, slab_scale=1e8, noise_scale=noise_scale)
+
+
+def test_nearly_dependent_columns_are_refused_before_rounding_is_seen():
+    X, y = problem(12, 2)
+    noise = np.random.default_rng(3).standard_normal(12)
+    for near in (1e-8, 1e-9, 1e-11):
+        with pytest.raises(ValueError, match="linearly dependent.*condition number"):
+            enumerate_g_prior(np.c_[X, X[:, 0] + near * noise], y, 10.0)
+    # as in another basis of the same space, whose columns are far apart
+    apart = enumerate_g_prior(np.c_[X, noise], y, 10.0).log_bf[-1]
+    assert enumerate_g_prior(np.c_[X, X[:, 0] + 1e-5 * noise], y, 10.0).log_bf[-1] == pytest.approx(
+        apart, abs=1e-3
+    )

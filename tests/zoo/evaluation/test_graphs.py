@@ -252,3 +252,21 @@ def test_shares_of_graphs_with_many_leaves_take_no_search():
     moved.remove_node("0 0")
     moved.add_edge(1, "1 20")
     assert unique_share([graph, other, moved]) == pytest.approx(2 / 3)
+
+
+def test_numbers_of_nodes_do_not_matter():
+    """Eigenvalues of these lie on edges of bins."""
+    rng, graphs = np.random.default_rng(0), [nx.star_graph(9), nx.cycle_graph(12), nx.ladder_graph(6)]
+    for graph in graphs:
+        for _ in range(20):
+            again = nx.relabel_nodes(graph, dict(enumerate(rng.permutation(len(graph)).tolist())))
+            renumbered = nx.Graph()
+            renumbered.add_nodes_from(range(len(graph)))
+            renumbered.add_edges_from(again.edges)
+            np.testing.assert_array_equal(describe([graph]).spectral, describe([renumbered]).spectral)
+
+
+def test_an_unbiased_discrepancy_of_one_graph_is_refused():
+    one = describe([nx.star_graph(4)])
+    with pytest.raises(UserError, match="two graphs a sample"):
+        mmd(one.degree, one.degree, 1.0, Convention(biased=False))

@@ -328,3 +328,17 @@ def test_one_test_point_has_figures_without_errors():
 
 def test_empty_quantiles():
     assert metrics.mixture_quantiles(Normal(torch.zeros(0), torch.ones(0)), [0.5]).shape == (1, 0)
+
+
+@pytest.mark.parametrize("metric", [metrics.accuracy, metrics.ece, metrics.log_likelihood])
+def test_labels_that_are_no_class_are_refused_by_all(metric):
+    for labels in ([0.0, 2.0], [0.5, 1.0]):
+        with pytest.raises(ValueError, match=r"labels: not all among 0\.\.1"):
+            metric(Bernoulli(probs=torch.tensor([0.3, 0.6])), torch.tensor(labels))
+
+
+@pytest.mark.parametrize("metric", [metrics.rmse, metrics.crps, metrics.log_likelihood])
+def test_scales_that_are_none_are_refused(metric):
+    for scale in (0.0, -3.0, math.nan):
+        with pytest.raises(ValueError, match="target_scale must be positive"):
+            metric(gaussian_mixture(3, 2), targets(3), scale)
