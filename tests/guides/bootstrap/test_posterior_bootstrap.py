@@ -15,7 +15,7 @@ from torch.distributions import constraints
 from guides import PosteriorBootstrap, UnsupportedSiteError
 from guides.bootstrap.base_measures import EmpiricalBase, GaussianBase, IsotropicBase, PredictiveBase
 from guides.bootstrap.weighted_loss import WeightedLoss
-from guides.bootstrap.weights import dirichlet_weights
+from guides.bootstrap.weights import dirichlet_weights, stream_seed
 from guides.core.settling import UnsettledWarning
 from guides.core.svi import DivergenceError
 from guides.posterior.draws import Posterior
@@ -560,3 +560,76 @@ def test_an_argument_that_only_looks_as_if_it_had_rows_is_named():
     bootstrap = PosteriorBootstrap(model, concentration=2.0, num_pseudo=5)
     with pytest.raises(ValueError, match=r"rows of its arguments 0, 1, 2 .*functools.partial"):
         bootstrap.fit(x, y, numbers(4, seed=3), num_draws=3, steps=2)
+
+
+def test_a_round_base_has_its_centre_and_its_sd():
+    """``N(centre, sd^2 I)``: mean, sds and correlation of 20,000 draws, each within 4.5 standard errors."""
+    centre, n = torch.tensor([3.0, -1.0]), 20_000
+    (drawn,) = IsotropicBase(centre, 4.0).draw(n, generator())
+    assert drawn.dtype == centre.dtype
+    assert ((drawn.mean(0) - centre).abs() < 4.5 * 4 / n**0.5).all()
+    assert ((drawn.std(0) - 4).abs() < 4.5 * 4 / (2 * n) ** 0.5).all()
+    assert abs(torch.corrcoef(drawn.T)[0, 1]) < 4.5 / n**0.5
+
+
+def test_a_gaussian_base_of_fewer_rows_than_columns_keeps_their_covariance():
+    """Singular, in columns of very different units: what makes it a covariance is a tiny share of each."""
+    units = torch.tensor([1e-4, 1.0, 1e4, 1.0, 1.0], dtype=torch.float64)
+    rows = torch.randn(3, 5, generator=generator(), dtype=torch.float64) * units
+    root, wanted = GaussianBase(rows).root, torch.cov(rows.T)
+    scale = rows.std(0)
+    torch.testing.assert_close(
+        (root @ root.T) / torch.outer(scale, scale), wanted / torch.outer(scale, scale), rtol=0, atol=1e-6
+    )
+
+
+def test_pseudo_observations_by_default_are_the_published_truncation():
+    """500 of a draw (Fong, Lyddon and Holmes 2019); none without concentration."""
+    assert PosteriorBootstrap(linear, 1.0).num_pseudo == 500
+    assert PosteriorBootstrap(linear).num_pseudo == 0
+
+
+def test_seeds_of_a_stream_are_spread_over_all_that_a_generator_tells_apart():
+    """Of two million seeds below 2^32 some hundreds coincide; of 70,000 below 2^16 all but 65,536 would."""
+    seeds = [stream_seed("draws", seed) for seed in range(2000)]
+    assert len(set(seeds)) == 2000
+    assert max(seeds) > 2**31
+    assert max(seeds) < 2**32
+
+
+@hurried
+def test_what_the_last_tenth_took_is_positive_where_the_loss_falls():
+    """Its sign tells a fit on its way from one that has arrived: the zoo reads it as a rising bound."""
+    posterior = PosteriorBootstrap(mean_alone).fit(numbers() + 5, num_draws=4, steps=30)
+    assert min(posterior.info["last_tenth"]) > 0
+
+
+@hurried
+def test_losses_are_those_of_the_draws():
+    """Where they ended, nats a row, though a step before they were others."""
+    y = numbers()
+    posterior = PosteriorBootstrap(mean_alone).fit(y, num_draws=3, seed=5, steps=20)
+    weights, away = dirichlet_weights(3, len(y), 0, 0.0, generator(5)), y - posterior.draws()["loc"][:, None]
+    expected = (weights * 0.5 * (math.log(2 * math.pi) + away**2)).sum(1)
+    torch.testing.assert_close(double(posterior.info["losses"]), expected)
+    assert max(posterior.info["last_tenth"]) > 1e-3
+
+
+@hurried
+def test_the_rate_is_that_of_the_step(monkeypatch):
+    """One that is zero all along leaves draws at their starts."""
+    asked = []
+    monkeypatch.setattr(
+        "guides.bootstrap.posterior_bootstrap.half_cosine", lambda *step: asked.append(step) or 0.0
+    )
+    start = PosteriorBootstrap(mean_alone, init_loc_fn=lambda site: double(0.7))
+    found = start.fit(numbers(), num_draws=3, steps=5, lr=0.2).draws()["loc"]
+    assert (found == 0.7).all()
+    assert asked[:5] == [(0.2, step, 5) for step in range(5)]
+
+
+def test_inputs_of_the_prior_predictive_are_drawn_with_replacement():
+    x = torch.arange(1000.0, dtype=torch.float64)[:, None].expand(-1, 2)
+    inputs, _ = PredictiveBase(linear, (x,), "y").draw(1000, generator())
+    shown = len(set(inputs[:, 0].tolist()))
+    assert abs(shown - 1000 * (1 - math.exp(-1))) < 5 * 10  # the sd of that number is some ten

@@ -10,10 +10,11 @@ import torch
 from pyro import distributions as dist
 
 from guides import PosteriorBootstrap
-from guides.bootstrap.posterior_bootstrap import _End
+from guides.bootstrap.posterior_bootstrap import _End, _warn_unsettled
 from guides.bootstrap.remaining import newtons_step
 from guides.bootstrap.weights import dirichlet_weights
 from guides.core.settling import UnsettledWarning
+from guides.core.svi import half_cosine
 
 DRAWS = 4
 
@@ -157,3 +158,41 @@ def test_a_loss_without_a_second_derivative_has_none():
     posterior = PosteriorBootstrap(model).fit(x, 2 * x, num_draws=2, steps=300)
     for name in ("remaining_gain", "remaining_way"):
         assert all(value != value for value in posterior.info[name])
+
+
+@pytest.mark.parametrize(
+    ("fell", "went", "short", "unsettled"),
+    [
+        ({0: 0.0099}, {}, {}, 0),
+        ({0: 0.0101}, {}, {}, 1),
+        ({0: 0.0101, 1: -0.0101}, {}, {}, 2),  # a loss that rose is none that has arrived
+        ({}, {0: 0.89}, {}, 0),
+        ({}, {0: 0.91}, {}, 1),
+        ({}, {0: -0.91}, {}, 1),
+        ({}, {}, dict.fromkeys(range(3), 0.24), 0),
+        ({}, {}, dict.fromkeys(range(2), 0.26), 0),  # so few hardly move what is asked of all
+        ({}, {}, dict.fromkeys(range(3), -0.26), 3),
+        ({0: 0.0101}, {1: 0.91}, dict.fromkeys(range(1, 4), 0.26), 4),  # each draw counts once
+    ],
+)
+def test_where_draws_begin_to_be_unsettled(fell, went, short, unsettled):
+    """Of a hundred draws of two numbers: nats of the last tenth, shares of the way that the steps reach, and
+    sds that a step of Newton's still goes.
+    """
+    reach = sum(half_cosine(0.1, step, 50) for step in range(50))
+    start = {"a": normal(100, 2)}
+    minimum, change, step = start["a"].clone(), torch.zeros(100), torch.zeros(100, 2, dtype=torch.float64)
+    for draw, value in fell.items():
+        change[draw] = value
+    for draw, share in went.items():
+        minimum[draw, 1] += share * reach
+    for draw, sds in short.items():
+        step[draw, 0] = sds * minimum[:, 0].std()
+    end = _End({"a": minimum}, torch.zeros(100), change, torch.zeros(100), step)
+    if not unsettled:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            _warn_unsettled(start, end, 50, 0.1)
+        return
+    with pytest.warns(UnsettledWarning, match=f"^{unsettled} of 100 draws"):
+        _warn_unsettled(start, end, 50, 0.1)

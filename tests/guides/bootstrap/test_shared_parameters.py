@@ -12,8 +12,8 @@ from torch import nn
 
 from guides import SharedParameterBootstrap
 from guides.bootstrap.base_measures import EmpiricalBase, GaussianBase
-from guides.bootstrap.shared_parameters import Laws, SharedPosterior, frozen, local_draws
-from guides.bootstrap.training import InClosedForm, Law, Training, train
+from guides.bootstrap.shared_parameters import Laws, SharedPosterior, _ByOptimisation, frozen, local_draws
+from guides.bootstrap.training import InClosedForm, Law, Progress, Training, train
 from guides.bootstrap.weights import dirichlet_weights, stream_seed
 from guides.core.svi import DivergenceError
 from zoo.models.normalizing_flow import FlowDensity
@@ -330,3 +330,45 @@ def test_a_loss_that_leaves_the_numbers_is_named():
     x = 1e200 * rows()
     with pytest.raises(DivergenceError, match="step 0: the loss is inf"):
         SharedParameterBootstrap(Affine(2)).fit(x, training=Training(steps=3))
+
+
+def test_rows_held_out_score_alike_with_and_without_a_closed_form():
+    """Their mean log density, more of which is better, whatever the rows of training are."""
+    held, sites = rows(30, seed=4), {"mean": torch.tensor([0.3, 0.1], dtype=torch.float64)}
+    closed = InClosedForm(Affine(2), (held,)).score(sites)
+    assert closed == pytest.approx(dist.Normal(sites["mean"], 1.0).log_prob(held).sum(1).mean().item())
+    assert _ByOptimisation(ByOptimisation(2), (rows(),), (held,), None).score(sites) == pytest.approx(closed)
+    assert _ByOptimisation(ByOptimisation(2), (rows(),), None, None).score(sites) is None
+
+
+def test_the_default_of_weight_decay_is_that_of_the_published_flows():
+    assert Training().weight_decay == 1e-6
+
+
+def test_what_is_told_of_a_training_is_the_step_that_was_kept():
+    x, held = rows(20).float(), rows(200, seed=4).float()
+    fitted = SharedParameterBootstrap(FlowDensity(2, hidden=(10,))).fit(
+        x, validation=(held,), training=Training(steps=60, lr=0.05, patience=5)
+    )
+    scores = fitted.progress.scores
+    assert fitted.info["kept_step"] == scores.index(max(scores)) < fitted.info["steps"] - 1
+    assert fitted.info["steps"] == len(scores)
+
+
+def test_a_step_of_the_inner_optimisation_is_at_its_minimum():
+    """Of a Gaussian's mean: the weighted one, to rounding, from wherever it started."""
+    x = rows()
+    weights = dirichlet_weights(1, len(x), 0, 0.0, torch.Generator().manual_seed(0))[0]
+    objective = _ByOptimisation(ByOptimisation(2), (x,), None, None)
+    _, sites = objective.loss(Law(weights, (x,)))
+    torch.testing.assert_close(sites["mean"], weights @ x, rtol=0, atol=1e-6)
+
+
+def test_without_rows_held_out_the_smaller_loss_is_the_better_start():
+    assert Progress(losses=[3.0, 1.0]).score == -1.0
+    assert Progress(losses=[3.0, 1.0], scores=[-2.0, -5.0], best=0).score == -2.0
+    flow = FlowDensity(2, hidden=(10,))
+    torch.manual_seed(0)
+    fitted = SharedParameterBootstrap(flow).fit(rows(30).float(), training=Training(steps=8), restarts=3)
+    assert len(set(fitted.info["starts"])) == 3
+    assert fitted.progress.losses[-1] == -max(fitted.info["starts"])

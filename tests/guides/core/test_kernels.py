@@ -1,5 +1,6 @@
 """Compiled kernels: the same numbers as the eager formulas, and their absence changes nothing else."""
 
+import math
 import os
 import subprocess
 import sys
@@ -214,3 +215,30 @@ def test_memory_of_spent_gradients_is_used_again():
         optimizer([flat])
     assert addresses[0] == addresses[1] == addresses[2]
     assert fused.GradientBuffer(flat).take(0, torch.Size([6])).data_ptr() == addresses[0]
+
+
+@needs_compiler
+@pytest.mark.parametrize("log_scale", [-30.0, -12.0, 6.0, 12.0, 30.0])
+def test_kernel_agrees_however_narrow_or_wide_the_slabs(monkeypatch, log_scale):
+    """Around zero, so that the variance is the slab's own: each number to rounding, whatever its size."""
+    monkeypatch.setattr(kernels, "SMALLEST", 1)
+    arguments = site((9,))
+    with torch.no_grad():
+        arguments[1].zero_()
+        arguments[2].fill_(log_scale)
+    mean, variance, kl = SpikeSlabSite.apply(*arguments)
+    exact = SpikeSlabSite.apply(*(a.detach().double() for a in arguments))
+    torch.testing.assert_close(variance.double(), exact[1], rtol=2e-5, atol=0)
+    torch.testing.assert_close(kl.double(), exact[2], rtol=2e-5, atol=0)
+    assert (mean == 0).all()
+
+
+@needs_compiler
+def test_the_divergence_from_itself_is_zero(monkeypatch):
+    """Of a law that is its own prior all terms cancel, and nothing large hides an error of a small one."""
+    monkeypatch.setattr(kernels, "SMALLEST", 1)
+    for logit in (-6.0, -1.5, 0.0, 0.3, 4.0):
+        full = [torch.full((500,), value) for value in (logit, 0.2, math.log(0.7))]
+        prior = [torch.tensor(value) for value in (logit, 0.2, 0.7)]
+        *_, kl = SpikeSlabSite.apply(*(t.requires_grad_() for t in (*full, *prior)))
+        assert abs(kl.item()) < 500 * 1e-6

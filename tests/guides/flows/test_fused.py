@@ -1,5 +1,7 @@
 """Compiled steps of a flow: the numbers and derivatives of the eager ones in double precision."""
 
+import math
+
 import pytest
 import torch
 
@@ -56,3 +58,18 @@ def test_which_flows_have_a_kernel(monkeypatch):
     assert not fused.has_kernel(z, make_flow("rnvp", 400, 2, ()).steps())
     monkeypatch.setattr(kernels, "_library", lambda: None)
     assert not fused.has_kernel(z, steps)
+
+
+@needs_compiler
+def test_the_log_determinant_is_right_however_small():
+    """Gates that are nearly open, or half: to rounding of each step's own."""
+    for logit in (0.0, 3.0, 8.0):
+        flow = make_flow("rnvp", 6, 1, (4,))
+        with torch.no_grad():
+            last = flow.parts[0].layers[-1]
+            last.weight.zero_()
+            last.bias.chunk(2)[1].fill_(logit)
+        moved = len(flow.parts[0].moved)
+        _, log_det, _ = fused.forward(torch.randn(6), flow.steps())
+        expected = -moved * math.log1p(math.exp(-logit))
+        assert log_det.item() == pytest.approx(expected, rel=1e-6)

@@ -141,3 +141,15 @@ def test_a_flow_is_a_module_and_a_torch_transform(kind):
 def test_nonsense_is_refused(arguments):
     with pytest.raises(ValueError, match="flow"):
         make_flow(*arguments)
+
+
+@pytest.mark.parametrize("kind", FLOWS)
+def test_last_layers_start_at_a_tenth_of_torchs_own(kind):
+    """Whose weights are uniform up to one over the root of the inputs; shifts at the centre, gates at 2."""
+    for part in make_flow(kind, 40, 2, (50,), centre=-0.5).parts:
+        last = part.layers[-1]
+        largest = 0.1 / last.in_features**0.5
+        assert 0.9 * largest < last.weight.abs().max() <= largest
+        shift, logits = last.bias.chunk(2)
+        assert (shift == -0.5).all()
+        assert (logits == 2).all()

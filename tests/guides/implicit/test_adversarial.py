@@ -16,7 +16,7 @@ from guides.core.svi import DivergenceError
 from guides.core.weight_sites import WeightSites, scores
 from guides.implicit import AADM, AdversarialVariationalBayes, DiscriminatorKL, SaturationWarning
 from guides.implicit.adversarial import Contrast
-from guides.implicit.moments import contrast_law
+from guides.implicit.moments import contrast_law, newest_weight
 from guides.posterior import log_joint
 from guides.truth import conjugate_linear_regression
 from zoo.models import BNN
@@ -329,3 +329,16 @@ def test_observations_are_counted_by_the_model(batch_size):
 def test_data_that_are_not_finite_are_not_blamed_on_the_rate():
     with pytest.raises(DivergenceError, match="step 0: the loss is nan; the data or the start"):
         AADM(regression, num_samples=20, hidden=(5,)).fit(x, torch.full_like(y, math.nan), steps=2)
+
+
+def test_batches_of_a_running_average_count_alike_up_to_a_hundred():
+    assert [newest_weight(before) for before in (0, 1, 3, 98)] == [1, 1 / 2, 1 / 4, 1 / 99]
+    assert newest_weight(99) == newest_weight(5000) == 0.01
+
+
+@pytest.mark.parametrize(
+    ("alpha", "method"), [(0.0, "adversarial variational Bayes"), (0.5, "AADM"), (1.0, "AADM")]
+)
+def test_a_posterior_names_its_method(alpha, method):
+    guide = AdversarialVariationalBayes(regression, alpha=alpha, num_samples=4, hidden=(4,), noise_features=2)
+    assert guide.fit(x, y, steps=1).posterior(2).info["method"] == method

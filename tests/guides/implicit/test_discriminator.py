@@ -157,3 +157,24 @@ def test_draws_of_two_precisions_are_refused():
     for q, p in ((torch.randn(4, 2), torch.randn(4, 2).double()), (torch.ones(4, 2).long(),) * 2):
         with pytest.raises(ValueError, match="one precision, of floating point"):
             divergence.step(q, p)
+
+
+def test_the_classifiers_loss_is_a_running_mean():
+    """Of all batches at first, and of both classifiers the smaller one's."""
+    kl = DiscriminatorKL((10,), lr=0.1)
+    losses = [kl.step(torch.randn(20, 2), 1 + torch.randn(20, 2)) for _ in range(6)]
+    assert kl.classifier_loss == pytest.approx(sum(losses) / 6)
+    assert max(losses) > 1.1 * min(losses)
+    both = DiscriminatorKL((10,), adaptive_contrast=True)
+    q, p = torch.randn(40, 2), torch.randn(40, 2).exp()
+    first = both.step(q, p)
+    assert first == both.classifier_loss == both._losses.min() < both._losses.max()
+
+
+def test_where_a_classifier_begins_to_be_saturated():
+    """Below 0.05 nats; before its first step it is not."""
+    kl = DiscriminatorKL((10,))
+    assert not kl.saturated
+    for loss, saturated in ((0.0501, False), (0.0499, True)):
+        kl.classifier_loss = loss
+        assert kl.saturated == saturated

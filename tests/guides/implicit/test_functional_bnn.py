@@ -9,7 +9,7 @@ import torch
 from torch.distributions import MultivariateNormal, Normal
 
 from guides.core.svi import DivergenceError
-from guides.implicit import FunctionalBNN, GaussianProcess, VariationalImplicitProcess
+from guides.implicit import FunctionalBNN, GaussianProcess, VariationalImplicitProcess, evidence
 from guides.implicit.evidence import FUNCTIONS, START_LOG_NOISE, fit_by_evidence, log_evidence, moments
 from zoo.models import BNNProcess
 from zoo.models.implicit_process import posterior_network
@@ -276,3 +276,53 @@ def test_a_sine_is_learned():
     law = guide.predictive(X)
     assert (law.mean - X[:, 0].sin()).square().mean().sqrt() < 0.15
     assert guide.noise_variance**0.5 == pytest.approx(0.2, rel=0.4)
+
+
+def test_the_gradient_is_a_sum_over_places_and_a_mean_over_functions(monkeypatch):
+    """Of a score that is known: with three places the divergence counts three times what it does at one."""
+    guide, score = FunctionalBNN(network(), GaussianProcess(1)), torch.randn(5, 3)
+    monkeypatch.setattr(guide, "_score", lambda f, x: score)
+    f = torch.randn(5, 3, requires_grad=True)
+    guide._divergence(f, torch.zeros(3, 1)).backward()
+    torch.testing.assert_close(f.grad, score / 5)
+
+
+def test_the_rate_of_a_priors_own_fit_is_that_of_the_step(monkeypatch):
+    """One that is zero all along moves nothing."""
+    process, asked = GaussianProcess(1), []
+    monkeypatch.setattr(evidence, "half_cosine", lambda *step: asked.append(step) or 0.0)
+    noise = fit_by_evidence(process, X, Y, steps=3, lr=5e-2, seed=0)
+    assert asked == [(5e-2, step, 3) for step in range(3)]
+    assert noise == pytest.approx(math.exp(START_LOG_NOISE))
+    assert process.log_scale == 0
+
+
+def test_the_box_is_that_of_the_training_rows(monkeypatch):
+    """From the smallest to the largest of every column, of all rows and not of a minibatch."""
+    boxes, real = [], FunctionalBNN._loss
+    monkeypatch.setattr(
+        FunctionalBNN, "_loss", lambda guide, box, *others: boxes.append(box) or real(guide, box, *others)
+    )
+    fitted(steps=2)
+    for low, high in boxes:
+        assert torch.equal(low, X.amin(0))
+        assert torch.equal(high, X.amax(0))
+    assert len(boxes) == 2
+
+
+def test_moments_of_drawn_functions_are_of_a_hundred():
+    asked = []
+
+    class Drawn:
+        def draw(self, count):
+            asked.append(count)
+            return lambda x: torch.randn(count, len(x))
+
+    moments(Drawn(), X[:3])
+    assert asked == [100]
+
+
+def test_a_gaussian_process_starts_with_lengths_of_standardised_rows():
+    """Which are the root of twice their number of columns apart."""
+    torch.testing.assert_close(GaussianProcess(9).log_lengths.exp(), torch.full((9,), 3.0))
+    assert GaussianProcess(9, length_scale=0.5).log_lengths.exp().allclose(torch.tensor(0.5))

@@ -517,3 +517,22 @@ def test_two_branches_are_found():
     law = guide.predictive(x[300:])
     assert law.log_prob(y[300:].double()).mean() > -0.9
     assert law.cdf(torch.zeros(300, dtype=torch.float64)).mean() == pytest.approx(0.5, abs=0.15)
+
+
+def test_by_default_the_noise_starts_small():
+    """So that functions divide the data among themselves (alpha 1): a sd of exp(-2.5)."""
+    starts = []
+    SparseImplicitProcess(network(), 5).fit(
+        X, Y, steps=1, on_start=lambda guide: starts.append(guide.log_noise.item())
+    )
+    assert starts == [pytest.approx(-5.0)]
+
+
+def test_copies_of_a_row_start_a_hundredth_apart():
+    starts = []
+    SparseImplicitProcess(network(), 200, num_functions=210).fit(
+        X[:4], Y[:4], steps=1, on_start=lambda guide: starts.append(guide.inducing.detach().clone())
+    )
+    away = (starts[0] - X[:4].T).abs().amin(1)
+    assert (away < 0.05).all()
+    assert 0.8 * 0.01 < away.square().mean().sqrt() < 1.2 * 0.01

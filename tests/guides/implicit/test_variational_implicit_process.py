@@ -11,9 +11,11 @@ import pytest
 import torch
 from pyro import distributions as dist
 
+from guides.core.course import Course
 from guides.core.settling import LAST_OF_HALF_COSINE, UnsettledWarning
 from guides.core.svi import DivergenceError, shuffled_epochs
 from guides.implicit import VariationalImplicitProcess
+from guides.implicit.fitted import check_regression, warn_unsettled
 from guides.posterior import log_joint
 from guides.testing import assert_mean
 from guides.truth import conjugate_linear_regression
@@ -217,3 +219,27 @@ def test_a_grid_that_is_filled_anew_has_answers_anew():
     for value in (-1.0, 1.0):
         grid[:] = value
         torch.testing.assert_close(posterior.function(grid), posterior.function(grid.clone()))
+
+
+@pytest.mark.parametrize(
+    ("fall", "noise", "warned"), [(0.3, 0.0, True), (0.1, 0.0, False), (0.35, 1.0, False), (0.45, 1.0, True)]
+)
+def test_a_loss_falls_where_it_does_so_beyond_its_noise(fall, noise, warned):
+    """Of ten rows, 0.02 nats each: means of fifty steps up and down by one have an error of 0.2 between
+    them, and twice that is no fall.
+    """
+    course = Course(1000, 0.1, 0.0, 0, None)
+    losses = [fall * (step < 800) + noise * (-1) ** step for step in range(1000)]
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        warn_unsettled(losses, course, 10)
+    assert bool(seen) == warned
+
+
+@pytest.mark.parametrize(("sd", "warned"), [(0.019, True), (0.021, False), (49.0, False), (51.0, True)])
+def test_where_units_of_a_target_begin_to_matter(sd, warned):
+    y = (sd * (Y - Y.mean()) / Y.std()).double()
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        check_regression(X.double(), y)
+    assert bool(seen) == warned

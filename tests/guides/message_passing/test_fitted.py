@@ -261,3 +261,18 @@ def test_another_model_does_not_fit_a_saved_fit(tmp_path):
         loaded.predictive(data()[0])
     with pytest.raises(ValueError, match="something else"):
         loaded.partial_fit(*data())
+
+
+@pytest.mark.parametrize("proper", [(0.5, 2.0), (3.0, 0.1)])
+def test_a_weight_precision_that_is_a_gamma_stays(proper):
+    """One whose inverse has no mean, too."""
+    guide, kept = ProbabilisticBackpropagation(NETWORKS["pbp"]), fitted("pbp")._fitted
+    state = kept.state._replace(precisions={"lam": compiled.Precision(*proper)})
+    guide._fitted = replace(kept, state=state)
+    assert guide.precisions["lam"] == proper
+
+
+def test_an_output_with_a_bias_is_never_zero():
+    """A spike of no weight at all, and not of a rounded one."""
+    law = fitted("pbp", "spike-slab").predictive(data()[0], noise=False)
+    assert (law.probs == 1).all()

@@ -225,3 +225,17 @@ def test_refusal_leaves_site_and_precision_alone():
         assert not refined
         assert [float(g) for g in gamma] == [a, 5.0]
         assert site == old
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("unit", [1e-6, 1e-3, 1.0, 1e6])
+def test_units_of_a_weight_do_not_matter(unit, dtype):
+    """A weight in other units has its update in these, however small its variance is then."""
+    mean, variance, grad_mean, grad_variance = torch.tensor([0.3, 1.2, 0.2, -0.2], dtype=dtype)
+    updates = (adf_update, lambda m, v, *grads: batch_update(m, v, *(g[None] for g in grads)))
+    for update in updates:
+        new_mean, new_variance, _ = update(mean, variance, grad_mean, grad_variance)
+        found = update(mean * unit, variance * unit**2, grad_mean / unit, grad_variance / unit**2)
+        assert found[2]
+        torch.testing.assert_close(found[0] / unit, new_mean)
+        torch.testing.assert_close(found[1] / unit**2, new_variance)

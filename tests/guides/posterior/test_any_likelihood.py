@@ -14,7 +14,8 @@ from pyro import poutine
 
 from guides.posterior import Posterior
 from guides.posterior.arviz_io import import_arviz
-from guides.posterior.evaluate import observed_laws
+from guides.posterior.evaluate import function_values, observed_laws
+from guides.posterior.law_of_draws import LawsOfDraws, MixtureOfDraws
 from guides.testing import assert_mean, normal
 
 az = import_arviz()
@@ -278,3 +279,20 @@ def test_a_posterior_is_printed_on_one_line():
     shown = ", ".join(f"w{i} [50, 13]" for i in range(5))
     assert line == f"Posterior(nuts: 2 chains of 30 draws; {shown}, 3 more)"
     assert repr(Posterior(posterior.model, {})) == "Posterior(no draws)"
+
+
+def test_the_function_of_students_law_without_a_mean_is_its_centre():
+    loc = torch.randn(3, 4)
+    laws = LawsOfDraws([dist.StudentT(0.9, row, 2.0) for row in loc])
+    assert laws.mean.isnan().all()
+    assert torch.equal(function_values(laws), loc)
+
+
+def test_a_sample_of_a_mixture_is_of_each_law_alike():
+    """Of three that do not meet: a third of each, within 4.5 standard errors."""
+    rates, n = torch.tensor([1.0, 1e3, 1e6]), 9000
+    mixture = MixtureOfDraws(LawsOfDraws([dist.Poisson(rate.expand(2)) for rate in rates]))
+    sample = mixture.sample(torch.Size([n]))
+    shares = [(sample < 100), (sample > 100) & (sample < 1e5), (sample > 1e5)]
+    for share in shares:
+        assert (abs(share.double().mean(0) - 1 / 3) < 4.5 * (2 / 9 / n) ** 0.5).all()

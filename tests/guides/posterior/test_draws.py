@@ -115,3 +115,15 @@ def test_to_arviz_has_the_groups():
     np.testing.assert_allclose(idata["log_likelihood"]["y"].values[0], expected, rtol=1e-5)
     assert idata["posterior_predictive"]["y"].shape == (1, S, N)
     np.testing.assert_array_equal(idata["observed_data"]["y"], y)
+
+
+def test_draws_of_a_guide_are_those_of_the_seed():
+    class Guide:
+        model = MODELS["normal"]
+
+        def draws(self, n: int, seed: int = 0) -> dict[str, torch.Tensor]:
+            return {"w": torch.full((n, 2), float(seed))}
+
+    posterior = Posterior.from_guide(Guide(), 5, seed=3)
+    assert torch.equal(posterior.draws()["w"], torch.full((5, 2), 3.0))
+    assert posterior.info["draw_seed"] == 3

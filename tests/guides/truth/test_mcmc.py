@@ -604,3 +604,41 @@ def test_lp_is_the_log_joint_density():
     w = result.draws["w"]
     expected = -0.5 * w**2 - 0.5 * (1.5 - w) ** 2 - np.log(2 * np.pi)
     np.testing.assert_allclose(result.sample_stats["lp"], expected, rtol=0, atol=1e-5)
+
+
+def test_the_worst_of_all_values_is_what_counts():
+    """Two values that are independent from draw to draw, and one that is the mean of ten in a row."""
+    x = np.random.default_rng(0).standard_normal((2, 700, 3))
+    x[..., 2] = np.stack([np.convolve(chain, np.ones(10) / 10, "same") for chain in x[..., 2]])
+    found, problems = judge(x, np.zeros((2, 700), bool), Gates(max_rhat=2.0))
+    each = [judge(x[..., k : k + 1], np.zeros((2, 700), bool), Gates())[0] for k in range(3)]
+    for name, worst in (("max_rhat", max), ("min_ess_bulk", min), ("min_ess_tail", min)):
+        assert found[name] == worst(one[name] for one in each)
+    assert found["min_ess_bulk"] < 400 < min(one["min_ess_bulk"] for one in each[:2])
+    assert list(problems) == ["ess"]
+
+
+def test_a_run_at_the_higher_acceptance_goes_half_way_to_one(monkeypatch):
+    monkeypatch.setattr(mcmc, "numpyro_attempt", fake(good_from=1, calls=(calls := [])))
+    nuts(nothing_to_sample, target_accept=0.95)
+    assert [c.target_accept for c in calls] == [0.95, pytest.approx(0.975)]
+
+
+def test_more_draws_are_no_remedy_for_divergences(monkeypatch):
+    """Where R-hat fails beside them, the same number is drawn again at a higher acceptance."""
+
+    def drifting(x):
+        return x + np.linspace(0, 3, x.shape[1])[:, None]
+
+    attempt = fake(values=drifting, divergences=9, good_from=9, calls=(calls := []))
+    monkeypatch.setattr(mcmc, "numpyro_attempt", attempt)
+    result = nuts(nothing_to_sample)
+    assert "R-hat" in result.reason
+    assert "diverged" in result.reason
+    assert [(c.draws, c.target_accept) for c in calls] == [(600, 0.8), (600, 0.95)]
+
+
+@pytest.mark.parametrize(("divergences", "passed"), [(1, True), (2, False)])
+def test_one_draw_in_a_thousand_may_diverge(monkeypatch, divergences, passed):
+    monkeypatch.setattr(mcmc, "numpyro_attempt", fake(good_from=9, divergences=divergences))
+    assert nuts(nothing_to_sample, draws=500, retries=0).passed == passed

@@ -1,6 +1,9 @@
 """The Polya-Gamma sampler, its tableau, and the chains against numerical integration and enumeration."""
 
+import copy
+import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -302,3 +305,92 @@ def test_two_pairs_of_chains_on_gallstone_agree():
     z = (first - second) / np.hypot(first_error, second_error)
     assert np.abs(z).max() < z_bound(len(z)), z
     np.testing.assert_allclose(first, second, atol=0.03 * 2**0.5)  # 0.03 of four chains each
+
+
+def test_errors_of_inclusion_probabilities_are_standard_errors():
+    """Of 8000 independent numbers: their sd over the root of that, found to some five percent."""
+    values = np.random.default_rng(0).random((4, 2000, 3)) * [1.0, 0.5, 0.1]
+    found, error = inclusion_probabilities(SimpleNamespace(sample_stats={"inclusion_probability": values}))
+    np.testing.assert_allclose(found, values.mean((0, 1)))
+    np.testing.assert_allclose(error, values.std((0, 1)) / 8000**0.5, rtol=0.2)
+
+
+def test_gates_look_at_indicators_and_the_log_likelihood(monkeypatch):
+    """Not at coefficients, whose zeros would hide how seldom a column comes and goes."""
+    seen, real = [], polya_gamma.judge
+    monkeypatch.setattr(
+        polya_gamma, "judge", lambda values, *others: seen.append(values) or real(values, *others)
+    )
+    run = spike_slab_logistic_gibbs(*problem(30, 3), warmup=5, draws=20, chains=2, retries=0)
+    (values,) = seen
+    np.testing.assert_array_equal(values[..., :-1], run.draws["w"] != 0)
+    np.testing.assert_array_equal(values[..., -1], run.sample_stats["log_likelihood"])
+
+
+@pytest.mark.parametrize("step", ["_sweep", "_swap"])
+def test_the_law_of_the_indicators_given_omega_stays_as_it_is(step):
+    """Models drawn from it, by enumeration, are of it again after a round of changes or of swaps; and the
+    chances that are met on the way are right on average.
+    """
+    built, omega, X, y, q, scales = tableau_problem()
+    models = np.array(list(itertools.product([False, True], repeat=4)))
+    log_law = np.array([log_marginal(X, y, omega, q, scales, inside) for inside in models])
+    law, n = np.exp(log_law - np.logaddexp.reduce(log_law)), 3000
+    tableaus = [polya_gamma._Tableau(built, omega, inside.copy()) for inside in models]
+    rng, after, chances = np.random.default_rng(0), [], []
+    begun = rng.choice(16, n, p=law)
+    for number in begun:
+        tableau = copy.deepcopy(tableaus[number])
+        chain = polya_gamma._Chain(rng, tableau.inside, np.zeros(5), sweeps=1)
+        found = chain._sweep(tableau) if step == "_sweep" else chain._swap(built, tableau)
+        chances.append(found)
+        after.append(tableau.inside @ [8, 4, 2, 1])
+    assert (begun != after).mean() > 0.1
+    often = n * law > 10
+    z = (np.bincount(after, minlength=16) - n * law)[often] / np.sqrt(n * law * (1 - law))[often]
+    assert np.abs(z).max() < z_bound(2 * 16), z
+    if step == "_sweep":
+        chances = np.stack(chances)
+        z = (chances.mean(0) - law @ models) / (chances.std(0) / np.sqrt(n))
+        assert np.abs(z).max() < z_bound(2 * 16), z
+
+
+def test_warm_up_is_left_out_and_nothing_else():
+    """What is kept are the last draws of the same chains, whose random numbers go on from warm-up."""
+    X, y = problem(30, 3)
+    options = {"chains": 2, "retries": 0, "seed": 1}
+    kept = spike_slab_logistic_gibbs(X, y, warmup=7, draws=20, **options).draws
+    whole = spike_slab_logistic_gibbs(X, y, warmup=0, draws=27, **options).draws
+    for name in ("w", "b"):
+        np.testing.assert_array_equal(kept[name], whole[name][:, 7:])
+
+
+def test_chains_that_go_on_are_one_long_run():
+    """As many draws again as there are, and again, and none of them is warm-up."""
+    X, y = problem(20, 2)
+    options = {"warmup": 3, "chains": 2, "seed": 1, "gates": Gates(min_ess_bulk=1e9)}
+    run = spike_slab_logistic_gibbs(X, y, draws=5, retries=2, **options)
+    assert (run.passed, run.diagnostics["attempts"], run.diagnostics["draws"]) == (False, 3, 20)
+    long = spike_slab_logistic_gibbs(X, y, draws=20, retries=0, **options)
+    np.testing.assert_array_equal(run.draws["w"], long.draws["w"])
+
+
+def test_chains_start_at_models_and_coefficients_drawn_at_random():
+    """Each column in or out alike, whatever its prior; coefficients from the prior, zeros where out."""
+    built, n = tableau_problem()[0], 4000
+    chains = [polya_gamma._Chain.start(built, np.random.default_rng(seed), 1) for seed in range(n)]
+    inside, full = np.stack([c.inside for c in chains]), np.stack([c.full for c in chains])
+    z = (inside.mean(0) - 0.5) / (0.5 / np.sqrt(n))
+    assert np.abs(z).max() < z_bound(4), z
+    assert not full[:, :-1][~inside].any()
+    squares = full**2 * built.precision
+    found = [squares[inside[:, j], j] for j in range(4)] + [squares[:, -1]]
+    z = [(s.mean() - 1) / np.sqrt(2 / len(s)) for s in found]
+    assert np.abs(z).max() < z_bound(5), z
+
+
+def test_the_law_of_polya_gamma_is_no_inverse_gaussian_at_moderate_tilts():
+    """Whose mean is 1 / (2 z), half a percent more than this at z = 6."""
+    omega = sample_polya_gamma(np.full(200_000, 6.0), np.random.default_rng(1))
+    error = omega - np.tanh(3) / 12
+    assert abs(error.mean()) < z_bound(1) * error.std() / np.sqrt(len(omega))

@@ -351,3 +351,19 @@ def test_nearly_dependent_columns_are_refused_before_rounding_is_seen():
     assert enumerate_g_prior(np.c_[X, X[:, 0] + 1e-5 * noise], y, 10.0).log_bf[-1] == pytest.approx(
         apart, abs=1e-3
     )
+
+
+def test_a_posterior_says_how_likely_columns_are_in():
+    """The enumeration's own probabilities: what the scoreboard holds other methods against."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((20, 3))
+    exact = enumerate_spike_slab(X, X[:, 0] + rng.standard_normal(20))
+    np.testing.assert_allclose(exact.posterior(5).info["inclusion"]["w"], exact.inclusion)
+    assert ((exact.inclusion > 0.01) & (exact.inclusion < 0.999)).any()
+
+
+def test_a_variance_that_is_just_infinite_is_refused():
+    """One row and a = 1/2: the posterior of the noise has a shape of one."""
+    with pytest.raises(ValueError, match=r"a \+ n/2 = 1.0 must be above 1"):
+        enumerate_spike_slab(np.ones((1, 1)), np.ones(1), a=0.5)
+    assert np.isfinite(enumerate_spike_slab(np.ones((1, 1)), np.ones(1), a=0.51).sd).all()

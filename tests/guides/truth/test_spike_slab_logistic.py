@@ -1,5 +1,7 @@
 """Enumeration of logistic models against numerical integration, an optimiser, and published truths."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -253,3 +255,15 @@ def test_error_of_the_evidence_follows_from_the_effective_draws():
     """Of weights with mean m and n / ess of their second moment over m^2."""
     check = enumerate_spike_slab_logistic(*problem(30, 3)).importance(2000)
     assert check.log_evidence_se == pytest.approx(((2000 / check.ess - 1) / 1999) ** 0.5)
+
+
+def test_resampled_draws_are_picked_out_of_eight_times_as_many(monkeypatch):
+    """By the weights of Student proposals; plain draws are Laplace's, as many as asked for."""
+    exact, asked = enumerate_spike_slab_logistic(*problem(30, 2)), []
+    real = type(exact)._propose
+    monkeypatch.setattr(
+        type(exact), "_propose", lambda self, n, g, df: asked.append((n, df)) or real(self, n, g, df)
+    )
+    for resample in (True, False):
+        assert exact.draws(10, resample=resample)["w"].shape == (10, 2)
+    assert asked == [(80, 8.0), (10, math.inf)]

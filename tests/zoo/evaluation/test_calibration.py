@@ -165,3 +165,15 @@ def test_ties_are_broken_at_random():
 def test_numbers_that_are_no_ranks_are_refused(ranks):
     with pytest.raises(ValueError, match="between 0 and 99"):
         judge(np.array(ranks), DRAWS)
+
+
+def test_the_smallest_p_is_that_of_twenty_thousand_sets():
+    """None of which is as far from uniform as ranks that are all the same; never zero."""
+    assert p_value(np.zeros(100, dtype=int), DRAWS) == pytest.approx(1 / 20_001)
+
+
+@pytest.mark.parametrize(("p", "words"), [(0.0501, "uniform"), (0.0499, "too narrow")])
+def test_the_verdict_is_at_five_percent(monkeypatch, p, words):
+    monkeypatch.setattr("zoo.evaluation.calibration.p_value", lambda ranks, draws: p)
+    assert judge(np.repeat([0, DRAWS], 25), DRAWS).words == words
+    assert judge(np.repeat([0, DRAWS], 25), DRAWS, quantities=2).words == "uniform"

@@ -291,3 +291,24 @@ def test_one_guide_that_is_far_off_leaves_room_for_the_others(predicted, scale, 
     plot_leaderboard(standings(runs, NOTES), tmp_path / "board.png")
     assert shown["axes"][3].get_title().startswith("vs truth")
     assert shown["axes"][3].get_xscale() == scale
+
+
+@pytest.mark.parametrize(
+    ("figure", "value", "trusted"),
+    [
+        ("ref_mean_error", 1.0, True),
+        ("ref_mean_error", 1.01, False),
+        ("ref_sd_ratio", 0.5, True),
+        ("ref_sd_ratio", 0.49, False),
+        ("ref_sd_ratio", 2.0, True),
+        ("ref_sd_ratio", 2.01, False),
+    ],
+)
+def test_limits_of_an_uncertainty_to_rely_on_are_those_of_the_verdict(runs, figure, value, trusted):
+    first, second = runs
+    moved = [replace(row, **{figure: value}) if row.method == "near" else row for row in second.rows]
+    found = standings([first, replace(second, rows=moved)], NOTES)
+    (near,) = (standing for standing in found if standing.guide == "near")
+    assert near.trusted == trusted
+    said = " ".join(verdict([row for row in moved if row.method == "near"]))
+    assert ("its mean is off" in said or "its uncertainty is" in said) != trusted

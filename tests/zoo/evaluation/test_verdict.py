@@ -140,3 +140,18 @@ def test_differences_are_paired():
     values = [log_likelihood_values(Normal(torch.zeros(len(y)), sd), y) for sd in (1.0, 2.0)]
     assert values[0].mean().item() == pytest.approx(log_likelihood(Normal(torch.zeros(len(y)), 1.0), y).value)
     assert (values[0] - values[1]).std() < values[0].std()
+
+
+@pytest.mark.parametrize(
+    ("figure", "quiet", "said", "words"),
+    [
+        ("pareto_k", 0.7, 0.71, "cannot be reweighted"),
+        ("ref_sd_ratio", 0.5, 0.49, "too small"),
+        ("ref_sd_ratio", 2.0, 2.01, "too large"),
+        ("ref_mean_error", 1.0, 1.01, "mean is off"),
+    ],
+)
+def test_warnings_begin_beyond_their_limits(figure, quiet, said, words):
+    assert verdict([row("some", **{figure: quiet})]) == []
+    (sentence,) = verdict([row("some", **{figure: said})])
+    assert words in sentence

@@ -41,3 +41,7 @@ def test_draws_are_weighted_modes_kept_and_given_in_turn(tmp_path):
     assert fitted.bound_change.value == pytest.approx(changes.mean().item())
     assert fitted.bound_change.se == pytest.approx(changes.std().item() / 2)
     assert fitted.elbo is None
+
+
+def test_two_hundred_draws_by_default():
+    assert Bootstrap().settings(30, seed=0).num_draws == 200

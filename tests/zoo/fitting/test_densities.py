@@ -233,3 +233,30 @@ def test_a_column_without_variance_is_refused():
 def test_other_flows(kind):
     fitted = shared_bootstrap(rows(), FlowShape(kind, hidden=(8,)), effort(), concentration=5.0)
     assert fitted.log_density(rows().pool).isfinite().all()
+
+
+def test_restarts_have_random_laws_of_their_own(monkeypatch):
+    """And the same ones again by the same seed."""
+    seen, real = [], densities.train
+
+    def kept(objective, laws, *others):
+        first = next(laws)
+        seen.append(first.weights)
+        return real(objective, itertools.chain([first], laws), *others)
+
+    monkeypatch.setattr(densities, "train", kept)
+    for _ in range(2):
+        shared_bootstrap(rows(), SHAPE, effort(restarts=2, training=Training(steps=1, lr=0.01)))
+    assert torch.equal(seen[0], seen[2])
+    assert torch.equal(seen[1], seen[3])
+    assert not torch.equal(seen[0], seen[1])
+
+
+def test_hidden_layers_are_at_least_as_wide_as_the_table():
+    """Else units of some columns would be missing from an autoregressive network."""
+
+    def count(hidden: int) -> int:
+        shape = FlowShape(hidden=(hidden,))
+        return sum(p.numel() for p in shape.build(torch.randn(20, 7)).parameters())
+
+    assert count(2) == count(7) < count(8)

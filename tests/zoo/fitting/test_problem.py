@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from data_loaders import Standardizer, load
+from data_loaders import DataError, Standardizer, load
 from zoo.fitting.problem import Problem, load_problem, prepare
 from zoo.models.entries import DataShape
 
@@ -101,3 +101,16 @@ def test_lists_have_a_fingerprint_too():
     assert problem.size == 2
     found = {problem.fingerprint(), replace(problem, train=(graphs[::-1],)).fingerprint()}
     assert len(found | {replace(problem, train=(graphs[:1],)).fingerprint()}) == 3
+
+
+@pytest.mark.parametrize(("sds", "refused"), [(1e14, False), (1e16, True)])
+@pytest.mark.parametrize("part", ["x_test", "y_test"])
+def test_numbers_whose_squares_a_network_could_not_hold_are_refused(part, sds, refused):
+    data = load("diabetes")
+    far = getattr(data, part).copy()
+    far[3] = sds * getattr(data, part.replace("test", "train")).std(0)  # of every column
+    if not refused:
+        assert prepare(replace(data, **{part: far})).size == 398
+        return
+    with pytest.raises(DataError, match="a number too large"):
+        prepare(replace(data, **{part: far}))

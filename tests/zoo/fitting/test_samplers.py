@@ -11,6 +11,7 @@ import torch
 from guides.truth.spike_slab_linear import enumerate_spike_slab
 from guides.truth.spike_slab_logistic import enumerate_spike_slab_logistic
 from zoo.fitting import samplers
+from zoo.fitting.gated_function import gated_function
 from zoo.fitting.samplers import CHAINS, ITERATIONS
 from zoo.models.bnn import BNN
 from zoo.models.latent_binary import SpikeSlabLinear, SpikeSlabLogistic
@@ -109,3 +110,22 @@ def test_warmup_is_left_out(monkeypatch):
     compiled = samplers._compiled.__wrapped__(BNN(3, widths=(), noise_scale=1.0), CHAINS)
     kept = compiled(jax.random.split(jax.random.PRNGKey(0), CHAINS), X.numpy(), Y.numpy())
     assert np.array_equal(kept, [range(ITERATIONS // 2, ITERATIONS // 2 + ITERATIONS)] * CHAINS)
+
+
+def test_gates_see_the_function_and_the_precision_of_the_noise():
+    """On whose mixing the predictive hangs as much."""
+    model = BNN(3, widths=())
+    draws = {"w1": np.ones((4, 1, 3)), "b1": np.zeros((4, 1)), "noise_precision": np.arange(1.0, 5.0)}
+    values = gated_function(model, X[:2].double())(draws)
+    np.testing.assert_allclose(values[:, :2], np.broadcast_to(X[:2].sum(1), (4, 2)), rtol=1e-6)
+    np.testing.assert_array_equal(values[:, 2:], draws["noise_precision"][:, None])
+
+
+@pytest.mark.parametrize(("apart", "converged"), [(0.1, True), (0.8, False)])
+def test_chains_that_stand_apart_have_not_mixed(monkeypatch, apart, converged):
+    """R-hat is 1.00 and 1.08 here, while few draws ask for no more than few effective ones."""
+    energy = (
+        np.random.default_rng(0).standard_normal((CHAINS, ITERATIONS)) + apart * np.arange(CHAINS)[:, None]
+    )
+    use_chains(monkeypatch, energy)
+    assert own_draws(BNN(3, widths=(4,)), Y, "nuts", n=5).converged == converged

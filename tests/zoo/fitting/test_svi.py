@@ -389,3 +389,15 @@ for stage in ("before", "during", "after"):
         resumed = make().run(checkpoint=tmp_path / stage)
         assert resumed.losses == whole.losses
         assert torch.equal(parameters(resumed), parameters(whole))
+
+
+def test_the_bound_has_random_numbers_of_its_own(seeds_given):
+    """Networks of the noise that the fit has met would know what it has fitted."""
+    fit = make(steps=1)
+    seeds_given.clear()
+    fit.run()
+    of_fit = set(seeds_given)
+    seeds_given.clear()
+    fit.elbo(2)
+    assert seeds_given
+    assert not of_fit & set(seeds_given)

@@ -419,3 +419,13 @@ def test_the_farthest_on_either_side_are_named_first():
     ]
     words = verdict(lines, Marks("", frozenset(), frozenset(), frozenset()))
     assert words.index("above") < words.index("below") < words.index("near")
+
+
+def test_a_correction_that_leaves_ours_far_below_is_not_enough_either():
+    misprint = Explanation(("a", "*", "5", "error"), "misprint", "e-4 and not e-5", factor=10.0)
+    experiment = declare(metrics={"error": "m"}, notes={}, published={}, explained=[misprint])
+    line = Line("a", "m", "5", "error", summary([-0.05, 0.05]), Published(0.1, 0.01), explanation=misprint)
+    assert line.corrected_z == pytest.approx(-1 / math.hypot(0.05, 0.1))
+    assert not line.explained
+    *_, explained = [part for part in page_numbers(experiment, [line]) if "unexplained" in part]
+    assert explained.endswith("the print times 10 leaves far, and unexplained: a m 5 error (z -8.9)")

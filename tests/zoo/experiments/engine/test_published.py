@@ -190,3 +190,11 @@ def test_the_two_cells_that_are_lost_have_no_number():
     assert not any(
         place[0] == "yacht" and place[2:] == ("10x10", "log_likelihood") for place in table.published
     )
+
+
+def test_an_explanation_corrects_a_print_only_where_it_says_by_what(folder):
+    head = "tables,dataset,method,setting,metric,kind,why"
+    folder("explained", f"{head},factor\na,*,*,*,*,misprint,w,0.1\na,*,*,*,*,k,v,\n")
+    assert [found.factor for found in explanations("p", "a")] == [0.1, 1.0]
+    folder("explained", f"{head}\na,*,*,*,*,k,v\n")
+    assert explanations("p", "a")[0].factor == 1.0

@@ -8,6 +8,7 @@ import shutil
 from dataclasses import replace
 
 import numpy as np
+import pyro
 import pytest
 import torch
 
@@ -382,3 +383,18 @@ def test_a_cell_that_forgets_its_seed_has_one_of_its_own(tmp_path):
         cell = Cell("toy/plain", "a", "m", "5", trial)
         values.append(run_cell(careless, ("error",), cell, tmp_path / name).metrics["error"])
     assert values[0] == values[1] != values[2]
+
+
+def test_a_cell_does_not_see_parameters_of_the_one_before(tmp_path):
+    """In the store that Pyro has for a whole process."""
+
+    def counting(cell):
+        count = pyro.param("count", lambda: torch.zeros(()))
+        with torch.no_grad():
+            count += 1
+        return {"error": count.item()}
+
+    found = [
+        run_cell(counting, ("error",), Cell("toy/plain", "a", "m", "5", trial), tmp_path) for trial in (0, 1)
+    ]
+    assert [record.metrics for record in found] == [{"error": 1.0}] * 2

@@ -13,7 +13,7 @@ from zoo.experiments.engine.declaration import Effort, Explanation
 from zoo.experiments.engine.records import read_all
 from zoo.experiments.engine.request import plan
 from zoo.experiments.engine.runner import reproduce
-from zoo.experiments.engine.tables import Line, summary
+from zoo.experiments.engine.tables import Line, is_published_effort, summary
 
 pytestmark = pytest.mark.usefixtures("calls")
 COLUMNS = (
@@ -185,3 +185,48 @@ def test_file_of_csv_reads_back_exactly(tmp_path):
     records = read_all(tmp_path, request.experiment, 0, request.effort.options)
     values = [value for record in records for value in record.metrics.values()]
     assert [float(row["value"]) for row in rows(tmp_path)] == values
+
+
+@pytest.mark.parametrize(
+    ("budget", "options", "same"),
+    [
+        ("full", {}, True),
+        ("full", {"epochs": "1"}, False),
+        ("quick", {}, False),
+        ("quick", {"epochs": "4"}, True),
+    ],
+)
+def test_work_is_that_of_the_print_by_its_options_and_not_by_its_name(budget, options, same):
+    experiment = declare(quick=Effort(1, "", {"epochs": 1}), full=Effort(3, "", {"epochs": 4}))
+    assert is_published_effort(plan(experiment, budget=budget, options=options)) == same
+
+
+@pytest.mark.parametrize(("ours", "near"), [(-1.05, True), (-0.95, True), (-1.2, False), (1.05, False)])
+def test_numbers_below_zero_are_near_by_their_size(ours, near):
+    """Log likelihoods, say."""
+    line = Line(*PLACE, summary([ours]), Published(-1.0, printed="-1.00"))
+    assert line.is_near == near
+
+
+def test_several_runs_of_ours_have_a_spread_of_their_own():
+    """That of the printed runs stands in for one run alone."""
+    several, one = summary([1.0, 2.0, 4.0]), summary([7 / 3])
+    printed = Published(2.0, 0.1, runs=5)
+    assert Line(*PLACE, several, printed).z == pytest.approx((7 / 3 - 2) / math.hypot(SE, 0.1))
+    assert Line(*PLACE, one, printed).z == pytest.approx((7 / 3 - 2) / math.hypot(5**0.5 * 0.1, 0.1))
+    assert not Line(*PLACE, several, printed).borrowed
+
+
+def test_the_median_of_an_even_number_is_between_the_middle_two():
+    found = summary([8.0, 1.0, 4.0, 2.0])
+    assert (found.lowest, found.median, found.highest, found.n) == (1.0, 3.0, 8.0, 4)
+
+
+def test_what_is_printed_and_not_measured_has_its_line(tmp_path):
+    """A page that left it out would hide it."""
+    lines = run(
+        tmp_path, run=lambda cell: {"error": 1.0}, published={("a", "m", "5", "score"): Published(3.0)}
+    )
+    line = lines["a", "m", "5", "score"]
+    assert (line["mean"], line["n"], line["published"]) == ("", "0", "3.0")
+    assert ("a", "n", "5", "score") not in lines

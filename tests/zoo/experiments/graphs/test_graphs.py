@@ -380,3 +380,14 @@ def test_every_number_in_print_has_its_place():
     assert not any(place[:2] == ("mit", "ours_time") for place in table.published)
     senders = table.published["mit", "ours_no_time", "log", "ks_density"]
     assert str(senders).startswith("0.8245")
+
+
+def test_growth_that_falls_short_is_as_bad_as_growth_beyond(cell, monkeypatch):
+    """Of an exact mean that is twice as large nothing is reached, and half of it is missing at least."""
+    place, exact = cell("process", "hollywood", graphs=30), hollywood.PROCESS.expected_nodes
+    right = hollywood.grade_growth(place)
+    double = SimpleNamespace(sample=hollywood.PROCESS.sample, expected_nodes=lambda edges: 2 * exact(edges))
+    monkeypatch.setattr(hollywood, "PROCESS", double)
+    found = hollywood.grade_growth(place)
+    assert found["nodes"] == pytest.approx(right["nodes"] / 2)
+    assert 0.5 <= found["worst"] < 1

@@ -7,14 +7,16 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+import pyro
 import pytest
 import torch
+from pyro import distributions as dist
 from pyro import poutine
 
 from data_loaders import load_density
 from guides.posterior.draws import Posterior
 from guides.posterior.evaluate import log_joint
-from zoo.errors import UserError
+from zoo.errors import FailedError, UserError
 from zoo.experiments import Cell
 from zoo.experiments.engine.declaration import Record
 from zoo.experiments.npl import declared, flows, regressions
@@ -228,3 +230,109 @@ def test_naive_bootstraps_fall_behind_and_pseudo_observations_help(cell):
     assert found["wlb_naive"] < found["ml"] - 0.1
     assert found["npl_gaussian"] > found["ml"] + 0.2
     assert found["npl_empirical"] > found["ml"] + 0.1
+
+
+def test_distances_are_in_sds_of_nuts(cell, monkeypatch):
+    """Of draws ten times as wide as those of NUTS: in units of their own sds they would be near."""
+    place, problem = cell("regression", "line", "bootstrap-mle", width=3), line()
+
+    def draws(scale: float) -> Posterior:
+        return Posterior.from_draws(plain, {"w": scale * torch.randn(400, 1, generator=generator)})
+
+    def plain(x, y=None):
+        w = pyro.sample("w", dist.Normal(torch.zeros(1), 1.0).to_event(1))
+        with pyro.plate("data", len(x)):
+            return pyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+    generator = torch.Generator().manual_seed(0)
+    truth, wide = draws(1.0), draws(10.0)
+    monkeypatch.setattr(regressions, "load_problem", lambda data, split: problem)
+    monkeypatch.setattr(regressions, "_reference", lambda *args: truth)
+    monkeypatch.setattr(regressions, "_fitted", lambda *args: (wide, {}))
+    figures = regressions.network(place)
+    assert figures["ref_sd_ratio"] == pytest.approx(10, rel=0.15)
+    assert figures["ref_w1"] == pytest.approx(9 * (2 / math.pi) ** 0.5, rel=0.15)  # of two Gaussians
+
+
+def test_figures_of_a_cloud_by_hand(cell, monkeypatch):
+    """Spread is the root mean square distance from the origin, and the law's own score is the best."""
+    samples = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
+    fitted = SimpleNamespace(
+        figures=lambda x: {"log_likelihood": -4.0}, sample=lambda n, seed: samples, info={"steps": 7}
+    )
+    monkeypatch.setattr(flows, "maximum_likelihood", lambda *args: fitted)
+    found = flows.cloud(cell("figure-4.1", "mixture-2", "ml", "0"))
+    test = load_density("mixture-2").test
+    assert found["spread"] == pytest.approx(12.5**0.5)
+    assert found["below_truth"] == pytest.approx(flows.two_gaussians().log_density(test).mean() + 4.0)
+    assert found["steps"] == 7
+
+
+@pytest.mark.parametrize(("method", "sd"), [("narrow", 1.0), ("wide", 4.0)])
+def test_clouds_have_round_base_measures_of_the_sds_of_the_print(cell, method, sd, monkeypatch):
+    class SeenError(Exception):
+        pass
+
+    def seen(rows, shape, effort, *, base, concentration, num_pseudo):
+        assert (base.centre.tolist(), base.sd, concentration) == ([0.0, 0.0], sd, 10.0)
+        raise SeenError
+
+    monkeypatch.setattr(flows, "shared_bootstrap", seen)
+    with pytest.raises(SeenError):
+        flows.cloud(cell("figure-4.1", "mixture-2", method, "10"))
+
+
+def test_a_reference_that_fails_its_gates_is_none(monkeypatch):
+    asked = []
+
+    def failed(twin, data, **settings):
+        asked.append(settings)
+        return SimpleNamespace(passed=False, reason="split R-hat 1.2000 is not below 1.01")
+
+    monkeypatch.setattr(regressions, "nuts", failed)
+    model = regressions.BNN(1, widths=(3,))
+    with pytest.raises(FailedError, match="reference failed: split R-hat 1.2.*more than 40 draws"):
+        regressions._sampled(model, (None, None), torch.zeros(2, 1), 20, 40, 7)
+    assert (asked[0]["warmup"], asked[0]["draws"], asked[0]["seed"]) == (20, 40, 7)
+
+
+def test_figures_of_coefficients_by_hand(cell, monkeypatch):
+    """Within 0.1 of zero by their means, whatever their sds, of which the median counts."""
+    rng = torch.Generator().manual_seed(0)
+    w = torch.randn(2000, 3, generator=rng) * torch.tensor([0.5, 2.0, 9.0]) + torch.tensor([0.0, 0.5, -7.0])
+    posterior = Posterior.from_draws(regressions.HeavyLogistic(3), {"w": w, "b": torch.zeros(2000)})
+    x, y = torch.randn(12, 3, generator=rng), torch.arange(12.0) % 2
+    monkeypatch.setattr(regressions, "_labelled", lambda *args: (x, y, x, y))
+    monkeypatch.setattr(regressions, "_bootstrapped", lambda *args: (posterior, {"last_tenth": 0.1}))
+    found = run(cell("logistic", "raisin", "bootstrap-map"))
+    assert found["near_zero"] == pytest.approx(1 / 3)
+    assert found["sd"] == pytest.approx(2.0, rel=0.1)
+    assert found["last_tenth"] == 0.1
+
+
+def test_as_many_rows_validate_as_the_budget_says(cell):
+    rows = flows.rows_of(load_density("mixture-10"), 500, cell("figure-4.2", "mixture-10", "ml", "500"))
+    assert (len(rows.train), len(rows.validation)) == (500, 50)
+
+
+def test_what_the_last_tenth_took_is_the_mean_of_the_draws(cell):
+    found = SimpleNamespace(info={"last_tenth": [0.1, 0.1, 0.7]})
+    bootstrap = SimpleNamespace(fit=lambda *data, **settings: found)
+    place = cell("regression", "line", "bootstrap-mle")
+    assert regressions._bootstrapped(place, bootstrap, ()) == (found, {"last_tenth": pytest.approx(0.3)})
+
+
+def test_scores_of_a_network_are_in_the_unit_of_the_target(cell, monkeypatch):
+    problem, model = line(), regressions.BNN(1, widths=(3,))
+    nodes = poutine.trace(model).get_trace(problem.x).nodes
+    names = [name for name in ("w1", "b1", "w2", "b2", "noise_precision") if name in nodes]
+    truth = Posterior.from_draws(model, {name: nodes[name]["value"][None] for name in names})
+    monkeypatch.setattr(regressions, "load_problem", lambda data, split: problem)
+    monkeypatch.setattr(regressions, "_reference", lambda *args: truth)
+    found = regressions.network(cell("regression", "line", "nuts", width=3))
+    sd, mean = problem.scale.y_sd, truth.function(problem.x_test)[0]
+    error = (mean - problem.y_test).square().mean().sqrt().item()
+    assert abs(sd - 1) > 0.5
+    assert found["rmse"] == pytest.approx(sd * error, rel=1e-5)
+    density = truth.predictive(problem.x_test).log_prob(problem.y_test).mean().item()
+    assert found["log_likelihood"] == pytest.approx(density - math.log(sd), rel=1e-5)

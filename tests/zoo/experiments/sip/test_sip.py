@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from zoo.experiments.sip.declared import EXPERIMENTS, FIGURES, METHODS, _printed
 from zoo.experiments.sip.ranks import average_ranks, write_ranks
 from zoo.fitting import implicit
 from zoo.fitting.implicit import METHODS as METHODS_OF_ZOO
+from zoo.fitting.problem import prepare
 from zoo.fitting.reach import half_cosine_change
 from zoo.models import BNN
 
@@ -233,3 +236,85 @@ def test_print_is_in_the_grid():
     assert str(number) == "3.52 ± 0.804"
     assert uci.explanation("naval", "vip", "default", "crps").kind == "misprint"
     assert len(_printed_ranks()["crps"]) == 7
+
+
+def test_the_change_of_a_bound_is_of_a_training_row(tmp_path, monkeypatch):
+    losses = [float(i % 7 + 100 / (i + 1)) for i in range(60)]
+    law = Normal(torch.zeros(200, dtype=torch.float64), 1.0)
+    fitted = SimpleNamespace(predictor=lambda draws, seed: lambda x: law, losses=losses)
+    monkeypatch.setattr(cells, "fit", lambda cell, problem: (fitted, 1.5))
+    found = run("uci", tmp_path, "vip").metrics
+    assert found["bound_change"] == pytest.approx(half_cosine_change(losses).value / 800)  # of 1000 rows
+    assert found["cpu_seconds"] == 1.5
+
+
+def test_seconds_of_a_curve_are_of_the_training_alone(tmp_path, monkeypatch):
+    """By a clock that ticks once whenever it is asked, and stands 1000 seconds in every look."""
+    now = [0.0]
+
+    def ticks() -> float:
+        now[0] += 1
+        return now[0]
+
+    def look(law, problem) -> dict[str, float]:
+        now[0] += 1000
+        return dict.fromkeys(("rmse", "log_likelihood", "crps"), 0.0)
+
+    monkeypatch.setitem(TINY, "steps", 101)  # looks after 100 and after all
+    monkeypatch.setattr(cells, "time", SimpleNamespace(process_time=ticks))
+    monkeypatch.setattr(cells, "figures", look)
+    assert 0 < run("large", tmp_path, "vip").metrics["cpu_seconds"] < 10
+    with np.load(tmp_path / "curve.npz") as file:
+        assert len(file["curve"]) == 2  # the second look comes after the first 1000 seconds
+
+
+def test_the_ratio_of_gradients_is_that_of_their_root_mean_squares(tmp_path):
+    found = run("gradients", tmp_path, "inducing").metrics
+    assert found["ratio"] == pytest.approx(found["data"] / found["divergence"])
+    assert found["ratio"] != pytest.approx(1, rel=0.1)
+    with np.load(tmp_path / "gradients.npz") as file:
+        for name in ("data", "divergence"):
+            assert found[name] == pytest.approx((file[name] ** 2).mean() ** 0.5)
+
+
+@NEEDS_MIRROR
+def test_points_that_are_predicted_keep_their_targets():
+    """Where the noise vanishes they are left out with these."""
+    for name in ("heteroscedastic", "bimodal"):
+        data = problems.one_dimensional(name, 0).dataset
+        grid = data.extras
+        released = set(zip(grid["x_grid"][:, 0].tolist(), grid["y_grid"].tolist(), strict=True))
+        found = list(zip(data.x_test[:, 0].tolist(), data.y_test.tolist(), strict=True))
+        assert set(found) <= released
+        assert len(found) == len(released) - (name == "heteroscedastic")
+
+
+def test_what_is_left_for_pictures_is_in_original_units(tmp_path):
+    problem = problems.one_dimensional("piecewise", 0)
+    scale, data = problem.scale, problem.dataset
+    prior = SimpleNamespace(draw=lambda n: lambda x: torch.ones(n, len(x)))
+    cell = Cell("sip/toy", "piecewise", "vip", "default", 0, folder=tmp_path)
+    cells._leave(cell, problem, lambda x: Normal(torch.zeros(len(x)), 1e-6), prior)
+    with np.load(tmp_path / "samples.npz") as file:
+        np.testing.assert_allclose(file["y"], scale.y_mean, rtol=1e-4)
+        np.testing.assert_allclose(file["prior"], scale.y_mean + scale.y_sd)
+        assert (file["x"][0], file["x"][-1]) == (data.x_train.min(), data.x_train.max())
+        np.testing.assert_array_equal(file["y_train"], data.y_train)
+    assert abs(scale.y_sd - 1) > 0.5
+
+
+def test_inducing_inputs_are_left_in_original_units(tmp_path, monkeypatch):
+    """Of rows that begin at 100: so do the places."""
+    whole = problems.one_dimensional("piecewise", 0).dataset
+    far = prepare(replace(whole, x_train=whole.x_train + 100, x_test=whole.x_test + 100))
+    monkeypatch.setattr(problems, "one_dimensional", lambda name, trial: far)
+    run("inducing", tmp_path, setting="free")
+    with np.load(tmp_path / "trajectories.npz") as file:
+        assert (np.abs(file["places"] - far.dataset.x_train.mean()) < 6).all()
+        assert file["places"][0].std() > 1
+
+
+def test_points_that_are_predicted_are_fresh():
+    data = problems.one_dimensional("piecewise", 0).dataset
+    assert not np.isin(data.x_test, data.x_train).any()
+    assert len(data.x_test) == 801

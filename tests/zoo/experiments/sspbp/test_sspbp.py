@@ -506,3 +506,37 @@ def test_a_real_table_of_one_set(tmp_path):
 def test_constant_columns_do_no_harm():
     figures = networks.with_bias(Cell("sspbp/table-3.3", "naval", "pbp", "10", 0, options={"epochs": 1}))
     assert 0 < figures["rmse"] < 0.0147  # the sd of the target
+
+
+def test_every_fit_has_a_seed_of_its_own(monkeypatch):
+    """What changes a fit changes its seed, and nothing else does: the table that it is for, say."""
+    seeds = []
+
+    class Guide:
+        def __init__(self, model, messages):
+            pass
+
+        def fit(self, x, y, *, epochs, seed):
+            seeds.append(seed)
+
+    monkeypatch.setattr(networks, "ProbabilisticBackpropagation", Guide)
+    task = SimpleNamespace(x=torch.zeros(2, 3), y=None)
+
+    def ask(experiment="sspbp/table-3.3", method="pbp", widths=(4, 4), bias=True, **changes):
+        networks.fit(cell_of(experiment, method, "4x4", **changes), task, widths, bias)
+
+    ask()
+    ask("sspbp/table-a3")
+    assert seeds[0] == seeds[1]
+    for other in ({"trial": 1}, {"base_seed": 1}, {"method": "sspbp"}, {"widths": (4,)}, {"bias": False}):
+        ask(**other)
+    assert len(set(seeds)) == 6
+
+
+def test_references_have_one_layer_of_fifty_with_biases(monkeypatch):
+    asked = []
+    monkeypatch.setattr(networks, "fit", lambda cell, task, widths, bias: asked.append((widths, bias)))
+    monkeypatch.setattr(networks, "figures", lambda *arguments: {})
+    for split in ("80-20", "90-10"):
+        networks.reference_figures(cell_of("sspbp/table-3.1", "pbp", split))
+    assert asked == [((50,), True)] * 2
