@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_batchedtensor
 
 from guides.core.course import Course
 from guides.core.settling import CLEAR, UnsettledWarning, last_change
@@ -103,6 +104,11 @@ def check_inputs(x: Tensor, columns: int | None = None) -> None:
         raise ValueError(f"x must be [m, {'d' if columns is None else columns}], got {list(x.shape)}")
 
 
+def _equal(a: Tensor, b: Tensor) -> bool:
+    """NaN is NaN."""
+    return torch.allclose(a, b, rtol=0, atol=0, equal_nan=True)
+
+
 def remembered(answer: Callable[[Tensor], Answer]) -> Callable[[Tensor], Answer]:
     """The same function, without gradients, that remembers its last argument: a model that is run once a draw
     at the same inputs asks again and again.
@@ -111,7 +117,7 @@ def remembered(answer: Callable[[Tensor], Answer]) -> Callable[[Tensor], Answer]
 
     def ask(x: Tensor) -> Answer:
         # the very tensor, and what was in it: a grid may be filled anew in place
-        if not last or last[0] is not x or not torch.equal(last[1], x):
+        if not last or last[0] is not x or is_batchedtensor(x) or not _equal(last[1], x):
             with torch.no_grad():
                 last[:] = x, x.clone(), answer(x)
         return last[2]

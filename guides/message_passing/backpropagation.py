@@ -19,6 +19,7 @@ from guides.message_passing.program import Forward, Program, all_messages
 from guides.message_passing.recorder import predicting, record
 from guides.message_passing.schedule import as_inputs
 from guides.posterior.draws import Posterior
+from guides.posterior.evaluate import as_tensors
 
 Messages = Literal["gaussian", "spike-slab"]
 
@@ -299,6 +300,7 @@ class ProbabilisticBackpropagation:
         posterior = self.posterior(n, seed)
         if x is None or y is None:
             return posterior.to_arviz()
+        (x, y), _ = as_tensors(posterior.draws(), (x, y), {})
         recording = record(self.model, x, y)
         data = torch.from_numpy(recording.y).reshape(recording.y_shape)
         return posterior.to_arviz(x, observed_data={recording.observed: data})

@@ -187,8 +187,8 @@ class _Recorder(Messenger):
 
 
 def _refuse_reweighted(name: str, msg: dict, what: str) -> None:
-    scale = msg["scale"]
-    if msg["mask"] is not None or not (isinstance(scale, (int, float)) and scale == 1):
+    mask, scale = msg["mask"], torch.as_tensor(msg["scale"])
+    if not (mask is None or torch.as_tensor(mask).all()) or bool((scale != 1).any()):
         remedy = "pass the rows that count" if what == "likelihood" else "write the law that it makes"
         raise UnsupportedSiteError(f"site {name!r}: a scaled or masked {what} is not supported; {remedy}")
 

@@ -17,7 +17,7 @@ import json
 import math
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ _FIXED = ("observed_data", "constant_data")
 #: Root attribute that lists which other attributes are JSON text (netCDF holds numbers and strings only).
 _JSON_KEYS = "json_encoded_attrs"
 #: In files for the slash of a site's name (``pyro.contrib.autoname.scope``), which no netCDF name may have.
-_SLASH = "%2F"
+_ESCAPES = {"%": "%25", "/": "%2F"}
 _SAMPLE_DIMS = ("chain", "draw")
 Arrays = Mapping[str, Any]
 
@@ -212,7 +212,7 @@ def save_netcdf(idata: Any, path: str | os.PathLike) -> Path:
 def _write(idata: Any, filename: Path) -> None:
     xr.Dataset(attrs=dict(idata.attrs)).to_netcdf(filename, mode="w", engine="h5netcdf")
     for group in group_names(idata):
-        data = _renamed(idata[group], "/", _SLASH)
+        data = _renamed(idata[group], _escaped)
         packed = {"zlib": True, "complevel": 4}  # zlib's checksum also catches flipped bits on reading
         encoding = {
             k: packed for k, v in data.variables.items() if v.size and v.ndim and v.dtype.kind in "biuf"
@@ -220,10 +220,23 @@ def _write(idata: Any, filename: Path) -> None:
         data.to_netcdf(filename, mode="a", group=group, engine="h5netcdf", encoding=encoding)
 
 
-def _renamed(data: xr.Dataset, old: str, new: str) -> xr.Dataset:
+def _renamed(data: xr.Dataset, rename: Callable[[str], str]) -> xr.Dataset:
     """With other names for variables and dimensions."""
-    names = {str(name) for name in (*data.variables, *data.dims) if old in str(name)}
-    return data.rename({name: name.replace(old, new) for name in names}) if names else data
+    names = {str(name) for name in (*data.variables, *data.dims)}
+    others = {name: rename(name) for name in names if rename(name) != name}
+    return data.rename(others) if others else data
+
+
+def _escaped(name: str) -> str:
+    for plain, escape in _ESCAPES.items():
+        name = name.replace(plain, escape)
+    return name
+
+
+def _unescaped(name: str) -> str:
+    for plain, escape in reversed(_ESCAPES.items()):
+        name = name.replace(escape, plain)
+    return name
 
 
 def load_netcdf(path: str | os.PathLike) -> Any:
@@ -249,7 +262,7 @@ def load_netcdf(path: str | os.PathLike) -> Any:
             f"{path}: a netCDF file without the group 'posterior', so not a file of posterior draws"
         )
     attrs = dict(groups.pop("").attrs)
-    return _container({name: _renamed(data, _SLASH, "/") for name, data in groups.items()}, attrs)
+    return _container({name: _renamed(data, _unescaped) for name, data in groups.items()}, attrs)
 
 
 # ------------------------------------------------------------------------------------------------ diagnostics

@@ -112,7 +112,7 @@ class Posterior:
 
         With ``noise``: a mixture of the draws' Gaussians, the Bernoulli or Categorical of the *averaged
         probabilities*, the mixture of the draws' laws for any other likelihood, and where the outputs of a
-        row are one event (``to_event``), whose dependence it keeps.  Without, and for a
+        row are one event (``to_event``) in a plate, whose dependence it keeps.  Without, and for a
         ``pyro.deterministic`` site: the empirical law of :meth:`function`.  Arguments as there.
         """
         laws = self._laws(args, kwargs, site, n)

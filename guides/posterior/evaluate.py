@@ -29,7 +29,8 @@ from torch.func import vmap
 from torch.nn.functional import logsigmoid
 from torch.overrides import TorchFunctionMode
 
-from guides.core.rng import kept_rng
+from guides.core.rng import kept_rng, seeded_rng
+from guides.posterior.drawn_anew import RowsByNumber, check_rows, check_unknown
 from guides.posterior.law_of_draws import LawsOfDraws, MixtureOfDraws
 
 Draws = Mapping[str, Tensor]
@@ -117,6 +118,7 @@ def observed_laws(model: Callable, draws: Draws, *args, site: str | None = None,
     """
     trace = _first_trace(model, draws, args, kwargs)
     name = _site_to_predict(trace, draws, site)
+    _check_drawn(trace, model, draws, args, kwargs, [name])
     law = elementwise(trace.nodes[name]["fn"])
     outputs = _events(trace.nodes[name]["fn"])
     # with a value, so that none is drawn
@@ -165,57 +167,24 @@ def elementwise(law: Distribution) -> Distribution:
 
 
 def _first_trace(model: Callable, draws: Draws, args: tuple, kwargs: Mapping) -> poutine.Trace:
-    """Of the first draw; what a run draws is for looking only.
+    """Of the first draw; what a run draws is for looking only."""
+    with torch.no_grad(), pyro.validation_enabled(False), poutine.block(), kept_rng():
+        return _trace(model, next(_one_by_one(draws)), args, kwargs)
 
-    :raises ValueError: draws of a site that the model does not have; a plate of which every run takes other
-        rows
-    """
-    draw = next(_one_by_one(draws))
 
-    def run(first_row: int) -> poutine.Trace:
-        with torch.no_grad(), pyro.validation_enabled(False), poutine.block(), kept_rng():
-            return _trace(_SubsampleFrom(first_row)(model), draw, args, kwargs)
+def _check_drawn(
+    trace: poutine.Trace, model: Callable, draws: Draws, args: tuple, kwargs: Mapping, sites: list[str]
+) -> None:
+    """:raises ValueError: where the laws of ``sites`` hang on rows or latent values that every run draws"""
 
-    trace = run(0)
+    def run(rows: int, seed: int) -> poutine.Trace:
+        with seeded_rng(seed):
+            return _first_trace(RowsByNumber(rows)(model), draws, args, kwargs)
+
     unknown = [name for name in draws if name not in trace.nodes]
-    if unknown:
-        raise ValueError(
-            f"the draws are of {_listed(unknown)}, which the model does not have; it has, beside what was "
-            f"drawn, {_listed(_not_drawn(trace, draws))}"
-        )
-    if plates := [name for name, node in trace.nodes.items() if _subsamples(node)]:
-        _check_same_rows(trace, run(1), draws, plates)
-    return trace
-
-
-def _subsamples(node: dict) -> bool:
-    return site_is_subsample(node) and len(node["value"]) < node["fn"].size
-
-
-class _SubsampleFrom(poutine.messenger.Messenger):
-    """Plates that take some rows at random take those from a given one on."""
-
-    def __init__(self, first_row: int):
-        self.first_row = first_row
-
-    def _pyro_sample(self, msg: dict) -> None:
-        if site_is_subsample(msg) and msg["value"] is None and msg["fn"].subsample_size is not None:
-            rows = torch.arange(min(msg["fn"].subsample_size, msg["fn"].size), device=msg["fn"].device)
-            msg["value"] = (rows + self.first_row) % msg["fn"].size
-
-
-def _check_same_rows(trace: poutine.Trace, other: poutine.Trace, draws: Draws, plates: list[str]) -> None:
-    """That what is predicted does not hang on which rows a plate takes: it may be there to weigh a minibatch
-    that the model is given.
-    """
-    for name in _not_drawn(trace, draws):
-        value = trace.nodes[name]["value"]
-        found, again = (run.nodes[name]["fn"].log_prob(value) for run in (trace, other))
-        if not torch.allclose(found, again, equal_nan=True):
-            raise ValueError(
-                f"plate {_listed(plates)} takes rows at random, others for every draw, so that site {name!r} "
-                "cannot be predicted: ask Posterior(model, posterior.sites) of a model that takes all rows"
-            )
+    check_unknown(run, sites, unknown, _not_drawn(trace, draws))
+    if any(site_is_subsample(node) for node in trace.nodes.values()):
+        check_rows(run, sites)
 
 
 def _predicted(trace: poutine.Trace, draws: Draws) -> list[str]:
@@ -283,19 +252,22 @@ def mixture(laws: Distribution) -> Distribution:
         return empirical(laws.v)
     if isinstance(laws, Normal | Independent):
         return _mixture_of_components(laws)
+    family = dist.Categorical if isinstance(laws, Categorical) else dist.Bernoulli
+    if "logits" not in vars(laws):  # made of probabilities
+        return family(probs=laws.probs.mean(0))
     # averages of probabilities, as logarithms: a probability next to 0 keeps its size
-    size = math.log(len(laws.logits))
-    if isinstance(laws, dist.Categorical):
-        return dist.Categorical(logits=laws.logits.log_softmax(-1).logsumexp(0) - size)
+    if isinstance(laws, Categorical):
+        return family(logits=laws.logits.log_softmax(-1).logsumexp(0) - math.log(len(laws.logits)))
     right, wrong = (logsigmoid(signed).logsumexp(0) for signed in (laws.logits, -laws.logits))
-    return dist.Bernoulli(logits=right - wrong)
+    largest = torch.finfo(laws.logits.dtype).max  # infinite logits times a label of 0 would be no number
+    return family(logits=(right - wrong).clamp(-largest, largest))
 
 
 def _mixture_of_components(laws: Distribution) -> MixtureSameFamily:
     """With draws behind the rows, before the outputs of a row."""
     outputs = laws.reinterpreted_batch_ndims if isinstance(laws, Independent) else 0
     base = laws.base_dist if outputs else laws
-    classes = int(isinstance(base, dist.Categorical))
+    classes = int(isinstance(base, Categorical))
     parameters = [value.movedim(0, -1 - outputs - classes) for value in _parameters(base)]
     if isinstance(base, Normal):
         parts = Normal(*parameters, validate_args=False)
@@ -341,6 +313,7 @@ def matching(model: Callable, draws: Draws, data: Mapping, *args, **kwargs) -> d
     """
     trace = _first_trace(model, draws, args, kwargs)
     known, found = _predicted(trace, draws), {}
+    _check_drawn(trace, model, draws, args, kwargs, [name for name in data if name in known])
     for name, given in data.items():
         if name not in known:
             raise ValueError(

@@ -12,12 +12,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+#: What the names of files end in that are not whole yet; nobody else calls a file so.
+HALF = ".half"
+
 
 def write_atomically(path: str | Path, write) -> None:
     """Calls ``write(temporary path)`` and renames: after a kill the old file or the new one stands, whole.
 
     A symbolic link stays, and the file that it leads to is written.  Until it is whole the file is called
-    ``.NAME.xxxxxxxx``.
+    ``.NAME.xxxxxxxx.half``.
 
     :raises OSError: when it cannot be written, and for a pipe, a socket or a device
     """
@@ -35,11 +38,11 @@ def write_atomically(path: str | Path, write) -> None:
 
 
 def _new_file_beside(path: Path) -> Path:
-    """An empty file ``.NAME.xxxxxxxx``.  Who may read it the umask says, as of any file; one of ``tempfile``
-    would be for its owner alone.
+    """An empty file ``.NAME.xxxxxxxx.half``.  Who may read it the umask says, as of any file; one of
+    ``tempfile`` would be for its owner alone.
     """
     while True:
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{HALF}")
         try:
             os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         except FileExistsError:  # of another call

@@ -183,16 +183,23 @@ class _SpikeSlab:
         return root, z, (self.total - z.square().sum(-1)).clamp_min(0.0)  # below 0 only by rounding
 
     def check_rounding(self) -> None:
-        """:raises ValueError: where S, a difference, is so small beside y'y that its rounding is seen."""
-        residual = self.factor(self.gram, self.moment)[2].item()  # the least of all models has all columns
-        rounding = torch.finfo(torch.float64).eps * self.total
+        """:raises ValueError: where S, a difference, is so small beside y'y, or |z|^2 so rough where columns
+        nearly depend on each other, that rounding is seen
+        """
+        _, z, left = self.factor(self.gram, self.moment)  # the least S of all models has all columns
+        residual, explained = left.item(), z.square().sum().item()
+        matrix = self.gram + torch.eye(len(self.moment), dtype=self.gram.dtype) / self.slab_scale**2
+        sizes = matrix.diagonal().sqrt()
+        condition = torch.linalg.cond(matrix / torch.outer(sizes, sizes)).item()
+        rounding = torch.finfo(torch.float64).eps * (self.total + condition * explained)
         known = self.noise_scale is not None
         slope = 0.5 / self.noise_scale**2 if known else 0.5 * self.rows / (2 * self.b + residual)
         nats = slope * rounding
         if nats > SEEN:
             raise ValueError(
-                f"y is so large beside its noise that rounding changes the evidence by some {nats:.2g} nats: "
-                "centre and scale X and y"
+                "y is so large beside its noise, or columns of X are so nearly dependent, that rounding may "
+                f"change the evidence by {nats:.2g} nats: centre and scale X and y, leave a column out, or "
+                "fix no noise as small as that"
             )
 
     def log_evidence(self, gram: Tensor, moment: Tensor) -> Tensor:

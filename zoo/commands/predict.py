@@ -23,7 +23,7 @@ from zoo.evaluation.metrics import class_probabilities, predictive_figures
 from zoo.evaluation.mixtures import mixture_quantiles
 from zoo.evaluation.plots import plot_loss
 from zoo.evaluation.scoreboard import LEGEND, format_figure
-from zoo.files.output import CONFIG, REMARKS, output_folder, read_config
+from zoo.files.output import CONFIG, MOST_SHOWN, REMARKS, output_folder, read_config
 from zoo.files.output_file import check_output, writing
 from zoo.files.sealed import seal_of
 from zoo.files.tables import write_csv
@@ -293,7 +293,8 @@ def _tell_unseen(rows: np.ndarray, config: dict, tell: Callable[[str], None]) ->
     constant = config.get("constant", {})
     names = [name for name, value in constant.items() if (rows[:, places[name]] != value).any()]
     if names:
-        tell(f"note: constant in all training rows, but not here: {', '.join(names)}")
+        more = f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
+        tell(f"note: constant in all training rows, but not here: {', '.join(names[:MOST_SHOWN])}{more}")
 
 
 def _check_range(x: Tensor, names: list[str], table: str | Path) -> None:

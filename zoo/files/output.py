@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 
-from guides.posterior.files import write_json
+from guides.posterior.files import HALF, write_json
 from zoo.errors import FailedError, UserError
 
 CONFIG = "config.json"
@@ -22,7 +22,7 @@ REMARKS = ("data", "grid", "versions")
 #: How often a folder is removed in which something is written meanwhile.
 ATTEMPTS = 10
 #: Name of half a file, as :func:`guides.posterior.files.write_atomically` calls it until it is whole.
-HALF = re.compile(r"\..+\.[a-z]+\.[a-z0-9_]{8}")
+HALVES = re.compile(rf"\..+\.[0-9a-f]{{8}}{re.escape(HALF)}")
 #: Characters of a setting that a message shows.
 SHOWN = 40
 #: Settings that a message shows of those that differ.
@@ -175,9 +175,9 @@ def _lock(handle: int, folder: Path) -> bool:
 def _remove_halves(folder: Path) -> None:
     """Removes half files, where the folder is one of ours: whoever has begun them is gone."""
     with contextlib.suppress(OSError):  # who cannot write here hears of it next
-        if (folder / CONFIG).exists() or _is_empty(folder):
+        if (folder / CONFIG).exists():
             for path in folder.iterdir():
-                if HALF.fullmatch(path.name) and path.is_file() and not path.is_symlink():
+                if HALVES.fullmatch(path.name) and path.is_file() and not path.is_symlink():
                     path.unlink(missing_ok=True)
 
 

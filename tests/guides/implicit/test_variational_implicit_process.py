@@ -15,7 +15,7 @@ from guides.core.course import Course
 from guides.core.settling import LAST_OF_HALF_COSINE, UnsettledWarning
 from guides.core.svi import DivergenceError, shuffled_epochs
 from guides.implicit import VariationalImplicitProcess
-from guides.implicit.fitted import check_regression, warn_unsettled
+from guides.implicit.fitted import check_regression, remembered, warn_unsettled
 from guides.posterior import log_joint
 from guides.testing import assert_mean
 from guides.truth import conjugate_linear_regression
@@ -243,3 +243,13 @@ def test_where_units_of_a_target_begin_to_matter(sd, warned):
         warnings.simplefilter("always")
         check_regression(X.double(), y)
     assert bool(seen) == warned
+
+
+def test_what_is_remembered_of_missing_inputs_and_of_many_grids_at_once():
+    asked: list[int] = []
+    ask = remembered(lambda x: asked.append(1) or x.sum())
+    missing = torch.tensor([math.nan])
+    assert all(ask(missing).isnan() for _ in range(3))
+    assert len(asked) == 1
+    twice = torch.func.vmap(lambda x: ask(x) + ask(x))(torch.ones(4, 2))
+    torch.testing.assert_close(twice, torch.full((4,), 4.0))

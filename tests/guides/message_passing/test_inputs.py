@@ -195,3 +195,16 @@ def test_a_target_that_the_model_transforms_is_scored_as_it_is_seen():
     idata = guide.to_arviz(x, y.exp(), n=20)
     expected = guide.posterior(20).log_likelihood(x, observed_data={"y": y})["y"]
     close(torch.from_numpy(idata.log_likelihood["y"].values[0]), expected, 1e-12)
+
+
+def test_a_prior_that_counts_whole_under_a_handler_is_fine():
+    def model(x, y=None):
+        with poutine.scale(scale=torch.tensor(1.0)), poutine.mask(mask=torch.tensor(True)):
+            w = pyro.sample("w", dist.Normal(torch.zeros(INPUTS, dtype=torch.float64), 1.0).to_event(1))
+        with pyro.plate("rows", len(x)):
+            pyro.sample("y", dist.Normal(x @ w, 0.5), obs=y)
+
+    x, y = data()
+    guide = ProbabilisticBackpropagation(model).fit(x, y, epochs=1)
+    found = guide.to_arviz(x.numpy(), y.numpy(), n=5)  # arrays are taken as by every posterior
+    assert found.log_likelihood["y"].shape == (1, 5, len(y))

@@ -533,7 +533,7 @@ def scaled_likelihood(x, y=None):
 
 def masked(x, y=None):
     w = weights("w", INPUTS)
-    with poutine.mask(mask=torch.ones(len(x)).bool()):
+    with poutine.mask(mask=torch.arange(len(x)) > 0):
         observe(x @ w, y)
 
 

@@ -72,6 +72,24 @@ def test_rows_that_are_one_event_are_taken_apart():
     assert (predictive.batch_shape, predictive.event_shape) == ((4,), ())
 
 
+@pytest.mark.parametrize("family", [torch.distributions.Bernoulli, torch.distributions.Categorical])
+def test_laws_of_torch_and_of_probabilities_are_mixed_as_well(family):
+    """The smallest numbers of the first are below the resolution of a logit."""
+    probs = torch.tensor([[1e-10, 0.3], [1e-12, 0.5]])
+    if family is torch.distributions.Categorical:
+        probs = torch.stack((1 - probs, probs), -1)
+    found = mixture(family(probs=probs))
+    assert isinstance(found, family)
+    torch.testing.assert_close(found.probs, probs.mean(0), rtol=1e-6, atol=0)
+
+
+def test_what_is_impossible_stays_so():
+    certain = mixture(dist.Bernoulli(logits=torch.tensor([[-math.inf, math.inf]] * 3)))
+    torch.testing.assert_close(certain.log_prob(torch.tensor([0.0, 1.0])), torch.zeros(2))
+    assert (certain.log_prob(torch.tensor([1.0, 0.0])) < -1e30).all()
+    assert certain.entropy().eq(0).all()
+
+
 @pytest.mark.parametrize("family", [dist.Bernoulli, dist.Categorical])
 def test_a_probability_next_to_nothing_keeps_its_size(family):
     """In single precision, where 1 - p is 1 from 1e-8 on."""
@@ -104,6 +122,38 @@ def test_a_plate_of_other_rows_in_every_draw_is_refused():
         posterior.log_likelihood(x, observed_data={"y": x})
 
 
+def test_rows_that_are_like_their_neighbours_are_refused_too():
+    treated = torch.tensor([0.0] * 10 + [1.0] * 10)
+    with pytest.raises(ValueError, match="'rows' takes rows at random"):
+        subsampled(lambda x: 5).function(treated)
+
+
+def test_a_plate_of_another_site_is_no_obstacle():
+    def model(x, y=None, z=None):
+        w = pyro.sample("w", dist.Normal(0.0, 1.0))
+        with pyro.plate("all", len(x)):
+            pyro.sample("y", dist.Normal(w * x, 1.0), obs=y)
+        with pyro.plate("some", len(x), subsample_size=5) as rows:
+            pyro.sample("z", dist.Normal(w * x[rows], 1.0), obs=z)
+
+    posterior, x = Posterior.from_draws(model, {"w": draws()}), torch.linspace(0, 1, 20)
+    torch.testing.assert_close(posterior.function(x, site="y"), draws()[:, None] * x)
+    with pytest.raises(ValueError, match="plate 'some'.*site 'z'"):
+        posterior.function(x, site="z")
+
+
+def test_rows_that_are_sites_of_their_own_are_refused_by_name():
+    def model(x):
+        w = pyro.sample("w", dist.Normal(0.0, 1.0))
+        for i in pyro.plate("rows", len(x), subsample_size=3):
+            pyro.sample(f"y_{i}", dist.Normal(w * x[i], 1.0))
+
+    posterior, x = Posterior.from_draws(model, {"w": draws()}), torch.linspace(0, 1, 20)
+    for i in range(20):
+        with pytest.raises(ValueError, match="'rows' takes rows at random|the model has no site"):
+            posterior.function(x, site=f"y_{i}")
+
+
 def test_a_plate_that_weighs_the_minibatch_it_is_given_is_not():
     x = torch.linspace(0, 1, 5)
     found = subsampled(len).function(x)
@@ -125,15 +175,30 @@ def test_draws_of_another_model_are_refused():
         posterior.to_arviz(x, observed_data={"y": x})
 
 
+def test_draws_that_are_left_over_are_no_obstacle():
+    """As of a model that was fitted in other coordinates, or has a site only beside data."""
+
+    def model(x, y=None):
+        w = pyro.sample("w", dist.Normal(0.0, 1.0))
+        noise = 1.0 if y is None else pyro.sample("noise", dist.Gamma(1.0, 1.0))
+        with pyro.plate("rows", len(x)):
+            pyro.sample("y", dist.Normal(w * x, noise), obs=y)
+
+    both = {"w": draws(), "w_decentered": draws(), "noise": draws().exp()}
+    x = torch.ones(3)
+    torch.testing.assert_close(Posterior.from_draws(model, both).function(x), draws()[:, None] * x)
+
+
 def test_names_with_a_slash_come_back_from_a_file(tmp_path):
     def model(x, y=None):
         w = pyro.sample("encoder/w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
         with pyro.plate("rows", len(x)):
             pyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
 
-    posterior = Posterior.from_draws(model, {"encoder/w": draws(2)})
+    posterior = Posterior.from_draws(model, {"encoder/w": draws(2), "a%2Fb": draws()})
     posterior.save(tmp_path / "p.nc", torch.ones(3, 2), observed_data={"y": torch.ones(3)})
     loaded = Posterior.load(tmp_path / "p.nc", model)
+    assert loaded.sites.keys() == posterior.sites.keys()
     assert torch.equal(loaded.sites["encoder/w"], posterior.sites["encoder/w"])
     assert torch.equal(
         observed_laws(model, loaded.draws(), torch.ones(3, 2)).loc, posterior.function(torch.ones(3, 2))
