@@ -35,13 +35,18 @@ class RowsByNumber(Messenger):
                 msg["value"] = rows.to(device)
 
 
+def takes_some(node: dict) -> bool:
+    """Whether a site of a trace is a plate that takes some of its rows."""
+    return site_is_subsample(node) and len(node["value"]) < node["fn"].size
+
+
 def check_rows(run: Run, sites: Sequence[str]) -> None:
     """A plate may take some rows only to weigh a minibatch that the model is given.
 
     :raises ValueError: where the laws of ``sites`` hang on which rows it takes
     """
     first = run(0, 0)
-    plates = [name for name, node in first.nodes.items() if _takes_some(node)]
+    plates = [name for name, node in first.nodes.items() if takes_some(node)]
     if not plates:
         return
     others = [run(number, 0) for number in range(1, CHOICES + 1)]
@@ -69,10 +74,6 @@ def check_unknown(run: Run, sites: Sequence[str], unknown: Sequence[str], missin
             f"the draws are of {', '.join(map(repr, unknown))}, which the model does not have; it has, "
             f"beside what was drawn, {', '.join(map(repr, missing))}"
         )
-
-
-def _takes_some(node: dict) -> bool:
-    return site_is_subsample(node) and len(node["value"]) < node["fn"].size
 
 
 def _changed(first: Trace, other: Trace, sites: Sequence[str]) -> list[str]:

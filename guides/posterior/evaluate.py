@@ -30,7 +30,7 @@ from torch.nn.functional import logsigmoid
 from torch.overrides import TorchFunctionMode
 
 from guides.core.rng import kept_rng, seeded_rng
-from guides.posterior.drawn_anew import RowsByNumber, check_rows, check_unknown
+from guides.posterior.drawn_anew import RowsByNumber, check_rows, check_unknown, takes_some
 from guides.posterior.law_of_draws import LawsOfDraws, MixtureOfDraws
 
 Draws = Mapping[str, Tensor]
@@ -183,7 +183,7 @@ def _check_drawn(
 
     unknown = [name for name in draws if name not in trace.nodes]
     check_unknown(run, sites, unknown, _not_drawn(trace, draws))
-    if any(site_is_subsample(node) for node in trace.nodes.values()):
+    if any(map(takes_some, trace.nodes.values())):
         check_rows(run, sites)
 
 
