@@ -143,7 +143,7 @@ def _as_written(fill: float | str, kind: Kind) -> str:
     """As the cells of the column are: a date is kept as days."""
     if isinstance(fill, str):
         return fill
-    return str(np.datetime64(math.floor(fill), "D")) if kind == "date" else f"{fill:.10g}"
+    return str(np.datetime64(math.floor(fill), "D")) if kind == "date" else f"{fill:.15g}"
 
 
 def _transformer(columns: Sequence[Column]) -> ColumnTransformer:

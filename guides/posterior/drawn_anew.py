@@ -10,15 +10,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
+from pyro import distributions as dist
 from pyro.poutine import Trace
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.util import site_is_subsample
+from torch import Tensor
 
-#: Other choices of rows that are tried.
-CHOICES = 3
+from guides.posterior.law_of_draws import elementwise
 
-#: A run of the model with the first draw: a number for which rows its plates take, a seed -> its trace.
-Run = Callable[[int, int], Trace]
+#: Draws that the model is run with, other choices of rows and other seeds that are tried with each: where a
+#: draw is 0, as of spikes and slabs, nothing may hang on the rest, and rare values are seldom drawn.
+DRAWS, CHOICES, SEEDS = 8, 3, 8
+
+#: A run of the model: number of the draw, number for the rows that plates take, seed -> its trace.
+Run = Callable[[int, int, int], Trace]
+
+
+def spread(draws: int) -> Tensor:
+    """Numbers of at most so many as are tried, evenly spaced."""
+    return torch.linspace(0, draws - 1, min(draws, DRAWS)).round().long()
 
 
 class RowsByNumber(Messenger):
@@ -40,48 +50,59 @@ def takes_some(node: dict) -> bool:
     return site_is_subsample(node) and len(node["value"]) < node["fn"].size
 
 
-def check_rows(run: Run, sites: Sequence[str]) -> None:
+def check_rows(run: Run, draws: int, sites: Sequence[str]) -> None:
     """A plate may take some rows only to weigh a minibatch that the model is given.
 
+    :param draws: how many there are
     :raises ValueError: where the laws of ``sites`` hang on which rows it takes
     """
-    first = run(0, 0)
-    plates = [name for name, node in first.nodes.items() if takes_some(node)]
-    if not plates:
-        return
-    others = [run(number, 0) for number in range(1, CHOICES + 1)]
-    changed = [name for name in sites if any(name not in it.nodes for it in (first, *others))]
-    if not changed and _changed(first, run(0, 0), sites):  # random numbers that are not torch's tell nothing
-        return
-    changed = changed or [name for other in others for name in _changed(first, other, sites)]
-    if changed:
-        raise ValueError(
-            f"plate {', '.join(map(repr, plates))} takes rows at random, others for every draw, so that "
-            f"site {changed[0]!r} cannot be predicted: ask Posterior(model, posterior.sites) of a model that "
-            "takes all rows"
-        )
+    for draw in range(draws):
+        first = run(draw, 0, 0)
+        plates = [name for name, node in first.nodes.items() if takes_some(node)]
+        if not plates:
+            return
+        if any(name in first.nodes for name in _changed(first, run(draw, 0, 0), sites)):
+            continue  # random numbers of the model that are not torch's tell nothing
+        others = (run(draw, number, 0) for number in range(1, CHOICES + 1))
+        changed = [name for other in others for name in _changed(first, other, sites)]
+        if changed:
+            raise ValueError(
+                f"plate {', '.join(map(repr, plates))} takes rows at random, others for every draw, so that "
+                f"site {changed[0]!r} cannot be predicted: ask Posterior(model, posterior.sites) of a model "
+                "that takes all rows"
+            )
 
 
-def check_unknown(run: Run, sites: Sequence[str], unknown: Sequence[str], missing: Sequence[str]) -> None:
+def check_unknown(
+    run: Run, draws: int, sites: Sequence[str], unknown: Sequence[str], missing: Sequence[str]
+) -> None:
     """Draws of a site that the model does not have may be left over from another way to write it.
 
     :param unknown: names of such sites
     :param missing: names of sites that it has and of which there are no draws
     :raises ValueError: where the laws of ``sites`` hang on what is drawn in their place
     """
-    if unknown and _changed(run(0, 0), run(0, 1), sites):
-        raise ValueError(
-            f"the draws are of {', '.join(map(repr, unknown))}, which the model does not have; it has, "
-            f"beside what was drawn, {', '.join(map(repr, missing))}"
-        )
+    if not unknown:
+        return
+    for draw in range(draws):
+        first = run(draw, 0, SEEDS * draw)
+        if any(_changed(first, run(draw, 0, SEEDS * draw + seed), sites) for seed in range(1, SEEDS)):
+            raise ValueError(
+                f"the draws are of {', '.join(map(repr, unknown))}, which the model does not have; it has, "
+                f"beside what was drawn, {', '.join(map(repr, missing))}"
+            )
 
 
 def _changed(first: Trace, other: Trace, sites: Sequence[str]) -> list[str]:
-    """The sites whose laws are others."""
+    """The sites whose laws are others, or that one of the runs does not have."""
     names = []
     for name in sites:
+        if name not in first.nodes or name not in other.nodes:
+            names.append(name)
+            continue
         value = first.nodes[name]["value"]
-        found, again = (run.nodes[name]["fn"].log_prob(value) for run in (first, other))
+        laws = [elementwise(run.nodes[name]["fn"]) for run in (first, other)]
+        found, again = (law.v if isinstance(law, dist.Delta) else law.log_prob(value) for law in laws)
         if found.shape != again.shape or not torch.allclose(found, again, equal_nan=True):
             names.append(name)
     return names

@@ -19,7 +19,6 @@ import pyro
 import torch
 from pyro import distributions as dist
 from pyro import poutine
-from pyro.distributions.torch_distribution import MaskedDistribution
 from pyro.distributions.unit import Unit
 from pyro.distributions.util import scale_and_mask
 from pyro.poutine.util import site_is_subsample
@@ -30,8 +29,8 @@ from torch.nn.functional import logsigmoid
 from torch.overrides import TorchFunctionMode
 
 from guides.core.rng import kept_rng, seeded_rng
-from guides.posterior.drawn_anew import RowsByNumber, check_rows, check_unknown, takes_some
-from guides.posterior.law_of_draws import LawsOfDraws, MixtureOfDraws
+from guides.posterior.drawn_anew import RowsByNumber, check_rows, check_unknown, spread, takes_some
+from guides.posterior.law_of_draws import LawsOfDraws, MixtureOfDraws, elementwise
 
 Draws = Mapping[str, Tensor]
 #: Numbers in the largest tensor of the draws that are run at once (in float32 16 MB, and a few such live at
@@ -118,14 +117,14 @@ def observed_laws(model: Callable, draws: Draws, *args, site: str | None = None,
     """
     trace = _first_trace(model, draws, args, kwargs)
     name = _site_to_predict(trace, draws, site)
-    _check_drawn(trace, model, draws, args, kwargs, [name])
-    law = elementwise(trace.nodes[name]["fn"])
+    law = _law(trace.nodes[name])
     outputs = _events(trace.nodes[name]["fn"])
     # with a value, so that none is drawn
     value = {} if isinstance(law, dist.Delta) else {name: trace.nodes[name]["value"]}
+    _check_drawn(trace, model, draws, args, kwargs, value or {name: trace.nodes[name]["value"]})
 
     def law_of(draw: dict[str, Tensor]) -> Distribution:
-        return elementwise(_trace(model, {**draw, **value}, args, kwargs).nodes[name]["fn"])
+        return _law(_trace(model, {**draw, **value}, args, kwargs).nodes[name])
 
     if not isinstance(law, CLOSED):
         with torch.no_grad(), pyro.validation_enabled(False), poutine.block():
@@ -144,6 +143,12 @@ def observed_laws(model: Callable, draws: Draws, *args, site: str | None = None,
     return _joint(family(logits=parameters[0]), outputs)
 
 
+def _law(node: dict) -> Distribution:
+    """Of one element; of a ``pyro.deterministic`` its value, which a plate does not repeat."""
+    law = elementwise(node["fn"])
+    return dist.Delta(node["value"]) if isinstance(law, dist.Delta) else law
+
+
 def _events(law: Distribution) -> int:
     """How many dimensions of an element's law are outputs of a row; none where all rows are one event."""
     return len(elementwise(law).batch_shape) - len(law.batch_shape) if law.batch_shape else 0
@@ -159,32 +164,34 @@ def _parameters(law: Distribution) -> tuple[Tensor, ...]:
     return (law.v,) if isinstance(law, dist.Delta) else (law.logits,)
 
 
-def elementwise(law: Distribution) -> Distribution:
-    """The law of one element, under any number of ``to_event`` and ``mask``."""
-    while isinstance(law, Independent | MaskedDistribution):
-        law = law.base_dist
-    return dist.Delta(law.v) if isinstance(law, dist.Delta) else law
-
-
 def _first_trace(model: Callable, draws: Draws, args: tuple, kwargs: Mapping) -> poutine.Trace:
     """Of the first draw; what a run draws is for looking only."""
+    return _looked_at(model, next(_one_by_one(draws)), args, kwargs)
+
+
+def _looked_at(model: Callable, values: Draws, args: tuple, kwargs: Mapping) -> poutine.Trace:
     with torch.no_grad(), pyro.validation_enabled(False), poutine.block(), kept_rng():
-        return _trace(model, next(_one_by_one(draws)), args, kwargs)
+        return _trace(model, values, args, kwargs)
 
 
 def _check_drawn(
-    trace: poutine.Trace, model: Callable, draws: Draws, args: tuple, kwargs: Mapping, sites: list[str]
+    trace: poutine.Trace, model: Callable, draws: Draws, args: tuple, kwargs: Mapping, data: Draws
 ) -> None:
-    """:raises ValueError: where the laws of ``sites`` hang on rows or latent values that every run draws"""
-
-    def run(rows: int, seed: int) -> poutine.Trace:
-        with seeded_rng(seed):
-            return _first_trace(RowsByNumber(rows)(model), draws, args, kwargs)
-
+    """:param data: some values of the sites that are asked for, which may hang on each other
+    :raises ValueError: where their laws hang on rows or latent values that every run draws
+    """
     unknown = [name for name in draws if name not in trace.nodes]
-    check_unknown(run, sites, unknown, _not_drawn(trace, draws))
-    if any(map(takes_some, trace.nodes.values())):
-        check_rows(run, sites)
+    if not (unknown or any(map(takes_some, trace.nodes.values()))):
+        return
+    some = {name: value[spread(len(value))] for name, value in draws.items()}
+    found = [{**draw, **data} for draw in _one_by_one(some)]
+
+    def run(draw: int, rows: int, seed: int) -> poutine.Trace:
+        with seeded_rng(seed):
+            return _looked_at(RowsByNumber(rows)(model), found[draw], args, kwargs)
+
+    check_unknown(run, len(found), list(data), unknown, _not_drawn(trace, draws))
+    check_rows(run, len(found), list(data))
 
 
 def _predicted(trace: poutine.Trace, draws: Draws) -> list[str]:
@@ -259,8 +266,13 @@ def mixture(laws: Distribution) -> Distribution:
     if isinstance(laws, Categorical):
         return family(logits=laws.logits.log_softmax(-1).logsumexp(0) - math.log(len(laws.logits)))
     right, wrong = (logsigmoid(signed).logsumexp(0) for signed in (laws.logits, -laws.logits))
-    largest = torch.finfo(laws.logits.dtype).max  # infinite logits times a label of 0 would be no number
-    return family(logits=(right - wrong).clamp(-largest, largest))
+    return family(logits=_finite(right - wrong))
+
+
+def _finite(logits: Tensor) -> Tensor:
+    """An infinite one times a label of 0 would be no number."""
+    largest = torch.finfo(logits.dtype).max
+    return logits.clamp(-largest, largest)
 
 
 def _mixture_of_components(laws: Distribution) -> MixtureSameFamily:
@@ -271,6 +283,8 @@ def _mixture_of_components(laws: Distribution) -> MixtureSameFamily:
     parameters = [value.movedim(0, -1 - outputs - classes) for value in _parameters(base)]
     if isinstance(base, Normal):
         parts = Normal(*parameters, validate_args=False)
+    elif isinstance(base, dist.Bernoulli):
+        parts = dist.Bernoulli(logits=_finite(parameters[0]), validate_args=False)
     else:
         parts = type(base)(logits=parameters[0], validate_args=False)
     size, *rows = laws.batch_shape
@@ -313,7 +327,8 @@ def matching(model: Callable, draws: Draws, data: Mapping, *args, **kwargs) -> d
     """
     trace = _first_trace(model, draws, args, kwargs)
     known, found = _predicted(trace, draws), {}
-    _check_drawn(trace, model, draws, args, kwargs, [name for name in data if name in known])
+    asked = {name: trace.nodes[name]["value"] for name in data if name in known}
+    _check_drawn(trace, model, draws, args, kwargs, asked)
     for name, given in data.items():
         if name not in known:
             raise ValueError(

@@ -11,14 +11,21 @@ from collections.abc import Sequence
 
 import torch
 from pyro import distributions as dist
-from pyro.distributions.torch_distribution import TorchDistribution
+from pyro.distributions.torch_distribution import MaskedDistribution, TorchDistribution
 from torch import Tensor
 from torch.distributions import Distribution, Independent
 
-__all__ = ["LawsOfDraws", "MixtureOfDraws"]
+__all__ = ["LawsOfDraws", "MixtureOfDraws", "elementwise"]
 
 #: Families with a centre where they may have no mean.
 CENTRED = (dist.StudentT, dist.Cauchy)
+
+
+def elementwise(law: Distribution) -> Distribution:
+    """The law of one element, under any number of ``to_event`` and ``mask``."""
+    while isinstance(law, Independent | MaskedDistribution):
+        law = law.base_dist
+    return dist.Delta(law.v) if isinstance(law, dist.Delta) else law
 
 
 class LawsOfDraws(TorchDistribution):

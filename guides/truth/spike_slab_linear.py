@@ -186,12 +186,11 @@ class _SpikeSlab:
         """:raises ValueError: where S, a difference, is so small beside y'y, or |z|^2 so rough where columns
         nearly depend on each other, that rounding is seen
         """
-        _, z, left = self.factor(self.gram, self.moment)  # the least S of all models has all columns
-        residual, explained = left.item(), z.square().sum().item()
-        matrix = self.gram + torch.eye(len(self.moment), dtype=self.gram.dtype) / self.slab_scale**2
-        sizes = matrix.diagonal().sqrt()
-        condition = torch.linalg.cond(matrix / torch.outer(sizes, sizes)).item()
-        rounding = torch.finfo(torch.float64).eps * (self.total + condition * explained)
+        root, z, left = self.factor(self.gram, self.moment)  # the least S of all models has all columns
+        residual, w = left.item(), _half_solve(root, z, transposed=True).abs()
+        # S = y'y - 2 w'X'y + w'A w, whose terms are as rough as they are large
+        terms = self.total + 2 * w @ self.moment.abs() + w @ (root.abs() @ root.abs().mT) @ w
+        rounding = torch.finfo(torch.float64).eps * len(w) * float(terms)
         known = self.noise_scale is not None
         slope = 0.5 / self.noise_scale**2 if known else 0.5 * self.rows / (2 * self.b + residual)
         nats = slope * rounding

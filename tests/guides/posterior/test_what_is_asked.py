@@ -203,3 +203,67 @@ def test_names_with_a_slash_come_back_from_a_file(tmp_path):
     assert torch.equal(
         observed_laws(model, loaded.draws(), torch.ones(3, 2)).loc, posterior.function(torch.ones(3, 2))
     )
+
+
+def test_points_are_looked_at_as_laws_are():
+    def model(x):
+        w = pyro.sample("w", dist.Normal(0.0, 1.0))
+        with pyro.plate("some", 20, subsample_size=5) as rows:
+            pyro.deterministic("few", w * x[rows])
+        pyro.deterministic("all", w * x)
+
+    x = torch.linspace(0, 1, 20)
+    with pytest.raises(ValueError, match="draws are of 'weight'"):
+        Posterior.from_draws(model, {"weight": draws()}).function(x, site="all")
+    posterior = Posterior.from_draws(model, {"w": draws()})
+    with pytest.raises(ValueError, match="plate 'some'.*site 'few'"):
+        posterior.function(x, site="few")
+    torch.testing.assert_close(posterior.function(x, site="all"), draws()[:, None] * x)
+
+
+def test_a_point_in_a_plate_is_not_repeated():
+    def model(x):
+        w = pyro.sample("w", dist.Normal(0.0, 1.0))
+        with pyro.plate("rows", len(x)):
+            pyro.deterministic("f", w * x)
+
+    found = Posterior.from_draws(model, {"w": draws()}).function(torch.ones(5), site="f")
+    torch.testing.assert_close(found, draws()[:, None].expand(-1, 5))
+
+
+def test_a_spike_in_the_first_draw_hides_nothing():
+    spikes = draws() * (torch.arange(DRAWS) % 2 > 0)
+    plain = subsampled(lambda x: 5)
+    with pytest.raises(ValueError, match="'rows' takes rows at random"):
+        Posterior.from_draws(plain.model, {"w": spikes}).function(torch.linspace(0, 1, 20))
+
+    def gated(x, y=None):
+        gate = pyro.sample("gate", dist.Bernoulli(0.1))
+        slab = pyro.sample("slab", dist.Normal(0.0, 1.0))
+        with pyro.plate("rows", len(x)):
+            pyro.sample("y", dist.Normal(gate * slab * x, 1.0), obs=y)
+
+    on = (torch.arange(DRAWS) % 2 > 0).float()
+    for known in ({"gate": on, "slope": draws()}, {"slab": draws(), "gamma": on}):
+        with pytest.raises(ValueError, match="draws are of"):
+            Posterior.from_draws(gated, known).function(torch.ones(3), site="y")
+
+
+def test_left_over_draws_are_no_obstacle_where_data_hang_on_each_other():
+    def model(x, a=None, b=None):
+        w = pyro.sample("w", dist.Normal(0.0, 1.0))
+        with pyro.plate("rows", len(x)):
+            a = pyro.sample("a", dist.Normal(w * x, 1.0), obs=a)
+            pyro.sample("b", dist.Normal(a * w, 1.0), obs=b)
+
+    x, data = torch.ones(3), {"a": torch.zeros(3), "b": torch.ones(3)}
+    both = Posterior.from_draws(model, {"w": draws(), "w_decentered": draws()})
+    plain = Posterior.from_draws(model, {"w": draws()})
+    found, expected = (p.log_likelihood(x, observed_data=data)["b"] for p in (both, plain))
+    torch.testing.assert_close(found, expected)
+
+
+def test_outputs_that_are_impossible_stay_so():
+    logits = torch.tensor([[[math.inf, -math.inf]]] * 3)
+    found = mixture(torch.distributions.Independent(dist.Bernoulli(logits=logits), 1))
+    assert found.log_prob(torch.tensor([[1.0, 0.0]])).item() == pytest.approx(0)

@@ -376,3 +376,12 @@ def test_columns_that_nearly_depend_are_refused_before_rounding_is_seen():
     assert math.isfinite(enumerate_spike_slab(near, z + noise, slab_scale=1e3, noise_scale=0.1).log_evidence)
     with pytest.raises(ValueError, match="nearly dependent, that rounding may change"):
         enumerate_spike_slab(far, z + noise, slab_scale=1e8, noise_scale=0.1)
+
+
+@pytest.mark.parametrize("noise_scale", [None, 0.1])
+def test_a_column_that_stands_twice_is_no_rounding(noise_scale):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((2000, 4))
+    y = x[:, 0] + 0.1 * rng.standard_normal(2000)
+    found = enumerate_spike_slab(np.c_[x, x[:, 0]], y, slab_scale=1e3, noise_scale=noise_scale)
+    np.testing.assert_allclose(found.inclusion[0], found.inclusion[4], rtol=1e-6)
