@@ -385,3 +385,10 @@ def test_a_column_that_stands_twice_is_no_rounding(noise_scale):
     y = x[:, 0] + 0.1 * rng.standard_normal(2000)
     found = enumerate_spike_slab(np.c_[x, x[:, 0]], y, slab_scale=1e3, noise_scale=noise_scale)
     np.testing.assert_allclose(found.inclusion[0], found.inclusion[4], rtol=1e-6)
+
+
+def test_a_target_that_no_column_explains_is_refused_too():
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((50, 2)), 1e8 + rng.standard_normal(50)
+    with pytest.raises(ValueError, match="rounding may change the evidence"):
+        enumerate_spike_slab(x, y, slab_scale=1e-5, noise_scale=0.5)
