@@ -85,7 +85,18 @@ class _Largest(TorchFunctionMode):
 
 
 def log_joint(model: Callable, draws: Draws, *args, **kwargs) -> Tensor:
-    """``log p(y, theta)`` of the model at draws ``{name: [S, *site]}`` and its arguments: ``[S]``, nats."""
+    """``log p(y, theta)`` of the model at draws ``{name: [S, *site]}`` and its arguments: ``[S]``, nats.
+
+    :raises ValueError: where a latent site has no draws, or draws have no site
+    """
+    trace = _first_trace(model, draws, args, kwargs)
+    missing = [name for name in _not_drawn(trace, draws) if not trace.nodes[name]["is_observed"]]
+    unknown = [name for name in draws if name not in trace.nodes]
+    if missing or unknown:
+        raise ValueError(
+            f"a joint density needs a value of every site: there are no draws of {_listed(missing)}, and the "
+            f"model has no site for draws of {_listed(unknown)}"
+        )
 
     def question(draw: dict[str, Tensor]) -> tuple[Tensor]:
         return (_trace(model, draw, args, kwargs).log_prob_sum(),)

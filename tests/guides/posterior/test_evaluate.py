@@ -210,3 +210,17 @@ def test_a_factor_is_nothing_to_predict():
 
     w, x = torch.randn(3), torch.ones(2)
     torch.testing.assert_close(observed_laws(model, {"w": w}, x).mean, w[:, None].expand(3, 2))
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (lambda draws: draws.pop("tau"), "no draws of 'tau'"),
+        (lambda draws: draws.update(slope=draws["tau"]), "no site for draws of 'slope'"),
+    ],
+)
+def test_a_joint_density_needs_a_value_of_every_site(change, words):
+    model, draws, x, _ = problem("plain")
+    change(draws)
+    with pytest.raises(ValueError, match=words):
+        log_joint(model, draws, x, torch.zeros(len(x)))
