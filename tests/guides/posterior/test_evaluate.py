@@ -213,7 +213,7 @@ def test_a_factor_is_nothing_to_predict():
 
 
 @pytest.mark.parametrize(
-    "change, words",
+    ("change", "words"),
     [
         (lambda draws: draws.pop("tau"), "no draws of 'tau'"),
         (lambda draws: draws.update(slope=draws["tau"]), "no site for draws of 'slope'"),
