@@ -24,6 +24,7 @@ the data say little then sit at the prior, wherever it is; to let those of a sit
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -38,6 +39,8 @@ from guides.core.laws import GaussianLaw, RandomTensorLaw, SpikeSlabLaw
 
 #: Training runs from one update to the next: they cost a pass over the weights.
 EVERY = 10
+#: The families that are learned, and the parameters that tell a member.
+NORMAL, SPIKE_SLAB = (dist.Normal, ("loc", "scale")), (SpikeSlab, ("logits", "loc", "scale"))
 #: Inclusion probabilities of a prior stay this far from 0 and 1, sds above.
 TINY = 1e-6
 
@@ -154,14 +157,22 @@ class LearnedPriors:
 
     def numbers_of(self, laws: Mapping[str, RandomTensorLaw]) -> dict[str, Numbers]:
         """Of the sites whose prior is learned.  Vectorized particles that multiply the means of a layer by a
-        draw each (MNF) leave its prior as it is.
+        draw each (MNF) leave its prior as it is.  Warns before the first update where it is none.
         """
         alike = {name: law for name, law in laws.items() if law.loc.dim() <= law.log_scale.dim()}
-        return {
+        found = {
             name: Numbers.of(law)
             for name, law in alike.items()
             if name in self.numbers or shares_a_prior(law)
         }
+        if alike and not found and self.runs == 0:
+            warnings.warn(
+                f"empirical_bayes learns nothing: none of {', '.join(map(repr, alike))} has several elements "
+                "outside plates and one prior, of numbers, for all of them, such as "
+                "dist.Normal(0.0, 1.0).expand([n]).to_event(1)",
+                stacklevel=2,
+            )
+        return found
 
     @torch.no_grad()
     def after_run(self, sites: Mapping[str, Numbers], kl_weight: float = 1.0) -> None:
@@ -197,9 +208,19 @@ class LearnedPriors:
 
 
 def shares_a_prior(law: RandomTensorLaw) -> bool:
-    """Whether a site has several elements, with one prior for all of them that hangs on no other site."""
-    shared = law.shared_prior
-    return law.log_scale.numel() > 1 and shared is not None and not any(t.requires_grad for t in shared)
+    """Whether a site has several elements, with one prior for all of them that hangs on no other site.
+
+    It may be written as a tensor of equal numbers: ``Normal(torch.zeros(3), 1.0)``.
+    """
+    if law.log_scale.numel() < 2 or law.log_scale.dim() != law.event_dim:
+        return False
+    if law.shared_prior is not None:
+        return not any(number.requires_grad for number in law.shared_prior)
+    family, names = SPIKE_SLAB if isinstance(law, SpikeSlabLaw) else NORMAL
+    if not isinstance(law.prior, family):
+        return False
+    parameters = [getattr(law.prior, name).flatten() for name in names]
+    return all(not p.requires_grad and bool((p == p[0]).all()) for p in parameters)
 
 
 def _kind(prior: dist.TorchDistribution) -> tuple:

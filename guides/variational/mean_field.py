@@ -42,7 +42,8 @@ class AutoMeanField(FlatGuide):
         used more than once or in another way, or whose layer has rows that meet in one likelihood term,
         whatever this says (set-up finds out by experiment).
     :param empirical_bayes: every Normal prior that the elements of a site share has its sd chosen by the
-        data, as :mod:`guides.core.learned_priors` says; ``learned_priors.numbers`` has what was found
+        data, as :mod:`guides.core.learned_priors` says; ``learned_priors.numbers`` has what was found, and
+        the first step warns where there is no such prior
     :raises UnsupportedSiteError: at the first call, naming a site that it cannot handle
     """
 

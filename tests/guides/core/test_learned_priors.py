@@ -243,7 +243,8 @@ def test_a_prior_that_hangs_on_another_site_is_left_alone():
         pyro.sample("y", dist.Normal(x @ w, 1.0).to_event(1), obs=torch.ones(4))
 
     guide = AutoMeanField(model, empirical_bayes=True)
-    fit(model, guide, torch.randn(4, 3), steps=2, lr=0.01)
+    with pytest.warns(UserWarning, match="learns nothing: none of 'w'"):
+        fit(model, guide, torch.randn(4, 3), steps=2, lr=0.01)
     assert guide.learned_priors.numbers == {}
 
 
@@ -317,3 +318,46 @@ def test_weights_that_move_as_one_find_the_prior_that_the_data_ask_for():
     assert loss.mean() < loss_apart.mean() - within
     assert (guide.inclusion_probabilities()["w"] > 0.5).nonzero().flatten().tolist() == [0, 1, 2]
     assert guide.learned_priors.numbers["w"].inclusion < 0.1
+
+
+def tensor_prior(family, loc, scale):
+    """A prior that is written as a tensor, of weights of three columns."""
+
+    def model(x, y=None):
+        w = pyro.sample("w", family(loc, scale).to_event(1))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(x @ w, NOISE), obs=y)
+
+    return model
+
+
+def spikes(loc, scale):
+    return SpikeSlab(torch.full_like(loc, 0.5), loc, scale)
+
+
+@pytest.mark.parametrize(
+    ("make", "family"), [(AutoMeanField, dist.Normal), (AutoSpikeSlab, spikes)], ids=["normal", "spikes"]
+)
+def test_equal_numbers_in_a_tensor_are_one_prior(make, family):
+    """As ``expand`` leaves them: the same numbers are learned."""
+    x, y = torch.randn(20, 3), torch.randn(20)
+    found = []
+    for loc in (torch.zeros(3), torch.zeros(()).expand(3)):
+        model = tensor_prior(family, loc, torch.ones_like(loc))
+        guide = make(model, empirical_bayes=True)
+        torch.manual_seed(0)
+        fit(model, guide, x, y, steps=1, lr=0.01)
+        found.append(guide.learned_priors.numbers["w"])
+    assert found[0].scale == pytest.approx(found[1].scale, rel=1e-6) != pytest.approx(1.0)
+    assert found[0].inclusion == found[1].inclusion
+
+
+@pytest.mark.parametrize(("loc", "scale"), [([0.0, 0.0, 1.0], [1.0] * 3), ([0.0] * 3, [1.0, 1.0, 2.0])])
+def test_to_learn_nothing_is_told(loc, scale):
+    """Three priors for three weights are the model's own choice."""
+    x, y = torch.randn(20, 3), torch.randn(20)
+    model = tensor_prior(dist.Normal, torch.tensor(loc), torch.tensor(scale))
+    guide = AutoMeanField(model, empirical_bayes=True)
+    with pytest.warns(UserWarning, match="learns nothing: none of 'w' .*expand"):
+        fit(model, guide, x, y, steps=1, lr=0.01)
+    assert not guide.learned_priors.numbers
