@@ -31,8 +31,8 @@ def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> User
 
     :param where: said when nothing is near, in place of all that is known
     """
-    known = list(known)
-    close = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
+    known = list(dict.fromkeys(known))
+    close = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.6)
     hint = f"nearest: {', '.join(close)}" if close else where or f"known: {', '.join(known)}"
     return UserError(f"unknown {kind} {name!r}; {hint}")
 

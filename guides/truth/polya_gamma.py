@@ -104,7 +104,8 @@ def spike_slab_logistic_gibbs(
     :param jobs: processes that share the chains; the draws do not depend on it.
     :param cache: netCDF file, as :func:`guides.truth.mcmc.nuts` takes it.
     :returns: sites ``w`` [chain, draw, p] with exact zeros and ``b`` [chain, draw]; ``sample_stats`` holds
-        ``inclusion_probability`` [chain, draw, p], ``log_likelihood`` and ``swaps`` (accepted ones).
+        ``inclusion_probability`` [chain, draw, p], ``log_likelihood`` and ``swaps`` (those that the
+        last sweep accepted).
     :raises ValueError: shapes that do not fit; labels other than 0 and 1; values outside their range; fewer
         than two chains.
     """

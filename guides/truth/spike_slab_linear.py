@@ -345,7 +345,8 @@ def _subsets(p: int) -> Iterator[tuple[Tensor, Tensor]]:
     """All subsets of p columns in batches of one size k: model numbers [B], columns [B, k]."""
     if p > MAX_COLUMNS:
         raise ValueError(
-            f"{p} columns make 2^{p} models: at most {MAX_COLUMNS} columns are enumerated (use MCMC)"
+            f"{p} columns make 2^{p} models: at most {MAX_COLUMNS} columns are enumerated (leave some out, "
+            "or take guides.JointSpikeSlab, which is near the exact probabilities)"
         )
     models = torch.arange(2**p)
     size = torch.zeros_like(models)

@@ -224,7 +224,7 @@ def enumerate_spike_slab_logistic(
     if p > MAX_COLUMNS:
         raise ValueError(
             f"{p} columns make 2^{p} models: at most {MAX_COLUMNS} columns are enumerated (use "
-            "guides.truth.polya_gamma)"
+            "guides.truth.spike_slab_logistic_gibbs)"
         )
     check_positive(slab_scale=slab_scale)
     check_numbers(bias_scale=bias_scale)

@@ -45,12 +45,12 @@ if TYPE_CHECKING:  # slow to import
 
 FIT_HELP = """Fits one guide to one model and saves it for zoo predict.
 
-The rows of one split are fitted (--split; one row in ten is held out and scored at the end). An interrupted
-fit goes on when the same command is given again. One of graphs or a density starts again, and one of map,
-deep-ensemble, bootstrap, joint-spike-slab, varbvs, pbp, pbp-1-epoch, sspbp, sspbp-1-epoch, sip-bnn, sip-ns,
-vip, fbnn-bnn, fbnn-gp, avb or aadm; so does any with more --steps, in the same folder, for the learning rate
-falls to zero over all steps (that of a density does not, but nothing is kept to go on from). One call at a
-time works in a folder. It holds fit.safetensors (the fit), config.json, and for guides that are fitted by an
+The rows of one split are fitted (--split; one row in ten is held out and scored at the end). If it is
+interrupted, give the same command again: most guides go on from where they were. Graphs and densities start
+again, and so do map, deep-ensemble, bootstrap, joint-spike-slab, varbvs, pbp, pbp-1-epoch, sspbp,
+sspbp-1-epoch, sip-bnn, sip-ns, vip, fbnn-bnn, fbnn-gp, avb and aadm. More --steps in the same folder start
+any fit again, for the learning rate falls to zero over all steps. One call at a time works in a folder. It
+holds fit.safetensors (the fit), config.json, and for guides that are fitted by an
 optimiser losses.csv and loss.png (what the steps make small, nats: minus the ELBO, or what the method has in
 its place). --steps, --lr and --batch-size are theirs.
 
@@ -155,10 +155,14 @@ def fit_command(
         bool, typer.Option("--timed", help="edge-graph only: messages are weighed by the age of their edge.")
     ] = False,
     window: Annotated[
-        int | None, typer.Option("--window", help="edge-graph only: messages along the last edges, so many.")
+        int | None, typer.Option("--window", help="edge-graph only: messages along the last N edges alone.")
     ] = None,
     messages: Annotated[
-        str | None, typer.Option("--messages", help="edge-graph only: aggregated by log, mean or sum; log.")
+        str | None,
+        typer.Option(
+            "--messages",
+            help="edge-graph only: how a node adds its messages up: log (the default), mean or sum.",
+        ),
     ] = None,
 ) -> None:
     """See ``FIT_HELP``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import textwrap
@@ -127,7 +128,7 @@ def list_experiments() -> None:
 
 def _short(cost: str) -> str:
     """``1.5 hours on 2 cores`` -> ``1.5 hours``"""
-    return cost.split(" on ")[0].split(" (")[0].split(",")[0]
+    return re.split(r" on | for | \(|,", cost)[0]
 
 
 def list_data() -> None:

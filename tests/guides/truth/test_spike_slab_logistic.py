@@ -167,7 +167,7 @@ def test_labels_may_be_of_any_type_of_number():
 
 def test_refusals_name_what_is_wrong():
     X, y = problem(10, 2)
-    with pytest.raises(ValueError, match="21 columns.*at most 20.*polya_gamma"):
+    with pytest.raises(ValueError, match="21 columns.*at most 20.*spike_slab_logistic_gibbs"):
         enumerate_spike_slab_logistic(np.ones((5, 21)), np.ones(5))
     with pytest.raises(ValueError, match="strictly inside"):
         enumerate_spike_slab_logistic(X, y, 1.0)
