@@ -23,7 +23,9 @@ def examples(page: Path) -> list[str]:
 
 
 (SELECTION,) = examples(README)
-NETWORK, BOOTSTRAP, FUNCTIONS, GRAPHS, TRUTH, MODELS, MODULE = examples(ROOT / "docs" / "guides.md")
+COLUMNS, NETWORK, BOOTSTRAP, ENSEMBLE, FUNCTIONS, AVB, GRAPHS, TRUTH, MODELS, MODULE = examples(
+    ROOT / "docs" / "guides.md"
+)
 
 
 def run_selection() -> dict:
@@ -68,6 +70,24 @@ def test_message_passing():
 
 
 @pytest.mark.slow
+def test_variable_selection():
+    names = run_selection()
+    exec(COLUMNS + TRUTH, names)  # noqa: S102
+    exact = torch.from_numpy(names["exact"].inclusion)
+    assert (names["joint"].inclusion_probabilities()["w"] - exact).abs().max() < 0.2
+    assert set(names["selection"].inclusion.argsort()[-2:]) == {0, 3}
+
+
+@pytest.mark.slow
+def test_an_ensemble():
+    names = run_selection()
+    exec(NETWORK + ENSEMBLE, names)  # noqa: S102
+    x, y = names["x"], names["y"]
+    error = (names["ensemble"].predictive(x).mean - y).square().mean().sqrt()
+    assert error < y.std() / 2
+
+
+@pytest.mark.slow
 def test_bootstrap():
     """After the first example too: its columns 0 and 3 matter."""
     names = run_selection()
@@ -86,6 +106,15 @@ def test_functions():
     x, y = names["x"], names["y"]
     error = (names["process"].predictive(x).mean - y).square().mean().sqrt()
     assert error < y.std() / 2
+
+
+@pytest.mark.slow
+def test_an_adversarial_posterior():
+    """Of a line with unit noise: sds of one over the root of 200 rows."""
+    names = run_selection()
+    exec(BOOTSTRAP.split("posterior = ")[0] + AVB, names)  # noqa: S102
+    sd = names["posterior"].draws()["w"].std(0)
+    assert (sd.mean() * len(names["x"]) ** 0.5).sub(1).abs() < 0.3
 
 
 def test_graphs():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from guides.core.checks import check_counts, check_numbers
+from guides.core.settling import last_change
 from guides.core.svi import DivergenceError, half_cosine
 
 
@@ -38,6 +39,10 @@ class Course:
     def weight(self, step: int) -> float:
         """Of the KL divergence at step 0, 1, ..."""
         return min(1.0, (step + 1) / max(1.0, self.warm_up * self.steps))
+
+    def last_change(self, losses: Sequence[float]) -> tuple[float, float | None]:
+        """What losses of all steps still fell by (:func:`guides.core.settling.last_change`), nats."""
+        return last_change(losses, [half_cosine(self.lr, step, self.steps) for step in range(self.steps)])
 
     def run(
         self,

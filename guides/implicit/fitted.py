@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch._C._functorch import is_batchedtensor
 
 from guides.core.course import Course
-from guides.core.settling import CLEAR, UnsettledWarning, last_change
-from guides.core.svi import half_cosine
+from guides.core.settling import CLEAR, UnsettledWarning
 from guides.posterior.fitted_guide import FittedGuide
 
 Answer = TypeVar("Answer")
@@ -80,8 +79,7 @@ def check_regression(x: Tensor, y: Tensor) -> None:
 
 def warn_unsettled(losses: Sequence[float], course: Course, rows: float) -> None:
     """Where the loss of the whole data still fell at the end, beyond its noise."""
-    rates = [half_cosine(course.lr, step, course.steps) for step in range(course.steps)]
-    change, se = last_change(losses, rates)
+    change, se = course.last_change(losses)
     if change > max(SETTLED_CHANGE * rows, CLEAR * (se or 0.0)):
         warnings.warn(
             f"the loss still fell by {change:.3g} nats in the last tenth of the learning, "
