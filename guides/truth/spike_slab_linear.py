@@ -43,8 +43,6 @@ __all__ = [
 MAX_COLUMNS = 20
 #: Nats that rounding may change the evidence by.
 SEEN = 1e-3
-#: Condition number of columns from which on that of their products, its square, is seen in Bayes factors.
-MOST_DEPENDENT = 1e6
 #: Numbers held at a time by a batch of gathered submatrices (8 bytes each, a handful of such arrays: about
 #: 100 MB).
 _BATCH_NUMBERS = 2_000_000
@@ -92,15 +90,10 @@ def enumerate_g_prior(X: np.ndarray, y: np.ndarray, g: float) -> GPriorModels:
             f"column {constant[0]} of X is constant, as the intercept is, and linearly dependent on it: no "
             "g-prior exists, leave it out"
         )
-    condition = np.linalg.cond(Xc / scale)
-    if not condition < MOST_DEPENDENT:
-        raise ValueError(
-            "columns of X are linearly dependent (with the intercept), but for at most a millionth "
-            f"(condition number {condition:.1e}): no g-prior exists, or rounding shows in it; leave one out"
-        )
     if total <= 1e-24 * n * float(np.abs(y).max()) ** 2:
         raise ValueError("y is constant: R^2 does not exist")
     Xc = Xc / scale  # R^2 does not change, the conditioning does
+    _check_dependence(Xc, yc, g)
 
     def score(gram: Tensor, moment: Tensor, subset: Tensor) -> Tensor:
         explained = _half_solve(torch.linalg.cholesky(gram), moment).square().sum(-1)
@@ -111,6 +104,25 @@ def enumerate_g_prior(X: np.ndarray, y: np.ndarray, g: float) -> GPriorModels:
     log_bf = _score_models(torch.as_tensor(Xc.T @ Xc), torch.as_tensor(Xc.T @ yc), score)
     log_probs = torch.log_softmax(log_bf, 0)
     return GPriorModels(log_bf.numpy(), log_probs.numpy(), _inclusion(log_probs, p).numpy())
+
+
+def _check_dependence(Xc: np.ndarray, yc: np.ndarray, g: float) -> None:
+    """R^2 from products of columns is off by some ``eps`` times the square of their condition number, and a
+    log Bayes factor by ``(n - 1)/2 g / (1 + g (1 - R^2))`` times that.
+
+    :param Xc: centred columns of length 1 ``[n, p]``; ``yc``: centred ``[n]``
+    :raises ValueError: where that is more than :data:`SEEN`
+    """
+    condition = np.linalg.cond(Xc)
+    left = yc - Xc @ np.linalg.lstsq(Xc, yc, rcond=None)[0]
+    unexplained = float(left @ left) / float(yc @ yc)
+    off = np.finfo(float).eps * condition**2 * (len(yc) - 1) / 2 * g / (1 + g * unexplained)
+    if not off < SEEN:
+        raise ValueError(
+            "columns of X are linearly dependent (with the intercept), or so nearly (condition number "
+            f"{condition:.1e}) that rounding may change a Bayes factor by {min(off, 1e9):.1g} nats: no g-prior "
+            "exists, or it cannot be told; leave one out"
+        )
 
 
 # -------------------------------------------------------------------------------- spike and slab, all subsets

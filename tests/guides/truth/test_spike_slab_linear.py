@@ -353,6 +353,19 @@ def test_nearly_dependent_columns_are_refused_before_rounding_is_seen():
     )
 
 
+@pytest.mark.parametrize("noise", [0.1, 0.01])
+def test_the_better_the_fit_the_more_rounding_is_seen(noise):
+    """Of columns ``a, a + eps z`` both together are ``a, z``; with eps of 2.5e-6 they were half a nat and 2.5
+    nats off it.
+    """
+    a, z, rest = np.random.default_rng(0).standard_normal((3, 400))
+    y = z + noise * rest
+    with pytest.raises(ValueError, match="rounding may change a Bayes factor"):
+        enumerate_g_prior(np.c_[a, a + 2.5e-6 * z], y, 400.0)
+    apart = enumerate_g_prior(np.c_[a, z], y, 400.0).log_bf[-1]
+    assert enumerate_g_prior(np.c_[a, a + 1e-3 * z], y, 400.0).log_bf[-1] == pytest.approx(apart, abs=1e-3)
+
+
 def test_a_posterior_says_how_likely_columns_are_in():
     """The enumeration's own probabilities: what the scoreboard holds other methods against."""
     rng = np.random.default_rng(0)
