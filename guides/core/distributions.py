@@ -10,7 +10,7 @@ from pyro import distributions as dist
 from pyro.distributions.torch_distribution import TorchDistribution
 from torch import Tensor
 from torch.distributions import Independent, constraints, register_kl
-from torch.distributions.utils import broadcast_all, logits_to_probs, probs_to_logits
+from torch.distributions.utils import broadcast_all, logits_to_probs
 from torch.nn.functional import logsigmoid
 
 from guides.core import moments
@@ -30,7 +30,8 @@ class SpikeSlab(TorchDistribution):
     ``log_prob(w) = log(probs) + log Normal(w; loc, scale)`` for every other ``w``
     (Hubin and Storvik 2019; the slab itself hits zero with probability zero).
 
-    :param probs: inclusion probability, in (0, 1); give this or ``logits``, not both
+    :param probs: inclusion probability, in (0, 1); give this or ``logits``, not both.  0 and 1 are taken for
+        the nearest numbers to them that have a logarithm
     :param loc: mean of the slab
     :param scale: standard deviation of the slab
     :param logits: log-odds of inclusion
@@ -63,7 +64,7 @@ class SpikeSlab(TorchDistribution):
         given, loc, scale = _same_dtype(logits if probs is None else probs, loc, scale)
         # Both are kept, made before broadcasting: a prior shared by a whole layer then costs one logarithm.
         if probs is not None:
-            probs, logits = given, probs_to_logits(given, is_binary=True)
+            probs, logits = given, _logits(given)
         else:
             probs, logits = logits_to_probs(given, is_binary=True), given
         self.probs, self.logits, self.loc, self.scale = broadcast_all(probs, logits, loc, scale)
@@ -120,6 +121,13 @@ class SpikeSlab(TorchDistribution):
 
     def entropy(self) -> Tensor:
         return moments.spike_slab_entropy(self.logits, self.scale.log())
+
+
+def _logits(probs: Tensor) -> Tensor:
+    """Log-odds, finite: torch's own stop at a probability of 1e-7 in single precision."""
+    info = torch.finfo(probs.dtype)
+    probs = probs.clamp(info.tiny, 1 - info.eps / 2)
+    return probs.log() - torch.log1p(-probs)
 
 
 def _same_dtype(*values: Tensor | float) -> list[Tensor]:

@@ -120,8 +120,8 @@ def _check_dependence(Xc: np.ndarray, yc: np.ndarray, g: float) -> None:
     if not off < SEEN:
         raise ValueError(
             "columns of X are linearly dependent (with the intercept), or so nearly (condition number "
-            f"{condition:.1e}) that rounding may change a Bayes factor by {min(off, 1e9):.1g} nats: no g-prior "
-            "exists, or it cannot be told; leave one out"
+            f"{condition:.1e}) that rounding may change a Bayes factor by {min(off, 1e9):.1g} nats: no "
+            "g-prior exists, or it cannot be told; leave one out"
         )
 
 

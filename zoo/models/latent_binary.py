@@ -93,7 +93,7 @@ class SpikeSlabLogistic:
         zero = x.new_zeros(())
         prior = SpikeSlab(x.new_tensor(self.inclusion), zero, zero + 1).expand([self.in_features])
         weighted = x @ pyro.sample("w", prior.to_event(1))
-        output = weighted + pyro.sample("b", dist.Normal(zero, 1.0))[..., None]
+        output = weighted + pyro.sample("b", dist.Normal(zero, 1.0))  # [N] + [], vectorized [S, N] + [S, 1]
         observe("bernoulli", output, y, len(x), size, None)
         return output
 

@@ -195,7 +195,7 @@ class FlowDensity(nn.Module):
         """``[*shape, d]`` drawn by torch's global generator."""
         mean = sites["mean"]
         noise = torch.randn(*shape, self.features).to(mean)
-        return mean + (noise @ _root(sites).mT if self.covariance else noise)
+        return mean + ((_root(sites) @ noise.unsqueeze(-1)).squeeze(-1) if self.covariance else noise)
 
     # --------------------------------------------------------------------------------------- the Pyro model
 
@@ -227,10 +227,17 @@ class Flowing(dist.TorchDistribution):
         return Flowing(self.flow, self.sites, torch.Size(batch_shape))
 
     def log_prob(self, value: Tensor) -> Tensor:
-        return self.flow.log_density(self.sites, self.flow.encode(value))
+        return self.flow.log_density(_before_rows(self.sites), self.flow.encode(value))
 
     def rsample(self, sample_shape: torch.Size = NO_SHAPE) -> Tensor:
         return self.flow.decode(self.flow.latent(self.sites, *sample_shape, *self.batch_shape))
+
+
+def _before_rows(sites: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Of vectorized runs, whose sites have a dimension of size 1 where the plate of rows is, without it."""
+    if sites["mean"].dim() == 1:
+        return sites
+    return {name: value.squeeze(-3 if name == "correlation" else -2) for name, value in sites.items()}
 
 
 def _root(sites: dict[str, Tensor]) -> Tensor:

@@ -81,6 +81,21 @@ def test_probs_and_logits_are_one_parameter():
     torch.testing.assert_close(a.probs, b.probs)
 
 
+@pytest.mark.parametrize("probs", [1e-30, 1e-12, 1e-9, 0.3, 0.9999])
+def test_rare_inclusions_keep_their_logarithm_in_single_precision(probs):
+    law, zero = SpikeSlab(torch.tensor(probs)), math.log(2 * math.pi) / 2
+    assert law.log_prob(torch.tensor(1.0)).item() == pytest.approx(math.log(probs) - 0.5 - zero, rel=1e-6)
+    assert law.log_prob(torch.tensor(0.0)).item() == pytest.approx(math.log1p(-probs), rel=1e-3)
+
+
+@pytest.mark.parametrize("probs", [0.0, 1.0])
+def test_certain_inclusions_have_finite_odds(probs):
+    logits = SpikeSlab(torch.tensor(probs)).logits
+    assert logits.isfinite()
+    assert logits.abs() > 16
+    assert logits.sign() == 2 * probs - 1
+
+
 def test_either_probs_or_logits():
     for arguments in ({}, {"probs": 0.5, "logits": 0.0}):
         with pytest.raises(ValueError, match="either `probs` or `logits`"):

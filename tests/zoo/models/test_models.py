@@ -239,6 +239,24 @@ def test_lenet_takes_all_draws_of_its_weights_at_once():
     assert math.isfinite(loss)
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_particles_at_once_have_the_loss_of_one_after_the_other(name):
+    """Of a guide that hardly varies, so that the losses are equal and not only their means."""
+    model, x = MODELS[name], torch.randn(7, 3, generator=torch.Generator().manual_seed(0))
+    y = (x[:, 0] > 0).to(torch.long if "categorical" in name else x.dtype)
+    guide = AutoSpikeSlab(model)
+    guide.setup(x, y)
+    with torch.no_grad():
+        for kind, parameter in guide.named_parameters():
+            parameter.fill_({"log_scale": -15.0, "logits": 15.0}.get(kind, 0.3))
+    one = guide.elbo().loss(model, guide, x, y)
+    assert guide.elbo(num_particles=4, vectorize_particles=True).loss(model, guide, x, y) == pytest.approx(
+        one, rel=1e-4
+    )
+    drawn = Predictive(model, guide=guide, num_samples=4, parallel=True)(x)
+    assert drawn["y"].reshape(4, -1).shape == (4, 7)
+
+
 @pytest.mark.parametrize("weights", [GaussianWeights(), SpikeSlabWeights(0.3)])
 def test_filters_have_the_scale_of_their_inputs(weights):
     trace = poutine.trace(LeNet(64, weights=weights)).get_trace(torch.rand(2, 64))

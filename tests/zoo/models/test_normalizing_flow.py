@@ -7,9 +7,10 @@ import pytest
 import torch
 from pyro import poutine
 
+from guides import AutoMeanField
 from guides.flows.weighted_batch_norm import EPSILON, WeightedBatchNorm, weighted_rows
 from guides.truth import nuts
-from zoo.models.normalizing_flow import LARGEST_LOG_SCALE, PRIOR_SD, FlowDensity
+from zoo.models.normalizing_flow import LARGEST_LOG_SCALE, PRIOR_SD, FlowDensity, Flowing
 
 KINDS = ("maf", "realnvp", "spline")
 each_kind = pytest.mark.parametrize("kind", KINDS)
@@ -255,3 +256,44 @@ def test_nuts_of_the_mean_is_its_closed_form():
     # 400 draws, correlated a little
     assert ((mean.mean(0) - expected).abs() < 4.5 * (1 / precision / 150) ** 0.5).all()
     assert ((mean.std(0) * precision**0.5 - 1).abs() < 4.5 / 300**0.5).all()
+
+
+@pytest.mark.parametrize("covariance", [False, True])
+def test_latent_values_at_once_have_the_densities_of_one_after_the_other(covariance):
+    """Sites before the plate of rows, ``[S, 1, ...]``, as vectorized particles and draws have them."""
+    made, x = flow(features=2, covariance=covariance), rows(5, 2)
+    alone = [poutine.trace(made).get_trace(1) for _ in range(3)]
+    names = ["mean", "scale", "correlation"][: 3 if covariance else 1]
+    sites = {name: torch.stack([t.nodes[name]["value"] for t in alone]) for name in names}
+    expected = torch.stack(
+        [
+            made.log_density({name: value[i] for name, value in sites.items()}, made.encode(x))
+            for i in range(3)
+        ]
+    )
+    at_once = {name: value.unsqueeze(1) for name, value in sites.items()}
+    law = Flowing(made, at_once, torch.Size([3, 5]))
+    torch.testing.assert_close(law.log_prob(x), expected)
+    torch.manual_seed(0)
+    found = made.encode(law.rsample())[0]
+    torch.manual_seed(0)
+    noise = torch.randn(3, 5, 2).double()
+    for i in range(3):
+        root = (
+            (sites["scale"][i].unsqueeze(-1) * sites["correlation"][i])
+            if covariance
+            else torch.eye(2).double()
+        )
+        torch.testing.assert_close(found[i], sites["mean"][i] + noise[i] @ root.mT)
+
+
+def test_particles_at_once_have_the_loss_of_one_after_the_other():
+    made, x = flow(features=2).float(), rows(5, 2).float()
+    guide = AutoMeanField(made)
+    guide.setup(x)
+    with torch.no_grad():
+        guide.log_scale.fill_(-15.0)
+    one = guide.elbo().loss(made, guide, x)
+    assert guide.elbo(num_particles=4, vectorize_particles=True).loss(made, guide, x) == pytest.approx(
+        one, rel=1e-4
+    )
