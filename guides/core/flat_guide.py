@@ -42,7 +42,14 @@ from guides.core.optim import Common, FusedAdam
 from guides.core.pathwise import check_pathwise
 from guides.core.probing import kept_statistics, moved
 from guides.core.purpose import Purpose, draws_in_parallel, purpose_of_run
-from guides.core.pyro_traces import first_messenger, hide_other_sites, share_minibatch, two_traces
+from guides.core.pyro_traces import (
+    check_particles,
+    check_trained_model,
+    first_messenger,
+    hide_other_sites,
+    share_minibatch,
+    two_traces,
+)
 from guides.core.rng import seeded_rng
 from guides.core.row_mixing import Asked, RowProbe, Watched, data_of, mixed_site
 from guides.core.sites import (
@@ -433,6 +440,9 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         """``(model_trace, guide_trace)`` of the last run; Pyro's ELBO asks for them.
 
         Latent sites that the guide leaves alone (hidden by ``poutine.block``) keep their prior as their law.
+
+        :raises ValueError: when the loss was given another model than the guide was built on, data are
+            missing, or vectorized particles meet
         """
         model_trace = prune_subsample_sites(self.trace)
         missing = [n for n in self.observed if n in model_trace and not model_trace.nodes[n]["is_observed"]]
@@ -444,6 +454,8 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
             raise ValueError(
                 "the guide was built on a model whose poutine.block hides the data: use hide=[...]"
             )
+        check_trained_model(self.model)
+        check_particles(model_trace)
         weight = self.kl_weight if torch.is_grad_enabled() else 1.0
         return two_traces(model_trace, self.sites, weight)
 
