@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -25,6 +26,9 @@ Messages = Literal["gaussian", "spike-slab"]
 
 # Keeps a distribution proper where a network's output is a known number.
 SMALLEST_VARIANCE = 1e-60
+
+#: Share of the updates of the noise that may be refused without a word.
+FEW = 1e-3
 
 
 class ProbabilisticBackpropagation:
@@ -102,6 +106,7 @@ class ProbabilisticBackpropagation:
         :param batch_size: rows that are matched against the same old state, one after another being best
         :param on_epoch: called after every epoch with the epoch's number, from 1, and this object
         :returns: this object
+        :warns UserWarning: when updates of the noise were refused, mostly as the target is not standardised
         :raises UnsupportedSiteError: message passing cannot do what the model does
         :raises ValueError: data, order or starting means that do not fit
         """
@@ -112,6 +117,7 @@ class ProbabilisticBackpropagation:
             self._fitted = fitted
             if on_epoch is not None:
                 on_epoch(epoch, self)
+        self._warn_of_refusals(len(y) * epochs)
         return self
 
     def partial_fit(
@@ -144,6 +150,16 @@ class ProbabilisticBackpropagation:
         for _, (fitted,) in job.run(each_epoch=False, refine=False):
             self._fitted = fitted
         return self
+
+    def _warn_of_refusals(self, rows: int) -> None:
+        """:param rows: how many were passed over, each as often as it was"""
+        refused = self.refused["noise"]
+        if refused > FEW * rows:
+            warnings.warn(
+                f"{refused} of {rows} updates of the noise were refused, and its estimate may be far off: "
+                "standardise y, or give the noise a prior that is nearer",
+                stacklevel=3,
+            )
 
     def _prepare(self, x: Any, y: Any, **schedule: Any) -> Job:
         return Job.prepare(self.model, self.messages, self.dtype, x, y, **schedule)

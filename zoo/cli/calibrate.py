@@ -15,7 +15,6 @@ from zoo.cli.options import (
     ClusterOption,
     DeviceOption,
     InclusionOption,
-    ModelOption,
     OutOption,
     SeedOption,
     WeightScaleOption,
@@ -49,7 +48,9 @@ Examples:
 
 def calibrate_command(
     out: OutOption,
-    model: ModelOption = "bnn",
+    model: Annotated[
+        str, typer.Option("--model", help="Model to simulate from; zoo list names them.")
+    ] = "bnn",
     guide: Annotated[
         str, typer.Option("--guide", "--guides", help="Guides and samplers, with commas between; or all.")
     ] = "mean-field",

@@ -111,6 +111,10 @@ def ask(
     task = entry.tasks[0] if task is None else task
     if task not in entry.tasks or task == "multiclass" or entry.traits().inputs != "rows":
         possible = [name for name in entry.tasks if name != "multiclass"]
+        if entry.file:
+            raise UserError(
+                f"{model} is a model of your own, and these are not calibrated: zoo list names ours"
+            )
         if entry.traits().inputs != "rows" or not possible:
             raise UserError(f"model {model!r} does not take rows with a number or a class of two as target")
         raise UserError(f"model {model!r} is calibrated for --task {' or '.join(possible)}, not {task!r}")

@@ -30,6 +30,14 @@ def test_a_fit_is_silent_and_changes_nothing_global(capfd):
     assert not pyro.get_param_store().keys()
 
 
+def test_a_noise_that_cannot_be_told_is_told():
+    """A target in thousands, whose noise precision is 1e-7 where the prior says about 1."""
+    x, y = data()
+    with pytest.warns(UserWarning, match=r"\d+ of \d+ updates of the noise were refused.*standardise y"):
+        guide = ProbabilisticBackpropagation(NETWORKS["pbp"]).fit(x, 3000 * y, epochs=1)
+    assert guide.refused["noise"] > 0.01 * len(y)
+
+
 def test_a_refused_fit_leaves_the_old_one():
     x, y = data()
     guide = ProbabilisticBackpropagation(NETWORKS["pbp"]).fit(x, y, epochs=1)
@@ -76,6 +84,7 @@ def test_models_and_data_in_single_precision(tmp_path):
     assert ProbabilisticBackpropagation.load(tmp_path / "g", model).draws(2)["w"].dtype == torch.float32
 
 
+@pytest.mark.filterwarnings("ignore:.*updates of the noise were refused")
 @pytest.mark.parametrize(
     ("name", "messages"),
     cases([SHARED[1]], [("pbp", "gaussian"), ("pbp", "spike-slab"), ("pbp without bias", "gaussian")]),

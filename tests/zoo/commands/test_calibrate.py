@@ -265,6 +265,12 @@ def test_bad_requests_are_one_line(changes, message):
     assert "\n" not in str(error.value)
 
 
+def test_models_of_ones_own_are_refused_by_that_name(tmp_path):
+    (tmp_path / "mine.py").write_text("def model(x, y=None):\n    pass\n")
+    with pytest.raises(UserError, match="a model of your own, .*not calibrated"):
+        ask(**{**LINEAR, "model": f"{tmp_path / 'mine.py'}:model", "guides": ["exact"]})
+
+
 def test_folder_of_another_run_is_refused(exact):
     with pytest.raises(UserError, match="draws is 99 there, 19 here"):
         run(ask(guides=["exact"], draws=19, **LINEAR), exact[0])
