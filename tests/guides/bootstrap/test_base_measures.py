@@ -8,6 +8,7 @@ import pyro
 import pytest
 import torch
 from pyro import distributions as dist
+from pyro import poutine
 
 from guides import PosteriorBootstrap
 from guides.bootstrap.base_measures import EmpiricalBase, GaussianBase, IsotropicBase, PredictiveBase
@@ -152,3 +153,19 @@ def test_inputs_of_the_prior_predictive_are_drawn_with_replacement():
     inputs, _ = PredictiveBase(linear, (x,), "y").draw(1000, generator())
     shown = len(set(inputs[:, 0].tolist()))
     assert abs(shown - 1000 * (1 - math.exp(-1))) < 5 * 10  # the sd of that number is some ten
+
+
+def test_a_predictive_base_leaves_values_that_are_given():
+    """Of a model that replays a latent value: every target lies within six sds of it."""
+
+    def model(x, y=None):
+        w = pyro.sample("w", dist.Normal(0.0, 1.0))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(x[:, 0] * w, 1e-3), obs=y)
+
+    x = torch.ones(5, 1)
+    given = poutine.trace(poutine.block(model, expose=["w"])).get_trace(x)
+    base = PredictiveBase(poutine.replay(model, trace=given), (x,), "y")
+    _, y = base.draw(20, torch.Generator().manual_seed(0))
+    assert (y - given.nodes["w"]["value"]).abs().max() < 6e-3
+    assert y.unique().numel() == 20

@@ -14,6 +14,7 @@ from torch.distributions import constraints
 
 from guides import PosteriorBootstrap, UnsupportedSiteError
 from guides.bootstrap.base_measures import EmpiricalBase
+from guides.bootstrap.posterior_bootstrap import _adam
 from guides.bootstrap.weighted_loss import WeightedLoss
 from guides.bootstrap.weights import dirichlet_weights, stream_seed
 from guides.core.settling import UnsettledWarning
@@ -469,3 +470,48 @@ def test_the_rate_is_that_of_the_step(monkeypatch):
     found = start.fit(numbers(), num_draws=3, steps=5, lr=0.2).draws()["loc"]
     assert (found == 0.7).all()
     assert asked[:5] == [(0.2, step, 5) for step in range(5)]
+
+
+def test_the_last_tenth_of_the_learning_is_counted_in_learning_rates():
+    """From step 30 of 50 on, where the rates have used up nine tenths of their sum, to the end."""
+    seen = []
+
+    def losses(parameters, weights):
+        seen.append((weights * parameters["a"].square().sum(1)).detach())
+        return weights * parameters["a"].square().sum(1)
+
+    end = _adam(losses, {"a": torch.tensor([[1.0], [5.0]])}, torch.tensor([1.0, 2.0]), (), 50, 0.1)
+    torch.testing.assert_close(end.losses, seen[50])
+    torch.testing.assert_close(end.change, seen[30] - seen[50])
+    assert (end.change > 2 * (seen[45] - seen[50])).all()  # the last tenth of the steps does much less
+
+
+def test_of_several_plates_the_rows_are_those_of_the_first_argument():
+    """Though another argument has as many places as another plate."""
+
+    def table(x, z, y):
+        w = pyro.sample("w", dist.Normal(0.0, 1.0))
+        with pyro.plate("rows", len(x), dim=-2), pyro.plate("columns", len(z), dim=-1):
+            pyro.sample("y", dist.Normal(w * x[:, None] * z, 1.0), obs=y)
+
+    def turned(z, x, y):
+        table(x, z, y)
+
+    x, z, y = torch.randn(6), torch.randn(4), torch.randn(6, 4)
+    assert WeightedLoss.of(table, (x, z, y), "mle").plate.name == "rows"
+    assert WeightedLoss.of(turned, (z, x, y), "mle").plate.name == "columns"
+
+
+def test_a_base_measure_is_not_blamed_for_what_the_data_are_too():
+    """Shares in place of labels have a likelihood, though they are in no support."""
+
+    def model(x, y=None):
+        w = pyro.sample("w", dist.Normal(0.0, 1.0))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Bernoulli(logits=w * x, validate_args=False), obs=y)
+
+    x, shares, labels = torch.randn(8), torch.rand(8), torch.ones(8)
+    base = EmpiricalBase((x, shares))
+    WeightedLoss.of(model, (x, shares), "mle").check_base(base)
+    with pytest.raises(ValueError, match="what the law of site 'y' cannot be"):
+        WeightedLoss.of(model, (x, labels), "mle").check_base(base)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 
 import pyro
 import pytest
@@ -372,3 +373,62 @@ def test_without_rows_held_out_the_smaller_loss_is_the_better_start():
     fitted = SharedParameterBootstrap(flow).fit(rows(30).float(), training=Training(steps=8), restarts=3)
     assert len(set(fitted.info["starts"])) == 3
     assert fitted.progress.losses[-1] == -max(fitted.info["starts"])
+
+
+def test_no_gradient_passes_through_the_local_sites():
+    """Where they are not at the minimum too, there twice the mean: they are numbers to the shared ones."""
+
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.tensor(3.0))
+
+        def encode(self, x):
+            return (self.scale * x,)
+
+        def local(self, weights, z):
+            return {"mean": 2 * weights @ z}
+
+        def log_density(self, sites, encoded):
+            return -0.5 * (encoded[0] - sites["mean"]).square()
+
+    x, weights, module = torch.tensor([1.0, 2.0, 4.0]), torch.tensor([0.5, 0.25, 0.25]), Scaled()
+    loss, sites = InClosedForm(module).loss(Law(weights, (x,)))
+    assert sites["mean"] == 12
+    torch.testing.assert_close(loss, 0.5 * weights @ (3 * x - 12).square())
+    loss.backward()
+    torch.testing.assert_close(module.scale.grad, weights @ ((3 * x - 12) * x))
+
+
+def test_parameters_are_frozen_for_a_while():
+    """Those that were trained are again, also after an error; those that were fixed stay so."""
+    module = nn.Linear(2, 1)
+    module.bias.requires_grad_(False)
+    with suppress(ZeroDivisionError), frozen(module):
+        assert not module.weight.requires_grad
+        raise ZeroDivisionError
+    assert module.weight.requires_grad
+    assert not module.bias.requires_grad
+
+
+def test_every_start_but_the_first_is_a_new_one():
+    """From where ``reset_parameters`` puts it, not from where the last training ended."""
+
+    class Restarted(Affine):
+        def __init__(self):
+            super().__init__(2)
+            self.begun = []
+
+        def reset_parameters(self):
+            with torch.no_grad():
+                self.log_scale.fill_(2.0)
+
+        def encode(self, x):
+            if self.training and torch.is_grad_enabled():
+                self.begun.append(self.log_scale[0].item())
+            return super().encode(x)
+
+    model = Restarted()
+    SharedParameterBootstrap(model).fit(rows(), training=Training(steps=2, lr=0.1), restarts=3)
+    assert len(model.begun) == 6
+    assert model.begun[::2] == [0.0, 2.0, 2.0]

@@ -1,11 +1,13 @@
 """Convolutions with random filters: against drawn filters, positions of an image taken together."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.nn import functional as F
 
+from guides.core.layer_noise import filters_of_particles
 from guides.testing import Noise, assert_mean, assert_same_moments
 from tests.guides.core.one_site import each_kind, make_law, weight
 
@@ -239,3 +241,16 @@ def test_random_images_that_are_no_data_see_the_filters_that_are_drawn():
     images, filters = weight("gaussian", (4, 2, 6), seed=3), weight("gaussian", (3, 2, 2))
     output = F.conv1d(images, filters)
     torch.testing.assert_close(output, F.conv1d(images.numbers("test"), filters.numbers("test")))
+
+
+@pytest.mark.parametrize("particles", [1, 2, 3])
+def test_every_particle_has_its_own_filters(particles):
+    """As one convolution after the other."""
+
+    def layer(images, filters):
+        return F.conv1d(images.flatten(0, -3), filters).unflatten(0, images.shape[:-2])
+
+    law = SimpleNamespace(leading=torch.Size([particles]), plate_dims=1)
+    images, filters = torch.randn(4, 3, 6), torch.randn(particles, 2, 3, 2)
+    found = filters_of_particles(layer, images, filters, law, torch.Size([particles, 4]))
+    torch.testing.assert_close(found, torch.stack([F.conv1d(images, own) for own in filters]))

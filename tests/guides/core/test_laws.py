@@ -1,5 +1,6 @@
 """The law of one site: its two ways to the KL agree, and say no by name."""
 
+import numpy as np
 import pytest
 import torch
 from pyro import distributions as dist
@@ -90,3 +91,29 @@ def test_density_of_a_positive_number_is_lognormal():
     )  # fmt: skip
     expected = -dist.LogNormal(0.7, torch.tensor(-0.4).exp()).entropy()
     torch.testing.assert_close(law.log_prob(torch.ones(1)), expected.reshape(1))
+
+
+def test_the_divergence_of_a_positive_number_from_a_gamma():
+    """By a quadrature of the two densities' log ratio."""
+    loc, log_scale, prior = torch.tensor([0.7, -0.2]), torch.tensor([-0.4, -1.0]), dist.Gamma(2.0, 3.0)
+    law = TransformedLaw("t", torch.Size([2]), torch.Size([]), loc, log_scale, prior=prior, exact=True)
+    nodes, weights = (torch.as_tensor(part)[:, None] for part in np.polynomial.hermite_e.hermegauss(60))
+    own = dist.LogNormal(loc.double(), log_scale.double().exp())
+    t = (loc.double() + log_scale.double().exp() * nodes).exp()
+    ratio = own.log_prob(t) - dist.Gamma(2.0, torch.tensor(3.0).double()).log_prob(t)
+    expected = (weights * ratio).sum(0) / weights.sum()
+    torch.testing.assert_close(law.kl.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_law_remembers_is_of_its_own_shape(kind):
+    """Of one that has been scored and drawn, before it is expanded to particles."""
+    law = make_law(kind, (2, 3), plates=1)
+    law.uses.is_over = True  # spikes may be looked at
+    assert law.log_prob(None).shape == (2,)
+    assert law.draw("+").shape == (2, 3)
+    many = law.expand([5, 2])
+    drawn = many.draw("+")
+    assert drawn.shape == (5, 2, 3)
+    assert not torch.equal(drawn[0], drawn[1])
+    torch.testing.assert_close(many.log_prob(None), law.log_prob(None).expand(5, 2))

@@ -361,3 +361,23 @@ def test_to_learn_nothing_is_told(loc, scale):
     with pytest.warns(UserWarning, match="learns nothing: none of 'w' .*expand"):
         fit(model, guide, x, y, steps=1, lr=0.01)
     assert not guide.learned_priors.numbers
+
+
+def test_rates_whose_product_is_no_probability_stay_inside_zero_and_one():
+    """Where row and column are both almost full, ``r_i c_j`` is 1.8; a row that is gone has 0."""
+    learned = Learned(0.5, 0.5, outputs=(1.9, 0.1, 0.0), inputs=(1.9, 0.1))
+    law = learned.prior(SpikeSlab(0.3, 0.0, 1.0).expand([3, 2]).to_event(2)).base_dist
+    expected = torch.tensor([[1 - 1e-6, 0.095], [0.095, 0.005], [1e-6, 1e-6]])
+    torch.testing.assert_close(law.logits, expected.double().logit().float(), rtol=0, atol=0.1)
+    torch.testing.assert_close(law.probs, expected)
+    assert law.log_prob(torch.zeros(3, 2)).isfinite().all()
+
+
+def test_a_learned_prior_has_the_shape_of_the_models_own_in_every_run():
+    """Under particles the model's has more dimensions, and by turns."""
+    priors = LearnedPriors(numbers={"w": Learned(0.5)})
+    for batch in ([], [5, 1], []):
+        own = dist.Normal(torch.zeros(*batch, 3, 4), 1.0).to_event(2)
+        made = priors.prior("w", own)
+        assert (made.batch_shape, made.event_shape) == (own.batch_shape, own.event_shape)
+        assert (made.base_dist.scale == 0.5).all()

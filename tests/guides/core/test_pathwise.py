@@ -42,3 +42,13 @@ def rows_meet(x):
 def test_each_case_has_its_own_remedy(model, remedy):
     with pytest.raises(PathwiseGradientError, match=remedy):
         AutoSpikeSlab(model)(X)
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_model_that_shows_nothing_is_refused_from_two_rows_on(rows):
+    """A row alone meets none."""
+    if rows == 1:
+        AutoSpikeSlab(shows_nothing)(X[:1])
+        return
+    with pytest.raises(PathwiseGradientError, match="let the model return its prediction"):
+        AutoSpikeSlab(shows_nothing)(X[:rows])

@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from guides import PathwiseGradientError
+from guides.core.layer_noise import row_shape
 from guides.core.random_tensors import RandomTensor
 from guides.testing import (
     Noise,
@@ -415,3 +416,13 @@ def test_draws_are_those_of_the_law(kind):
         share = (draws != 0).double().mean(0)
         se = (law.logits.sigmoid() * (1 - law.logits.sigmoid()) / 5000).sqrt()
         assert ((share - law.logits.sigmoid()).abs() < z_bound(3) * se).all()
+
+
+def test_particles_beside_rows_without_a_plate_are_refused():
+    """Five of each would be taken for the same five; with a plate between them they are [5, 7]."""
+    for particles, batch in (([5], [5]), ([5], [7]), ([5, 3], [3])):
+        with pytest.raises(ValueError, match="vectorized particles .* collide with the rows"):
+            row_shape(torch.Size(particles), torch.Size(batch))
+    assert row_shape(torch.Size([5, 1]), torch.Size([7])) == (5, 7)
+    assert row_shape(torch.Size([5]), torch.Size([])) == (5,)
+    assert row_shape(torch.Size([]), torch.Size([7])) == (7,)

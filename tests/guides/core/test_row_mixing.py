@@ -18,7 +18,15 @@ from torch import nn
 from torch.distributions import constraints
 
 from guides import AutoMeanField, AutoSpikeSlab, PathwiseGradientError, SpikeSlab
-from guides.core.row_mixing import MOST_EXPERIMENTS, MOST_RATIOS, Asked, RowProbe, _fixed, mixed_site
+from guides.core.row_mixing import (
+    MOST_EXPERIMENTS,
+    MOST_RATIOS,
+    Asked,
+    RowProbe,
+    _changed,
+    _fixed,
+    mixed_site,
+)
 from guides.testing import Noise, gradients, mean_of
 
 
@@ -386,3 +394,10 @@ def test_what_was_asked_about_is_not_asked_again():
     single = Asked()
     single.note({"y"}, 1, [1], 1)
     assert not single.covers({"y"}, 5, [5])
+
+
+def test_a_term_that_is_no_number_any_more_has_changed():
+    """A moved row may leave the range of a law, and its term is then NaN; rounding is no change."""
+    before = torch.tensor([0.0, 5.0, 5.0, 5.0, 5.0])
+    after = torch.tensor([0.0, 5.0 + 1e-6, 5.1, torch.nan, torch.inf])
+    assert _changed(before, after).tolist() == [False, False, True, True, True]

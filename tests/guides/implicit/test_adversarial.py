@@ -14,9 +14,9 @@ from pyro import distributions as dist
 from guides import UnsupportedSiteError
 from guides.core.svi import DivergenceError
 from guides.core.weight_sites import WeightSites, scores
-from guides.implicit import AADM, AdversarialVariationalBayes, DiscriminatorKL, SaturationWarning
+from guides.implicit import AADM, AdversarialVariationalBayes, DiscriminatorKL, SaturationWarning, adversarial
 from guides.implicit.adversarial import Contrast
-from guides.implicit.moments import contrast_law, newest_weight
+from guides.implicit.moments import Correlated, Diagonal, contrast_law, newest_weight
 from guides.posterior import log_joint
 from guides.truth import conjugate_linear_regression
 from zoo.models import BNN
@@ -342,3 +342,21 @@ def test_batches_of_a_running_average_count_alike_up_to_a_hundred():
 def test_a_posterior_names_its_method(alpha, method):
     guide = AdversarialVariationalBayes(regression, alpha=alpha, num_samples=4, hidden=(4,), noise_features=2)
     assert guide.fit(x, y, steps=1).posterior(2).info["method"] == method
+
+
+def test_the_end_of_a_fit_is_looked_at(monkeypatch):
+    """All losses, by the course that they took, and the observations of the whole data."""
+    seen = []
+    monkeypatch.setattr(adversarial, "warn_unsettled", lambda *of: seen.append(of))
+    guide = AdversarialVariationalBayes(regression, num_samples=5, hidden=(3,), noise_features=2)
+    guide.fit(x, y, steps=2, lr=3e-3, batch_size=10)
+    ((losses, course, rows),) = seen
+    assert losses == guide.losses
+    assert len(losses) == 2
+    assert (course.steps, course.lr, rows) == (2, 3e-3, 40)
+
+
+def test_five_draws_a_number_are_enough_for_correlations():
+    """As the guide says: from five on, and not beyond."""
+    assert contrast_law(torch.zeros(15, 3)) is Correlated
+    assert contrast_law(torch.zeros(14, 3)) is Diagonal

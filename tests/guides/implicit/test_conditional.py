@@ -76,3 +76,12 @@ def test_gradients():
         return given.mean(point), given.variance
 
     assert torch.autograd.gradcheck(answers, (u.requires_grad_(), f.requires_grad_()))
+
+
+def test_rounding_leaves_no_negative_variance():
+    """What u knows without fail, in large units: 1e-16 of some millions is more than the jitter."""
+    u = 1e3 * torch.randn(200, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    f = u @ torch.randn(8, 50, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    variance = InducingMoments.of(u, 1e-12).conditional(f).variance
+    assert (variance >= 0).all()
+    assert variance.max() < 1e-12 * f.var(0).max()

@@ -178,3 +178,12 @@ def test_where_a_classifier_begins_to_be_saturated():
     for loss, saturated in ((0.0501, False), (0.0499, True)):
         kl.classifier_loss = loss
         assert kl.saturated == saturated
+
+
+def test_a_classifier_learns_under_no_grad():
+    """A caller who only measures draws needs no gradients; the classifier does."""
+    kl, generator = DiscriminatorKL((10,), lr=0.05), torch.Generator().manual_seed(0)
+    q, p = torch.randn(50, 1, generator=generator), 1 + torch.randn(50, 1, generator=generator)
+    with torch.no_grad():
+        losses = [kl.step(q, p) for _ in range(20)]
+    assert losses[-1] < losses[0]

@@ -326,3 +326,51 @@ def test_a_gaussian_process_starts_with_lengths_of_standardised_rows():
     """Which are the root of twice their number of columns apart."""
     torch.testing.assert_close(GaussianProcess(9).log_lengths.exp(), torch.full((9,), 3.0))
     assert GaussianProcess(9, length_scale=0.5).log_lengths.exp().allclose(torch.tensor(0.5))
+
+
+def test_the_likelihood_is_at_the_rows_and_not_at_what_else_is_measured(monkeypatch):
+    """Of a network whose value is its input, by hand."""
+    guide = fitted(steps=1)
+    monkeypatch.setattr(guide, "_functions", lambda: lambda x: x[:, 0].expand(20, -1))
+    sd = (0.5 * guide.log_noise.double()).exp()  # the logarithm is the variance's
+    expected = -4 * Normal(X[:10, 0].double(), sd).log_prob(Y[:10].double()).sum()
+    torch.testing.assert_close(guide._loss((X.amin(0), X.amax(0)), X[:10], Y[:10], 40, 0.0), expected)
+
+
+def test_a_posterior_has_the_noise_of_the_fit():
+    """Its sd, which is far from its variance here: by both ways to predict, and in the facts."""
+    guide = fitted(noise_scale=0.2)
+    law, posterior = guide.predictive(X, num_samples=20, seed=3), guide.posterior(20, seed=3)
+    torch.testing.assert_close(posterior.predictive(X).variance.double(), law.variance, rtol=1e-4, atol=0)
+    given = Normal(posterior.function(X).double(), 0.2).log_prob(Y.double())
+    found = posterior.log_likelihood(X, observed_data={"y": Y})["y"].double()
+    torch.testing.assert_close(found, given, rtol=1e-4, atol=1e-4)
+    assert guide.facts["noise_variance"] == pytest.approx(0.04)
+
+
+def test_a_prior_that_is_not_fitted_tells_no_noise():
+    """And stays as it is."""
+    prior = GaussianProcess(1)
+    guide = FunctionalBNN(network(), prior, num_samples=5)
+    guide.fit(X, Y, steps=1, batch_size=10, prior_steps=0)
+    assert "noise_variance_of_prior" not in guide.facts
+    assert prior.log_scale == 0
+
+
+def test_drawn_functions_are_as_wide_as_their_scale():
+    """Those of sd 1, three times; they have the kernel's moments (above)."""
+    drawn = []
+    for scale in (1.0, 3.0):
+        torch.manual_seed(0)
+        drawn.append(GaussianProcess(1, scale=scale).draw(4)(X))
+    torch.testing.assert_close(drawn[1], 3 * drawn[0])
+
+
+def test_the_white_noise_of_a_score_is_a_share_of_the_process_s_own():
+    """One in ten thousand, of whatever the function's units are: tests above have a scale of 1."""
+    process, x = GaussianProcess(1, scale=20.0), torch.tensor([[0.0], [0.01], [0.02]])
+    mean, covariance = process.moments(x)
+    law = MultivariateNormal(mean, covariance + 1e-4 * covariance.diagonal().diag())
+    f = (20 * torch.randn(5, 3)).double().requires_grad_()
+    (gradient,) = torch.autograd.grad(law.log_prob(f).sum(), f)
+    torch.testing.assert_close(process.score(f.detach(), x), gradient)

@@ -6,6 +6,7 @@ import pyro
 import pytest
 import torch
 from pyro import distributions as dist
+from pyro.nn import PyroModule, PyroParam
 from torch import nn
 
 from guides.implicit import FunctionalBNN, SparseImplicitProcess, VariationalImplicitProcess
@@ -169,3 +170,70 @@ def test_a_drawn_law_has_no_density():
     assert law.sample().shape == (3,)
     with pytest.raises(NotImplementedError, match="no density"):
         law.log_prob(torch.zeros(3))
+
+
+def test_what_is_computed_before_the_function_is_no_latent_site():
+    """A deterministic site has a value for every row, and may."""
+
+    def model(x):
+        b = pyro.sample("b", dist.Normal(0.0, 1.0))
+        pyro.deterministic("f", pyro.deterministic("slope", b * x[:, 0]) + 1)
+
+    process = FunctionSite(model)
+    process.check(X)
+    assert process.latent(4, X).keys() == {"b"}
+
+
+class Positive(PyroModule):
+    """A parameter that Pyro keeps positive is the module's own."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = PyroParam(torch.tensor(2.0), dist.constraints.positive)
+
+    def forward(self, x):
+        pyro.deterministic("f", x[:, 0] * pyro.sample("z", dist.Normal(0.0, self.scale)))
+
+
+def test_parameters_under_constraints_are_trained_as_others():
+    process = FunctionSite(Positive())
+    process.check(X)
+    values = process.draw(50)(X)
+    values.var(0).sum().backward()
+    (scale,) = process.parameters()
+    assert scale.grad > 0
+
+
+@pytest.mark.parametrize("model", [Line(), Gated()])
+def test_a_look_at_a_model_takes_no_random_numbers(model):
+    state = torch.random.get_rng_state()
+    FunctionSite(model).check(X)
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_a_model_that_needs_too_much_memory_is_not_run_draw_by_draw():
+    runs = []
+
+    def model(x):
+        runs.append(1)
+        raise torch.OutOfMemoryError("too much")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        FunctionSite(model).draw(5)(X)
+    assert len(runs) == 1
+
+
+@pytest.mark.parametrize(
+    "law", [dist.Normal(0.0, 1.0), dist.Uniform(0.0, 1.0), dist.Exponential(1.0), dist.Cauchy(0.0, 1.0)]
+)
+def test_all_draws_run_side_by_side(law):
+    """Also of laws that fill new tensors in place."""
+    runs = []
+
+    def model(x):
+        runs.append(1)
+        pyro.deterministic("f", x[:, 0] * pyro.sample("z", law))
+
+    values = FunctionSite(model).draw(20)(X)
+    assert len(runs) == 2  # of the latent sites, and of the function
+    assert values[:, 1].unique().numel() == 20

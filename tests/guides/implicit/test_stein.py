@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from guides.implicit.stein import stein_score
+from guides.implicit.stein import _width, stein_score
 
 
 @pytest.mark.parametrize("dimensions", [1, 2])
@@ -73,3 +73,18 @@ def test_where_draws_lie_does_not_matter_in_single_precision(loc, sd):
     draws = (loc + sd * torch.randn(100, 30, generator=torch.Generator().manual_seed(0))).float()
     exact = stein_score(draws.double())
     assert (stein_score(draws) - exact).norm() < 1e-4 * exact.norm()
+
+
+def test_the_kernel_is_as_wide_as_the_median_distance():
+    """Of 1, 2, 3, 97, 99 and 100 the third, of two columns times the root of two: outliers move nothing."""
+    draws = torch.tensor([[0.0], [1.0], [3.0], [100.0]])
+    torch.testing.assert_close(_width(draws), torch.tensor([3.0]))
+    torch.testing.assert_close(_width(draws.repeat(1, 2)), torch.full((2,), 3.0 * 2**0.5))
+
+
+def test_a_coordinate_that_does_not_vary_has_width_one():
+    """Beside it the kernel falls as exp(-d^2 / 2), whatever the other coordinates' units are."""
+    draws = torch.cat([50 * torch.randn(30, 1), torch.full((30, 1), 2.0)], 1).double()
+    beside = draws + torch.tensor([0.0, 1.5]).double()
+    expected = torch.tensor(-0.5 * 1.5**2).double().exp() * stein_score(draws)
+    torch.testing.assert_close(stein_score(draws, beside), expected)

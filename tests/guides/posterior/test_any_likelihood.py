@@ -296,3 +296,10 @@ def test_a_sample_of_a_mixture_is_of_each_law_alike():
     shares = [(sample < 100), (sample > 100) & (sample < 1e5), (sample > 1e5)]
     for share in shares:
         assert (abs(share.double().mean(0) - 1 / 3) < 4.5 * (2 / 9 / n) ** 0.5).all()
+
+
+def test_the_function_of_several_outputs_without_a_mean_is_their_centre():
+    """Of Cauchy's laws, two outputs a row as one event."""
+    w, x = torch.randn(S, P, 2), torch.randn(N, P)
+    posterior = Posterior.from_draws(model_of(lambda f: dist.Cauchy(f, 0.5), event=1, size=(P, 2)), {"w": w})
+    torch.testing.assert_close(posterior.function(x), x @ w)

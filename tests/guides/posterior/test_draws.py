@@ -127,3 +127,33 @@ def test_draws_of_a_guide_are_those_of_the_seed():
     posterior = Posterior.from_guide(Guide(), 5, seed=3)
     assert torch.equal(posterior.draws()["w"], torch.full((5, 2), 3.0))
     assert posterior.info["draw_seed"] == 3
+
+
+def test_groups_of_several_chains_belong_to_their_draws():
+    """Chain by chain: what a draw gives to every observation, and data drawn by it."""
+    _, x, w = make("normal")
+    apart = torch.tensor([1.0, 100.0, 1e4])[:, None, None]
+    posterior = Posterior(MODELS["normal"], {"w": apart * w.reshape(3, S // 3, 2)})
+    y = torch.randn(N)
+    groups = posterior.groups(x, observed_data={"y": y})
+    f = torch.einsum("nd,csd->csn", x, posterior.sites["w"])
+    np.testing.assert_allclose(groups["log_likelihood"]["y"], dist.Normal(f, NOISE).log_prob(y), rtol=1e-4)
+    new = torch.as_tensor(groups["posterior_predictive"]["y"])
+    assert new.shape == (3, S // 3, N)
+    assert ((new - f).abs() < 6 * NOISE).all()  # of 420 normal numbers one in a million times
+
+
+def test_what_is_loaded_is_what_was_saved(tmp_path):
+    """The facts too: what only ArviZ is told is none of them."""
+    posterior, *_ = make("normal")
+    posterior.save(tmp_path / "fit.nc")
+    assert Posterior.load(tmp_path / "fit.nc", posterior.model).info == posterior.info == {"method": "test"}
+
+
+def test_the_noiseless_predictive_of_classes_is_that_of_their_log_odds():
+    """One law a row, of as many numbers as there are classes."""
+    posterior, x, _ = make("categorical")
+    law, f = posterior.predictive(x, noise=False), posterior.function(x)
+    assert (law.batch_shape, law.event_shape) == ((N,), (3,))
+    torch.testing.assert_close(law.mean, f.mean(0))
+    torch.testing.assert_close(law.variance, f.var(0, correction=0))

@@ -38,3 +38,11 @@ def test_error_of_draws_of_a_chain_counts_what_hangs_together():
     blocks = grouped.repeat_interleave(20, 1).reshape(-1, 7)
     assert draw_error([blocks]) == pytest.approx(draw_error([values]), rel=1e-9)
     assert draw_error([values[:1]]) == 0.0
+
+
+def test_error_of_draws_is_by_the_means_of_twenty_groups():
+    """Of one row, forty draws: by hand from the density of each, in units of their mean."""
+    density = torch.rand(40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    groups = (density / density.mean()).reshape(20, 2).mean(1)
+    expected = (groups.var() / 20).sqrt().item()
+    assert draw_error([density.log()[:, None]]) == pytest.approx(expected, rel=1e-9)

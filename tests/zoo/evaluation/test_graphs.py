@@ -270,3 +270,24 @@ def test_an_unbiased_discrepancy_of_one_graph_is_refused():
     one = describe([nx.star_graph(4)])
     with pytest.raises(UserError, match="two graphs a sample"):
         mmd(one.degree, one.degree, 1.0, Convention(biased=False))
+
+
+def test_bootstrap_samples_have_rows_of_their_own():
+    """Of two equal samples too: the rows of both are drawn apart, or each is at distance 0 of itself."""
+    x = describe(random_graphs(12, 8))
+    drawn = np.random.default_rng(3).integers(12, size=(200, 2, 12))
+    found = [scores(x[i], x[j]) for i, j in drawn]
+    for name, estimate in compare(x, x, seed=3).items():
+        scatter = np.std([one[name] for one in found])
+        assert scatter > 1e-3, name
+        assert estimate.se == pytest.approx(scatter, rel=1e-6), name
+
+
+def test_the_order_of_branches_tells_no_graphs_apart():
+    """A triangle with a twig of one leaf and one of two, numbered either way."""
+    triangle = [(0, 1), (1, 2), (2, 0)]
+    graph = nx.Graph([*triangle, (0, 3), (0, 4), (3, 5), (4, 6), (4, 7)])
+    other = nx.Graph([*triangle, (0, 3), (0, 4), (4, 5), (3, 6), (3, 7)])
+    assert nx.is_isomorphic(graph, other)
+    assert unique_share([graph, other]) == 0.5
+    assert novel_share([graph], [other]) == 0

@@ -10,6 +10,7 @@ import torch
 
 from guides.bootstrap.base_measures import EmpiricalBase
 from guides.bootstrap.training import Training
+from guides.bootstrap.weights import dirichlet_weights
 from zoo.errors import FailedError
 from zoo.fitting import densities
 from zoo.fitting.densities import (
@@ -22,6 +23,7 @@ from zoo.fitting.densities import (
     towards_identity,
     weighted_bootstrap,
 )
+from zoo.seeds import stable_seed
 
 SHAPE = FlowShape(hidden=(8,))
 
@@ -260,3 +262,14 @@ def test_hidden_layers_are_at_least_as_wide_as_the_table():
         return sum(p.numel() for p in shape.build(torch.randn(20, 7)).parameters())
 
     assert count(2) == count(7) < count(8)
+
+
+def test_a_latent_mean_of_the_weighted_bootstrap_is_that_of_the_member_s_weights():
+    found = weighted_bootstrap(rows(), SHAPE, effort(draws=2), mean=True)
+    generator = torch.Generator().manual_seed(stable_seed("weights", 0))
+    weights = dirichlet_weights(2, 60, 0, 0.0, generator).float()
+    for own, (flow, sites) in zip(weights, found.members, strict=True):
+        with torch.no_grad():
+            z = flow.encode(rows().train)[0]
+        torch.testing.assert_close(sites["mean"], (own @ z)[None], rtol=1e-4, atol=1e-5)
+        assert (own @ z - z.mean(0)).abs().max() > 0.01  # which that of all rows alike is not

@@ -19,7 +19,7 @@ from guides.variational.orderings import BreadthFirst, ExactOrders, UniformOrder
 from tests.zoo.models.graphs import plain_edge_graph
 from tests.zoo.models.graphs.test_random_graphs import growths
 from zoo.errors import UserError
-from zoo.models.graphs import edge_graph
+from zoo.models.graphs import edge_batches, edge_graph
 from zoo.models.graphs.bayesian_heads import BayesianHeads, last_layers
 from zoo.models.graphs.deepgmg import DeepGMG
 from zoo.models.graphs.edge_batches import A_PAIR, Plan, batches
@@ -320,3 +320,11 @@ def test_order_of_edges_as_a_latent_variable():
     assert max(values) <= evidence + 1e-9
     assert values[-1].item() == pytest.approx(evidence.item(), abs=1e-9)
     assert values[0] < evidence - 1e-6
+
+
+def test_a_batch_holds_no_more_numbers_than_it_may(monkeypatch):
+    """Of five graphs alike, in room for two and a half."""
+    graphs = [edge_list(np.array([[0, 1], [1, 2], [2, 0]]), np.arange(3.0))] * 5
+    monkeypatch.setattr(edge_batches, "MOST_NUMBERS", int(2.5 * edge_batches._numbers(graphs[0])))
+    assert [len(batch) for batch in edge_batches.batches(graphs, 100)] == [2, 2, 1]
+    assert [len(batch) for batch in edge_batches.batches(graphs, 1)] == [1] * 5
