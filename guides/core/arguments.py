@@ -37,13 +37,17 @@ def _first_row(wrong: Tensor) -> int | None:
 
 @contextmanager
 def blaming_arguments(args: Sequence, kwargs: Mapping[str, Any] = MappingProxyType({})) -> Iterator[None]:
-    """Around a run of a model: an error in it is very likely that of a NaN, where an argument has one.
+    """Around a run of a model: an error in it is very likely that of a NaN, where an argument has one, or
+    of an argument that is no tensor.
 
     :raises ValueError: which argument, where, and what the error was; any other error stays as it is
+    :raises TypeError: which argument is no tensor
     """
     try:
         yield
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError, TypeError, AttributeError) as error:
+        if isinstance(error, TypeError | AttributeError) or "must be a Tensor" in str(error):
+            check_tensors(args)
         for name, value in [*enumerate(args), *kwargs.items()]:
             if isinstance(value, Tensor) and (row := _first_row(value.isnan())) is not None:
                 said = str(error).partition("\n")[0]

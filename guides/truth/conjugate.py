@@ -23,7 +23,7 @@ from pyro import distributions as dist
 from torch import Tensor
 from torch.distributions import Normal, StudentT
 
-from guides.core.checks import check_numbers, check_positive, checked_data, checked_vector
+from guides.core.checks import check_counts, check_numbers, check_positive, checked_data, checked_vector
 from guides.core.moments import LOG_2PI
 from guides.posterior.draws import Posterior
 from guides.posterior.regressions import linear_regression
@@ -55,6 +55,7 @@ class ConjugateRegression:
 
     def draws(self, n: int, seed: int = 0) -> dict[str, np.ndarray]:
         """``n`` independent draws: ``w`` [n, p]."""
+        check_counts(n=n)
         return {"w": self.mean + _gaussian(self.precision, n, np.random.default_rng(seed))}
 
     def predictive(self, x: np.ndarray, noise: bool = True) -> Normal:
@@ -140,6 +141,7 @@ class NormalGamma:
 
     def draws(self, n: int, seed: int = 0) -> dict[str, np.ndarray]:
         """``n`` independent draws: ``w`` [n, p], ``noise_precision`` [n]."""
+        check_counts(n=n)
         rng = np.random.default_rng(seed)
         tau = rng.gamma(self.a, 1 / self.b, size=n)
         w = self.mean + _gaussian(self.precision, n, rng) / np.sqrt(tau)[:, None]

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from guides.core.checks import check_numbers, checked_data, checked_inclusion
+from guides.core.checks import check_counts, check_numbers, checked_data, checked_inclusion
 from guides.posterior.draws import Posterior
 from guides.posterior.regressions import linear_regression, spikes_and_slabs
 from guides.truth.conjugate import gamma_law, log_noise_integral
@@ -160,6 +160,7 @@ class SpikeSlabPosterior:
 
     def draws(self, n: int, seed: int = 0) -> dict[str, np.ndarray]:
         """``n`` independent draws: ``w`` [n, p] with exact zeros, ``noise_precision`` [n]."""
+        check_counts(n=n)
         generator = torch.Generator().manual_seed(seed)
         models = draw_models(torch.as_tensor(self.log_model_probs), n, generator)
         w, tau = self._problem.sample_given(models, generator)

@@ -182,8 +182,9 @@ def test_what_pairs(name):
         lambda y: JointSpikeSlab(sparse).fit(X, y, steps=2),
         lambda y: AdversarialVariationalBayes(gaussian).fit(X, y, steps=2),
         lambda y: PosteriorBootstrap(gaussian).fit(X, y, steps=2),
+        lambda y: AutoMeanField(gaussian)(X, y),
     ],
-    ids=["joint", "avb", "bootstrap"],
+    ids=["joint", "avb", "bootstrap", "autoguide"],
 )
 def test_what_is_no_tensor_is_refused(fit, data):
     with pytest.raises(TypeError, match=r"argument 1 of the model is a (ndarray|Series).*torch.as_tensor"):

@@ -366,6 +366,14 @@ def test_the_better_the_fit_the_more_rounding_is_seen(noise):
     assert enumerate_g_prior(np.c_[a, a + 1e-3 * z], y, 400.0).log_bf[-1] == pytest.approx(apart, abs=1e-3)
 
 
+@pytest.mark.parametrize("n", [0, -1, 2.0])
+def test_numbers_of_draws_are_checked(n):
+    X, y = problem(12, 2)
+    for found in (enumerate_spike_slab(X, y), normal_gamma_regression(X, y)):
+        with pytest.raises(ValueError, match="n must be a positive whole number"):
+            found.draws(n)
+
+
 def test_a_posterior_says_how_likely_columns_are_in():
     """The enumeration's own probabilities: what the scoreboard holds other methods against."""
     rng = np.random.default_rng(0)
