@@ -46,7 +46,7 @@ def blaming_arguments(args: Sequence, kwargs: Mapping[str, Any] = MappingProxyTy
     try:
         yield
     except (ValueError, RuntimeError, TypeError, AttributeError) as error:
-        if isinstance(error, TypeError | AttributeError) or "must be a Tensor" in str(error):
+        if isinstance(error, TypeError | AttributeError):
             check_tensors(args)
         for name, value in [*enumerate(args), *kwargs.items()]:
             if isinstance(value, Tensor) and (row := _first_row(value.isnan())) is not None:
@@ -62,7 +62,12 @@ def check_observed(nodes: Mapping[str, Mapping]) -> None:
 
     :param nodes: sample sites of a trace by name
     :raises ValueError: data that are NaN, under a mask by rows too: Pyro asks for their density there
+    :raises TypeError: data that are no tensor
     """
+    for name, node in nodes.items():
+        if node["is_observed"] and not isinstance(node["value"], Tensor):
+            kind = type(node["value"]).__name__
+            raise TypeError(f"the observed site {name!r} has a {kind}, not a tensor: call torch.as_tensor")
     if not is_validation_enabled():  # the loss will tell
         return
     for name, node in nodes.items():

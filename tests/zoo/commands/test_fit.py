@@ -25,8 +25,8 @@ from zoo.seeds import stable_seed
 
 @pytest.mark.parametrize("guide", GUIDES)
 def test_help_names_the_guides_that_start_again(guide):
-    _, sentence = FIT_HELP.split("or a density starts again, and one of")
-    named = re.split(r",\s+|\s+", sentence.partition(";")[0].replace(" or ", " "))
+    _, sentence = FIT_HELP.split("Graphs and densities start\nagain, and so do")
+    named = re.split(r",\s+|\s+", sentence.partition(". ")[0].replace(" and ", " "))
     assert (guide in named) == isinstance(GUIDES[guide].method, Stored)
 
 
