@@ -18,7 +18,7 @@ Gaussian, so w and b can be *integrated out* while the indicators move (collapse
 
 Step 2 works on a tableau of the precision matrix in which the odds of any change can be read off and a change
 is one pivot.  Its conditional probabilities P(gamma_j = 1 | omega, other gammas), averaged, are the estimates
-of the inclusion probabilities (Rao-Blackwell): :func:`inclusion`.
+of the inclusion probabilities (Rao-Blackwell): :func:`inclusion_probabilities`.
 
 Polson, Scott and Windle (2013), JASA 108; George and McCulloch (1997), Statistica Sinica 7; on the principal
 pivot transform Tsatsomeros (2000), Linear Algebra and its Applications 307.
@@ -29,8 +29,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from importlib.metadata import version
 
 import joblib
@@ -158,7 +157,10 @@ def _gated(
         for kept, (_, new) in zip(parts, outcome, strict=True):
             kept.append(new)
         merged = _Draws(
-            *(np.stack([np.concatenate(v) for v in zip(*c, strict=True)]) for c in _by_field(parts))
+            *(
+                np.stack([np.concatenate([getattr(part, field.name) for part in kept]) for kept in parts])
+                for field in fields(_Draws)
+            )
         )
         values = np.concatenate([merged.w != 0, merged.log_likelihood[..., None]], axis=-1).astype(float)
         found, problems = judge(values, np.zeros(values.shape[:2], dtype=bool), gates)
@@ -213,19 +215,15 @@ class _Problem:
 
 @dataclass
 class _Draws:
-    """``w`` [D, p], ``b`` [D], ``inclusion`` [D, p], ``log_likelihood`` [D], ``swaps`` [D]."""
+    """``w`` [D, p], ``b`` [D], ``inclusion`` [D, p], ``log_likelihood`` [D], ``swaps`` [D] of one chain; of
+    several chains, merged, every array has the chains as one more axis in front.
+    """
 
     w: np.ndarray
     b: np.ndarray
     inclusion: np.ndarray
     log_likelihood: np.ndarray
     swaps: np.ndarray
-
-
-def _by_field(parts: list[list[_Draws]]) -> Iterator[list[list[np.ndarray]]]:
-    """For every field of :class:`_Draws` its arrays, by part and chain."""
-    for name in _Draws.__dataclass_fields__:
-        yield [[getattr(draws, name) for draws in part] for part in zip(*parts, strict=True)]
 
 
 class _Tableau:
