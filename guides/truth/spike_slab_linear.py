@@ -103,7 +103,7 @@ def enumerate_g_prior(X: np.ndarray, y: np.ndarray, g: float) -> GPriorModels:
 
     log_bf = _score_models(torch.as_tensor(Xc.T @ Xc), torch.as_tensor(Xc.T @ yc), score)
     log_probs = torch.log_softmax(log_bf, 0)
-    return GPriorModels(log_bf.numpy(), log_probs.numpy(), _inclusion(log_probs, p).numpy())
+    return GPriorModels(log_bf.numpy(), log_probs.numpy(), inclusion_of_columns(log_probs, p).numpy())
 
 
 def _check_dependence(Xc: np.ndarray, yc: np.ndarray, g: float) -> None:
@@ -305,7 +305,7 @@ def enumerate_spike_slab(
         log_evidence=log_evidence.item(),
         model_log_evidence=evidence.numpy(),
         log_model_probs=log_probs.numpy(),
-        inclusion=_inclusion(log_probs, p).numpy(),
+        inclusion=inclusion_of_columns(log_probs, p).numpy(),
         mean=mean.numpy(),
         sd=covariance.diagonal().sqrt().numpy(),
         covariance=covariance.numpy(),
@@ -381,7 +381,7 @@ def _score_models(gram: Tensor, moment: Tensor, score: Callable[[Tensor, Tensor,
     return out
 
 
-def _inclusion(log_probs: Tensor, p: int) -> Tensor:
+def inclusion_of_columns(log_probs: Tensor, p: int) -> Tensor:
     """Sum of the probabilities of the models whose bit i is set, [p]."""
     probs = log_probs.exp()
     number = torch.arange(len(probs))

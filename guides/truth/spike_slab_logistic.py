@@ -41,7 +41,7 @@ from guides.core.checks import (
 )
 from guides.posterior.draws import Posterior
 from guides.posterior.regressions import logistic_regression, spikes_and_slabs
-from guides.truth.spike_slab_linear import MAX_COLUMNS, draw_models
+from guides.truth.spike_slab_linear import MAX_COLUMNS, draw_models, inclusion_of_columns
 
 __all__ = [
     "ImportanceCheck",
@@ -179,19 +179,17 @@ class SpikeSlabLogisticPosterior:
         log_probs = torch.as_tensor(self.log_model_probs)
         models = draw_models(log_probs, n, generator)
         z = torch.randn(n, self._design.size, generator=generator, dtype=torch.float64)
-        # torch's gamma sampler takes the generator by this private name only
-        chi = (
-            2 * torch._standard_gamma(torch.full((n,), df / 2, dtype=torch.float64), generator=generator)
-            if math.isfinite(df)
-            else None
-        )
+        stretch = torch.ones(n, dtype=torch.float64)
+        if math.isfinite(df):
+            # torch's gamma sampler takes the generator by this private name only
+            half_chi = torch._standard_gamma(stretch * (df / 2), generator=generator)
+            stretch = (df / (2 * half_chi)).sqrt()
         unique, place = models.unique(return_inverse=True)
         mask = self._design.masks(unique)
         found = self._design.solve(torch.zeros_like(mask), mask, torch.arange(self._design.size))
         # w = mode + L'^-1 z: the precision is L L'
         root, mask = found.root[place], mask[place]
         direction = torch.linalg.solve_triangular(root.mT, (z * mask)[..., None], upper=True)[..., 0]
-        stretch = torch.ones(n, dtype=z.dtype) if chi is None else (df / chi).sqrt()
         full = (found.mode[place] + stretch[:, None] * direction) * mask
         proposal = _log_spherical((z * mask).square().sum(-1) * stretch.square(), mask.sum(-1), df)
         proposal = proposal + root.diagonal(dim1=-2, dim2=-1).log().sum(-1) + log_probs[models]
@@ -247,7 +245,7 @@ def enumerate_spike_slab_logistic(
         log_evidence=log_evidence.item(),
         model_log_evidence=evidence.numpy(),
         log_model_probs=log_probs.numpy(),
-        inclusion=np.array([log_probs[(number >> j) & 1 == 1].exp().sum().item() for j in range(p)]),
+        inclusion=inclusion_of_columns(log_probs, p).numpy(),
         mean=mean[:-1].numpy(),
         sd=sd[:-1].numpy(),
         covariance=covariance[:-1, :-1].numpy(),
