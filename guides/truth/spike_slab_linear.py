@@ -41,11 +41,21 @@ __all__ = [
 #: Most columns whose subsets are enumerated: 2^20 models take some seconds, 2^25 would take minutes and
 #: gigabytes.
 MAX_COLUMNS = 20
+#: What to do about more of them.
+FEWER = "leave some out, or take guides.JointSpikeSlab, which is near the exact probabilities"
 #: Nats that rounding may change the evidence by.
 SEEN = 1e-3
 #: Numbers held at a time by a batch of gathered submatrices (8 bytes each, a handful of such arrays: about
 #: 100 MB).
 _BATCH_NUMBERS = 2_000_000
+
+
+def check_columns(p: int, remedy: str) -> None:
+    """:raises ValueError: for more columns than are enumerated; ``remedy`` says what to do about it"""
+    if p > MAX_COLUMNS:
+        raise ValueError(
+            f"{p} columns make 2^{p} models: at most {MAX_COLUMNS} columns are enumerated ({remedy})"
+        )
 
 
 # --------------------------------------------------------------------------------------- g-prior, all subsets
@@ -79,6 +89,7 @@ def enumerate_g_prior(X: np.ndarray, y: np.ndarray, g: float) -> GPriorModels:
     """
     X, y = checked_data(X, y)
     n, p = X.shape
+    check_columns(p, FEWER)
     check_numbers(g=g)
     Xc, yc = X - X.mean(0), y - y.mean()
     scale = np.sqrt((Xc**2).sum(0))
@@ -288,6 +299,7 @@ def enumerate_spike_slab(
     """
     X, y = checked_data(X, y)
     n, p = X.shape
+    check_columns(p, FEWER)
     check_numbers(slab_scale=slab_scale, a=a, b=b, noise_scale=1.0 if noise_scale is None else noise_scale)
     q = torch.as_tensor(checked_inclusion(inclusion_prob, p))
     if noise_scale is None and a + n / 2 <= 1:
@@ -356,11 +368,6 @@ def _gather(gram: Tensor, moment: Tensor, subset: Tensor) -> tuple[Tensor, Tenso
 
 def _subsets(p: int) -> Iterator[tuple[Tensor, Tensor]]:
     """All subsets of p columns in batches of one size k: model numbers [B], columns [B, k]."""
-    if p > MAX_COLUMNS:
-        raise ValueError(
-            f"{p} columns make 2^{p} models: at most {MAX_COLUMNS} columns are enumerated (leave some out, "
-            "or take guides.JointSpikeSlab, which is near the exact probabilities)"
-        )
     models = torch.arange(2**p)
     size = torch.zeros_like(models)
     for i in range(p):
@@ -374,9 +381,8 @@ def _subsets(p: int) -> Iterator[tuple[Tensor, Tensor]]:
 def _score_models(gram: Tensor, moment: Tensor, score: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
     """``score(X'X of the subset, X'y of the subset, subset)`` of every model, [2^p]."""
     p = len(moment)
-    out = None
+    out = torch.empty(2**p, dtype=torch.float64)
     for models, subset in _subsets(p):
-        out = torch.empty(2**p, dtype=torch.float64) if out is None else out
         out[models] = score(*_gather(gram, moment, subset), subset)
     return out
 

@@ -41,7 +41,7 @@ from guides.core.checks import (
 )
 from guides.posterior.draws import Posterior
 from guides.posterior.regressions import logistic_regression, spikes_and_slabs
-from guides.truth.spike_slab_linear import MAX_COLUMNS, draw_models, inclusion_of_columns
+from guides.truth.spike_slab_linear import check_columns, draw_models, inclusion_of_columns
 
 __all__ = [
     "ImportanceCheck",
@@ -219,11 +219,7 @@ def enumerate_spike_slab_logistic(
     """
     X, y = checked_logistic(X, y)
     p = X.shape[1]
-    if p > MAX_COLUMNS:
-        raise ValueError(
-            f"{p} columns make 2^{p} models: at most {MAX_COLUMNS} columns are enumerated (use "
-            "guides.truth.spike_slab_logistic_gibbs)"
-        )
+    check_columns(p, "use guides.truth.spike_slab_logistic_gibbs")
     check_positive(slab_scale=slab_scale)
     check_numbers(bias_scale=bias_scale)
     odds = torch.logit(torch.as_tensor(checked_inclusion(inclusion_prob, p)))
