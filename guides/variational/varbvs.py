@@ -24,7 +24,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -327,7 +327,8 @@ class _Ascent:
         law: _Quadratic | None,
     ) -> None:
         self.X, self.y, self.family, self.bias_scale = X, y, family, bias_scale
-        self.q, self.slab_scale, self.estimated = inclusion_prob, slab_scale, noise_scale is None
+        self.q, self.slab_scale = inclusion_prob, slab_scale
+        self.noise_is_free = family == "linear" and noise_scale is None
         self.alpha, self.mu, self.s = alpha.copy(), mu.copy(), np.zeros(X.shape[1])
         # before anything is known: the spread of y around its mean, or around 0 without an intercept
         centre = 0.0 if bias_scale == 0 else y.mean()
@@ -347,7 +348,7 @@ class _Ascent:
     def run(self, tol: float, max_rounds: int) -> VariationalFit:
         trace, converged = [], False
         for _ in range(max_rounds):
-            before = self.alpha * 1.0, self.alpha * self.mu
+            before = self.alpha.copy(), self.alpha * self.mu
             self._round()
             self._tighten()
             trace.append(self.law.expectation(self.alpha * self.mu, _variance(self.alpha, self.mu, self.s)))
@@ -367,7 +368,7 @@ class _Ascent:
             elbo=trace[-1],
             trace=tuple(trace),
             converged=converged,
-            _law=replace(self.law),
+            _law=self.law,
         )
 
     def _round(self) -> None:
@@ -387,7 +388,7 @@ class _Ascent:
         if self.family == "logistic":
             self.xi = np.sqrt(centre**2 + spread)
             self.law = self._law()
-        elif self.estimated:
+        elif self.noise_is_free:
             slab = (self.alpha * (self.s**2 + self.mu**2)).sum() / self.slab_scale**2
             errors = ((self.y - centre) ** 2 + spread).sum()
             self.noise = math.sqrt((errors + slab) / (len(self.y) + self.alpha.sum()))
