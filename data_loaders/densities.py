@@ -14,7 +14,7 @@ import math
 import shutil
 import tarfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -153,11 +153,15 @@ def _drawn(law: Callable[[], GaussianMixture]) -> Callable[[DensityEntry], Densi
 
 def _stored(entry: DensityEntry) -> Mapping[str, np.ndarray]:
     """The arrays of its file."""
-    known = Entry(
-        entry.name, "density", "regression", sum(entry.rows), entry.features, "", entry.licence, entry.source,
-        file=entry.file, sha256=_SHA256[entry.file],
+    return read_arrays(_catalogued(entry, entry.source), parse_raw)[0]
+
+
+def _catalogued(entry: DensityEntry, source: str) -> Entry:
+    """The set in the form of the catalogue, by which files are read and downloaded."""
+    return Entry(
+        entry.name, "density", "regression", sum(entry.rows), entry.features, "", entry.licence, source,
+        file=entry.file, sha256=_SHA256.get(entry.file, ""),
     )  # fmt: skip
-    return read_arrays(known, parse_raw)[0]
 
 
 def _patches(entry: DensityEntry) -> DensityData:
@@ -219,8 +223,7 @@ def _member(entry: DensityEntry) -> Path:
         )
     archive = cache_folder() / "maf" / "data.tar.gz"
     if not archive.is_file():
-        place = Entry(entry.name, "density", "regression", 0, 0, "", entry.licence, ARCHIVE, file=entry.file)
-        download(place, ARCHIVE, archive)
+        download(_catalogued(entry, ARCHIVE), ARCHIVE, archive)
     wanted = entry.file.removeprefix("maf/")
     try:
         with tarfile.open(archive) as packed:
@@ -262,7 +265,7 @@ def _gas(entry: DensityEntry) -> DensityData:
 def _hepmass(entry: DensityEntry) -> DensityData:
     """Signal alone, standardised by training rows, without columns of repeated smallest values."""
     path = _member(entry)
-    second = DensityEntry(**{**vars(entry), "file": entry.file.replace("train", "test")})
+    second = replace(entry, file=entry.file.replace("train", "test"))
     train, test = (np.loadtxt(p, delimiter=",", skiprows=1) for p in (path, _member(second)))
     train, test = (part[part[:, 0] == 1][:, 1:] for part in (train, test))
     test = test[:, : train.shape[1]]  # a stray column
