@@ -250,10 +250,10 @@ class AutoGroupNormalJeffreys(FlatGuide):
         """``log(variance / mean^2)`` of the multipliers, by site ``[*plates, in]``; above 3 or so an input is
         noise (the paper prunes there).
         """
-        parts = {name: p for name, p in self._detached().items() if len(p) > 2}
         return {
             name: log_variance_to_mean(p[2], p[3]).flatten(len(self.sites[name].batch_shape))
-            for name, p in parts.items()
+            for name, p in self._detached().items()
+            if len(p) > 2
         }
 
     def _draw(self, parameters: dict, n: int, generator: torch.Generator) -> dict[str, Tensor]:
