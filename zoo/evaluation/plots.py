@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -384,7 +383,6 @@ def panels(rows: int, columns: int, size: tuple[float, float], **shared) -> tupl
     if rows < 1:
         raise ValueError("no method to plot")
     figure = Figure(figsize=size, layout="constrained", facecolor="white")
-    FigureCanvasAgg(figure)
     axes = figure.subplots(rows, columns, squeeze=False, **shared)
     for axis in axes.flat:
         axis.spines[["top", "right"]].set_visible(False)
