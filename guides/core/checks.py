@@ -63,11 +63,23 @@ def check_numbers(**values: float) -> None:
     check_positive(**{name: float(value) for name, value in values.items()})
 
 
+def check_numbers_given(**values: float | None) -> None:
+    """:raises ValueError: for anything but positive finite numbers, and None"""
+    check_numbers(**{name: value for name, value in values.items() if value is not None})
+
+
 def check_counts(**values: int) -> None:
     """:raises ValueError: for anything but positive whole numbers"""
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
             raise ValueError(f"{name} must be a positive whole number, got {value!r}")
+
+
+def check_two(why: str = "", **values: int) -> None:
+    """:raises ValueError: for a number below 2; ``why`` takes the place of the number in its text"""
+    for name, value in values.items():
+        if value < 2:
+            raise ValueError(f"{name} must be 2 at least{': ' + why if why else f', got {value}'}")
 
 
 def check_positive(**values: float | np.ndarray) -> None:

@@ -12,7 +12,7 @@ import pyro
 import torch
 from torch import Tensor
 
-from guides.core.checks import check_counts
+from guides.core.checks import check_counts, check_two
 from guides.core.course import Course
 from guides.core.rng import seeded_rng
 from guides.core.svi import shuffled_epochs
@@ -38,8 +38,7 @@ class Settings:
     def __post_init__(self) -> None:
         check_alpha(self.alpha)
         check_counts(num_samples=self.num_samples, noise_features=self.noise_features)
-        if self.num_samples < 2:
-            raise ValueError("num_samples must be 2 at least: a classifier cannot judge a single draw")
+        check_two("a classifier cannot judge a single draw", num_samples=self.num_samples)
 
 
 class AdversarialVariationalBayes(FittedGuide):

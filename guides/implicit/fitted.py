@@ -32,6 +32,10 @@ class RegressionGuide(FittedGuide):
         self._require_fit()
         return self.log_noise.double().exp().item()
 
+    def _added_variance(self, noise: bool) -> float:
+        """What a prediction adds to the variance of the function: the noise's, or next to nothing."""
+        return self.noise_variance if noise else torch.finfo(torch.float64).tiny
+
     def _make_noise(self, start: float, dtype: torch.dtype, device: torch.device | str) -> None:
         """``log_noise``, a log variance: learned from ``start``, or fixed by the setting ``noise_scale``."""
         fixed = self.settings.noise_scale

@@ -14,7 +14,7 @@ from pyro import distributions as dist
 from torch import Tensor, nn
 from torch.distributions import Distribution, Normal
 
-from guides.core.checks import check_counts, check_numbers
+from guides.core.checks import check_counts, check_numbers, check_numbers_given, check_two
 from guides.core.course import Course
 from guides.core.rng import seeded_rng
 from guides.core.svi import DivergenceError, shuffled_epochs
@@ -22,7 +22,7 @@ from guides.implicit.energy import gaussian_log_power, power_mean
 from guides.implicit.evidence import fit_by_evidence
 from guides.implicit.fitted import RegressionGuide, check_inputs, check_regression
 from guides.implicit.gaussian_process import GaussianProcess
-from guides.implicit.processes import FunctionSite, ImplicitProcess, check_process
+from guides.implicit.processes import FunctionSite, ImplicitProcess, as_process, check_process
 from guides.implicit.stein import stein_score
 from guides.posterior.draws import Posterior
 from guides.posterior.evaluate import mixture
@@ -45,10 +45,8 @@ class Settings:
     def __post_init__(self) -> None:
         check_counts(num_samples=self.num_samples, num_measured=self.num_measured)
         check_numbers(injected_noise=self.injected_noise)
-        if self.num_samples < 2:
-            raise ValueError(f"num_samples must be 2 at least, got {self.num_samples}")
-        if self.noise_scale is not None:
-            check_numbers(noise_scale=self.noise_scale)
+        check_two(num_samples=self.num_samples)
+        check_numbers_given(noise_scale=self.noise_scale)
 
 
 class FunctionalBNN(RegressionGuide):
@@ -102,7 +100,7 @@ class FunctionalBNN(RegressionGuide):
             raise ValueError("network must be a torch module: its parameters are the posterior's")
         super().__init__(Settings(num_samples, num_measured, injected_noise, noise_scale))
         self.network = network
-        self.prior = prior if hasattr(prior, "draw") else FunctionSite(prior, site)
+        self.prior = as_process(prior, site)
         self.__dict__["_model"] = FunctionSite(network, site)  # whose parameters are counted once
         self._columns = 0
 
@@ -211,8 +209,7 @@ class FunctionalBNN(RegressionGuide):
         check_inputs(x, self._columns)
         posterior = self.posterior(num_samples, seed)
         f = torch.cat([posterior.function(part) for part in x.split(ROWS_AT_ONCE)], 1).double()
-        added = self.noise_variance if noise else torch.finfo(torch.float64).tiny
-        return mixture(Normal(f, torch.full_like(f, added**0.5)))
+        return mixture(Normal(f, torch.full_like(f, self._added_variance(noise) ** 0.5)))
 
     # ----------------------------------------------------------------------------------------------- as draws
 

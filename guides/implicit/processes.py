@@ -165,6 +165,11 @@ class FunctionSite(nn.Module):
         return poutine.trace(poutine.condition(self.model, latent)).get_trace(x)
 
 
+def as_process(prior: ImplicitProcess | Callable, site: str) -> ImplicitProcess:
+    """The prior, if it draws functions; of a Pyro model those that it computes at ``site``."""
+    return prior if hasattr(prior, "draw") else FunctionSite(prior, site)
+
+
 def check_process(process: ImplicitProcess, x: Tensor) -> None:
     """Looks at what a process gives at ``x: [N, d]``, N at least 2.
 

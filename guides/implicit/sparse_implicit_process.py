@@ -14,7 +14,7 @@ from pyro import distributions as dist
 from torch import Tensor, nn
 from torch.distributions import Distribution, Normal
 
-from guides.core.checks import check_counts, check_numbers
+from guides.core.checks import check_counts, check_numbers, check_numbers_given, check_two
 from guides.core.course import Course
 from guides.core.rng import seeded_rng
 from guides.core.svi import shuffled_epochs
@@ -30,7 +30,7 @@ from guides.implicit.fitted import (
     warn_unsettled,
 )
 from guides.implicit.generator import Generator
-from guides.implicit.processes import DrawnLaw, Functions, FunctionSite, ImplicitProcess, check_process
+from guides.implicit.processes import DrawnLaw, Functions, ImplicitProcess, as_process, check_process
 from guides.posterior.draws import Posterior
 from guides.posterior.evaluate import mixture
 
@@ -68,10 +68,8 @@ class Settings:
             noise_features=self.noise_features,
         )
         check_numbers(jitter=self.jitter, init_noise_scale=self.init_noise_scale)
-        if self.num_samples < 2:
-            raise ValueError("num_samples must be 2 at least: a classifier cannot judge a single draw")
-        if self.noise_scale is not None:
-            check_numbers(noise_scale=self.noise_scale)
+        check_two("a classifier cannot judge a single draw", num_samples=self.num_samples)
+        check_numbers_given(noise_scale=self.noise_scale)
         if self.num_functions <= self.num_inducing + 1:
             raise ValueError(
                 f"num_functions={self.num_functions} draws of the prior cannot tell the covariance of "
@@ -145,7 +143,7 @@ class SparseImplicitProcess(RegressionGuide):
             adaptive_contrast, symmetrised, noise_scale, init_noise_scale,
         )  # fmt: skip
         super().__init__(settings)
-        self.prior = prior if hasattr(prior, "draw") else FunctionSite(prior, site)
+        self.prior = as_process(prior, site)
         self._classifier: DiscriminatorKL | None = None
 
     # ------------------------------------------------------------------------------------------------ fitting
@@ -306,7 +304,7 @@ class SparseImplicitProcess(RegressionGuide):
         check_inputs(x, self.inducing.shape[1])
         u = self.draws(num_samples, seed)["u"].double()
         functions, moments = self._prior_functions(seed)
-        added = self.noise_variance if noise else torch.finfo(torch.float64).tiny
+        added = self._added_variance(noise)
         means, scales = [], []
         with torch.no_grad(), evaluating(self):
             for part in x.split(ROWS_AT_ONCE):
@@ -321,8 +319,8 @@ class SparseImplicitProcess(RegressionGuide):
         those that the same seed gives to draws of ``u``.
         """
         self._require_fit()
-        other = int(torch.randint(2**31, (), generator=torch.Generator().manual_seed(seed)))
-        with seeded_rng(other), evaluating(self):
+        seed_of_functions, _ = _further_seeds(seed)
+        with seeded_rng(seed_of_functions), evaluating(self):
             functions = self.prior.draw(self.settings.num_functions)
             drawn = functions(self.inducing)
         return functions, InducingMoments.of(drawn, self.settings.jitter)
@@ -371,8 +369,8 @@ class SparseImplicitProcess(RegressionGuide):
             return f
 
         u = self.draws(n, seed)["u"].double()
-        other = int(torch.randint(2**31, (2,), generator=torch.Generator().manual_seed(seed))[1])
-        with seeded_rng(other):  # other numbers than those behind u
+        _, seed_of_epsilon = _further_seeds(seed)
+        with seeded_rng(seed_of_epsilon):
             draws = {"u": u, "epsilon": standard.sample((n,))}
         return self._posterior(model, draws, "sparse implicit process", seed)
 
@@ -392,3 +390,8 @@ class SparseImplicitProcess(RegressionGuide):
     def _make_room(self, state: dict[str, Tensor], layout: dict) -> None:
         if "inducing" in state:
             self._make_parameters(state["inducing"])
+
+
+def _further_seeds(seed: int) -> list[int]:
+    """Two seeds of other random numbers than ``seed`` itself gives, which draws of ``u`` are made of."""
+    return torch.randint(2**31, (2,), generator=torch.Generator().manual_seed(seed)).tolist()

@@ -14,13 +14,13 @@ from pyro import distributions as dist
 from torch import Tensor, nn
 from torch.distributions import Normal
 
-from guides.core.checks import check_counts, check_numbers
+from guides.core.checks import check_counts, check_numbers_given, check_two
 from guides.core.course import Course
 from guides.core.rng import seeded_rng
 from guides.core.svi import shuffled_epochs
 from guides.implicit.energy import check_alpha, gaussian_log_power
 from guides.implicit.fitted import RegressionGuide, check_inputs, check_regression, remembered, warn_unsettled
-from guides.implicit.processes import Functions, FunctionSite, ImplicitProcess, check_process
+from guides.implicit.processes import Functions, ImplicitProcess, as_process, check_process
 from guides.posterior.draws import Posterior
 
 #: Log variance of the noise at the start, of a target of variance 1.
@@ -41,10 +41,8 @@ class Settings:
     def __post_init__(self) -> None:
         check_alpha(self.alpha)
         check_counts(num_functions=self.num_functions)
-        if self.num_functions < 2:
-            raise ValueError(f"num_functions must be 2 at least, got {self.num_functions}")
-        if self.noise_scale is not None:
-            check_numbers(noise_scale=self.noise_scale)
+        check_two(num_functions=self.num_functions)
+        check_numbers_given(noise_scale=self.noise_scale)
 
 
 class VariationalImplicitProcess(RegressionGuide):
@@ -82,7 +80,7 @@ class VariationalImplicitProcess(RegressionGuide):
         site: str = "f",
     ):
         super().__init__(Settings(num_functions, alpha, noise_scale, prior_seed))
-        self.prior = prior if hasattr(prior, "draw") else FunctionSite(prior, site)
+        self.prior = as_process(prior, site)
 
     # ------------------------------------------------------------------------------------------------ fitting
 
@@ -181,8 +179,7 @@ class VariationalImplicitProcess(RegressionGuide):
         with torch.no_grad():
             parts = [self._moments(part) for part in x.split(ROWS_AT_ONCE)]
         mean, variance = (torch.cat(column) for column in zip(*parts, strict=True))
-        added = self.noise_variance if noise else torch.finfo(torch.float64).tiny
-        return Normal(mean, (variance + added).sqrt())
+        return Normal(mean, (variance + self._added_variance(noise)).sqrt())
 
     # ----------------------------------------------------------------------------------------------- as draws
 
