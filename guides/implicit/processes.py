@@ -105,6 +105,18 @@ class FunctionSite(nn.Module):
         """
         with torch.no_grad(), kept_rng():
             trace, short = self._trace(x, {}), self._trace(x[:-1], {})
+        self._check_function(trace, x)
+        values = {name: trace.nodes[name]["value"] for name in self._latent(trace)}
+        if not values:
+            raise ValueError(f"site {self.site!r} comes after no latent site: its function is not random")
+        _check_shapes(values, short)
+        with torch.no_grad(), kept_rng():
+            elsewhere = self._trace(x[:-1], values)
+        _check_laws(values, trace, elsewhere)
+        self._check_parameters(trace)
+
+    def _check_function(self, trace: poutine.Trace, x: Tensor) -> None:
+        """:raises ValueError: unless the site is there, computed, and ``[N]`` at ``x: [N, d]``"""
         if self.site not in trace or trace.nodes[self.site]["type"] != "sample":
             raise ValueError(
                 f"the model has no site {self.site!r}; let it say pyro.deterministic({self.site!r}, f) of "
@@ -121,24 +133,9 @@ class FunctionSite(nn.Module):
                 f"site {self.site!r} has shape {list(node['value'].shape)} for inputs {list(x.shape)}; "
                 f"it must be [{len(x)}]"
             )
-        if not self._latent(trace):
-            raise ValueError(f"site {self.site!r} comes after no latent site: its function is not random")
-        for name in self._latent(trace):
-            if trace.nodes[name]["value"].shape != short.nodes[name]["value"].shape:
-                raise ValueError(
-                    f"site {name!r} has a value for every row of the inputs; a function's latent sites are "
-                    "shared by all rows"
-                )
-        values = {name: trace.nodes[name]["value"] for name in self._latent(trace)}
-        with torch.no_grad(), kept_rng():
-            elsewhere = self._trace(x[:-1], values)
-        for name, value in values.items():
-            laws = [run.nodes[name]["fn"] for run in (trace, elsewhere)]
-            if not torch.equal(*(law.log_prob(value) for law in laws)):
-                raise ValueError(
-                    f"the law of site {name!r} depends on the inputs, so functions would change with the "
-                    "rows they are seen at; give it one that does not"
-                )
+
+    def _check_parameters(self, trace: poutine.Trace) -> None:
+        """:raises ValueError: for a parameter of no module"""
         own = {id(parameter) for parameter in self.parameters()}
         for name, node in trace.nodes.items():
             if node["type"] == "param" and id(_unconstrained(node["value"])) not in own:
@@ -186,6 +183,26 @@ def check_process(process: ImplicitProcess, x: Tensor) -> None:
             f"the prior's draw(3) gives {got} at inputs {list(x.shape)}; it must be a tensor "
             f"[3, {len(x)}], a row a function"
         )
+
+
+def _check_shapes(values: Draws, short: poutine.Trace) -> None:
+    """:raises ValueError: where a latent value, ``{site: [*site]}``, has another shape with fewer rows"""
+    for name, value in values.items():
+        if value.shape != short.nodes[name]["value"].shape:
+            raise ValueError(
+                f"site {name!r} has a value for every row of the inputs; a function's latent sites are "
+                "shared by all rows"
+            )
+
+
+def _check_laws(values: Draws, *runs: poutine.Trace) -> None:
+    """:raises ValueError: where the law of a latent value, ``{site: [*site]}``, differs between two runs"""
+    for name, value in values.items():
+        if not torch.equal(*(run.nodes[name]["fn"].log_prob(value) for run in runs)):
+            raise ValueError(
+                f"the law of site {name!r} depends on the inputs, so functions would change with the "
+                "rows they are seen at; give it one that does not"
+            )
 
 
 def _unconstrained(value: Tensor) -> Tensor:
