@@ -7,7 +7,6 @@ from pathlib import Path
 
 import networkx as nx
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from zoo.evaluation.plots import DPI, colours
@@ -36,7 +35,6 @@ def plot_senders(path: Path, records: Sequence[Record]) -> None:
                 panels.append(("exact", stored["exact"]))
             panels.append((LABELS[record.cell.method], stored["ours"]))
     figure = Figure(figsize=(3.2 * len(panels), 3.4), layout="constrained", facecolor="white")
-    FigureCanvasAgg(figure)
     axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axis, (title, probabilities) in zip(axes, panels, strict=True):
         shown = np.log10(np.maximum(probabilities, 1e-4))
@@ -53,7 +51,6 @@ def plot_growth(path: Path, records: Sequence[Record]) -> None:
     if not found:
         return
     figure = Figure(figsize=(5.2, 3.8), layout="constrained", facecolor="white")
-    FigureCanvasAgg(figure)
     axis = figure.subplots()
     palette = colours([record.cell.method for record in found], reference="process")
     for record in found:
@@ -80,7 +77,6 @@ def plot_examples(path: Path, records: Sequence[Record]) -> None:
     sets, methods = (list(dict.fromkeys(key[i] for key in found)) for i in (0, 1))
     columns = EXAMPLES * len(methods)
     figure = Figure(figsize=(1.3 * columns, 1.5 * len(sets)), layout="constrained", facecolor="white")
-    FigureCanvasAgg(figure)
     axes = figure.subplots(len(sets), columns, squeeze=False)
     palette = colours(methods, reference="perfect")
     for axis in axes.ravel():

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
@@ -34,7 +33,6 @@ def plot_entropies(out: Path, records: Sequence[Record]) -> None:
         rows, columns = arrange(len(group), MOST_COLUMNS)
         size = (max(3.0 * columns, 7.0), 3.6 + 2.8 * rows)
         figure = Figure(figsize=size, layout="constrained", facecolor="white")
-        FigureCanvasAgg(figure)
         above, below = figure.subfigures(2, 1, height_ratios=[3.6, 2.8 * rows])
         curves, panels = above.subplots(), below.subplots(rows, columns, squeeze=False).flat
         palette = colours([record.cell.method for record in group])
@@ -202,5 +200,4 @@ def _by_dataset(records: Sequence[Record], all_trials: bool = False) -> dict[str
 
 def _figure(width: float, height: float, rows: int, columns: int) -> tuple[Figure, np.ndarray]:
     figure = Figure(figsize=(max(width, 4.0), height), layout="constrained", facecolor="white")
-    FigureCanvasAgg(figure)
     return figure, figure.subplots(rows, columns, squeeze=False)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from zoo.evaluation.plots import DPI, colours
@@ -113,7 +112,6 @@ def _prior(axis: Axes, file: np.lib.npyio.NpzFile) -> None:
 
 def _figure(width: float, height: float, rows: int, columns: int) -> tuple[Figure, np.ndarray]:
     figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
-    FigureCanvasAgg(figure)
     return figure, figure.subplots(rows, columns, squeeze=False)
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from zoo.evaluation.plots import DPI, arrange, colours
@@ -29,7 +28,6 @@ def plot_densities(path: Path, records: Sequence[Record], pairs: Mapping[str, tu
         return
     rows, columns = arrange(len(shown), MOST_COLUMNS)
     figure = Figure(figsize=(3.6 * columns, 3.1 * rows + 0.3), layout="constrained", facecolor="white")
-    FigureCanvasAgg(figure)
     axes = figure.subplots(rows, 2 * columns, squeeze=False, width_ratios=[0.22, 1] * columns).ravel()
     for axis in axes[2 * len(shown) :]:
         axis.set_visible(False)
