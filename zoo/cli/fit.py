@@ -182,9 +182,13 @@ def fit_command(
     from zoo.registry.queries import find_model
 
     network = {
-        "noise": noise, "widths": widths, "activation": activation, "inclusion": inclusion,
-        "weight-scale": weight_scale, "bias-scale": bias_scale,
-    }  # fmt: skip
+        "widths": split_widths(widths),
+        "activation": activation,
+        "noise_scale": noise,
+        "inclusion": inclusion,
+        "weight_scale": split_scales("--weight-scale", weight_scale),
+        "bias_scale": split_scales("--bias-scale", bias_scale),
+    }
     wishes = fit_options(guide, course)
     problem = load_problem(
         data,
@@ -227,19 +231,11 @@ def _fit_guide(
 ) -> None:
     """A guide on a model of a table with a target.
 
-    :param network: options of the model, as they were typed
+    :param network: options of the model, None where left out
     """
     from zoo.commands.predict import fit, held_out
 
-    given = {
-        "widths": split_widths(network["widths"]),
-        "activation": network["activation"],
-        "noise_scale": network["noise"],
-        "inclusion": network["inclusion"],
-        "weight_scale": split_scales("--weight-scale", network["weight-scale"]),
-        "bias_scale": split_scales("--bias-scale", network["bias-scale"]),
-    }
-    options = model_options(problem, model, [guide], given)
+    options = model_options(problem, model, [guide], network)
     with progress_bar() as progress:
         result = fit(
             data,
