@@ -18,10 +18,9 @@ from torch import Tensor
 from data_loaders import DataError, DensityData, load_csv, load_density
 from data_loaders.densities import DENSITIES
 from guides.bootstrap.training import Training
-from zoo.commands.fit_folder import sole_fit, start_again
-from zoo.commands.predict import FIT
+from zoo.commands.fit_folder import sole_fit, start_again, write_losses
+from zoo.commands.predict import FIT, QUANTILES, ROWS
 from zoo.errors import UserError
-from zoo.evaluation.plots import plot_loss
 from zoo.files.output import output_folder, read_config
 from zoo.files.output_file import check_output, writing
 from zoo.files.tables import write_csv
@@ -37,12 +36,9 @@ FEW_VALUES, SHARE_OF_VALUES, SHARE_OF_ONE = 50, 0.2, 0.1
 NO_VARIANCE = 1e-10
 #: What a fit leaves beside its configuration.
 RESULTS = (FIT, "losses.csv", "loss.png")
-QUANTILES = {"q5": 0.05, "q50": 0.5, "q95": 0.95}
 #: Share of the rows that the base measure weighs by default, for every row of the table.
 CONCENTRATION_A_ROW = 0.1
 VALIDATION_ROWS = 2000
-#: Rows scored at a time.
-ROWS = 2000
 
 
 def load_table(data: str, split: int) -> DensityData:
@@ -154,9 +150,7 @@ def fit(
                 advance = Watch(progress, model).start(training.steps)
                 effort = Effort(training, seed=seed)
                 fitted = shared_bootstrap(rows, shape, effort, concentration=concentration, on_step=advance)
-                losses = np.array(fitted.info["losses"])
-                write_csv(pd.DataFrame({"step": range(len(losses)), "loss": losses}), folder / "losses.csv")
-                plot_loss(losses, folder / "loss.png", title=f"{model} on {table.name}")
+                write_losses(fitted.info["losses"], folder, f"{model} on {table.name}")
                 fitted.save(folder / FIT, shape)
             fitted = FittedDensity.load(folder / FIT)
     figures = fitted.figures(test, np.log(sd).sum().item())

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
+
 from zoo.errors import Interrupted
+from zoo.evaluation.plots import plot_loss
 from zoo.files.output import kept_config, outgrow, sole_folder
+from zoo.files.tables import write_csv
 
 #: Why a fit whose learning rate hangs on the number of all steps cannot be continued: at the last it is zero.
 FALLING = "the learning rate falls to zero over all steps"
@@ -53,3 +58,9 @@ def start_again(
         return
     if outgrow(out, with_steps(steps), config, results):
         tell(f"{out} held a fit of {steps} steps; {why}, so that one of {asked} starts again")
+
+
+def write_losses(losses: Sequence[float], folder: Path, title: str) -> None:
+    """The loss of every step as ``losses.csv``, and as ``loss.png`` under a title."""
+    write_csv(pd.DataFrame({"step": range(len(losses)), "loss": losses}), folder / "losses.csv")
+    plot_loss(np.array(losses), folder / "loss.png", title=title)

@@ -16,12 +16,11 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from data_loaders import DataError, Dataset, Recipe, Standardizer, load_csv, load_rows
-from zoo.commands.fit_folder import sole_fit, start_again
+from zoo.commands.fit_folder import sole_fit, start_again, write_losses
 from zoo.commands.own_models import check_own, kept_model
 from zoo.errors import UserError
 from zoo.evaluation.metrics import class_probabilities, predictive_figures
 from zoo.evaluation.mixtures import mixture_quantiles
-from zoo.evaluation.plots import plot_loss
 from zoo.evaluation.scoreboard import LEGEND, format_figure
 from zoo.files.output import CONFIG, MOST_SHOWN, REMARKS, output_folder, read_config
 from zoo.files.output_file import check_output, writing
@@ -72,14 +71,15 @@ def fit(
     :raises FailedError: with step, site and remedy
     :raises Interrupted: at Ctrl-C, with what is kept
     """
-    check_data(find_model(model), problem.dataset, data)
-    if device != CPU and not isinstance(find_guide(guide).method, Variational):
+    asked_model, asked_guide = find_model(model), find_guide(guide)
+    check_data(asked_model, problem.dataset, data)
+    method, fit_seed = asked_guide.method, stable_seed("fit", seed, guide)
+    if device != CPU and not isinstance(method, Variational):
         raise UserError(f"--device {device} does not apply to guide {guide!r}: it is fitted on the CPU")
     check_device(device)
     train = moved(problem.train, device)
-    check_own(find_model(model), problem, [guide], train)
-    entry, note = applicable(find_guide(guide), find_model(model), problem.task, options)
-    method, fit_seed = find_guide(guide).method, stable_seed("fit", seed, guide)
+    check_own(asked_model, problem, [guide], train)
+    entry, note = applicable(asked_guide, asked_model, problem.task, options)
     settings = method.settings(problem.size, fit_seed, **wishes)
     asked = {"guide": guide, "note": note, "options": options, "seed": seed, "device": device}
     config = {**_about(data, problem, entry, **asked), "settings": asdict(settings)}
@@ -103,10 +103,7 @@ def fit(
                 watch=Watch(progress, guide),
             )
             if result.losses:
-                losses = pd.DataFrame({"step": range(len(result.losses)), "loss": result.losses})
-                write_csv(losses, folder / "losses.csv")
-                title = f"{guide} on {problem.dataset.name}"
-                plot_loss(np.array(result.losses), folder / "loss.png", title=title)
+                write_losses(result.losses, folder, f"{guide} on {problem.dataset.name}")
     return result
 
 

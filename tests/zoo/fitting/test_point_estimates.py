@@ -44,7 +44,7 @@ def _tiny(monkeypatch):
     """A budget of seconds, and no figures drawn."""
     monkeypatch.setitem(BUDGETS, "quick", replace(TINY, steps=10, draws=20))
     monkeypatch.setattr("zoo.commands.compare.write_plots", lambda *args: None)
-    monkeypatch.setattr("zoo.commands.predict.plot_loss", lambda *args, **kwargs: None)
+    monkeypatch.setattr("zoo.commands.fit_folder.plot_loss", lambda *args, **kwargs: None)
 
 
 @pytest.fixture
