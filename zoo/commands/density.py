@@ -41,7 +41,7 @@ CONCENTRATION_A_ROW = 0.1
 VALIDATION_ROWS = 2000
 
 
-def load_table(data: str, split: int) -> DensityData:
+def load_rows_of_density(data: str, split: int) -> DensityData:
     """From the name of a density set, or a CSV file: a tenth of its rows is held out, and a tenth of the rest
     stops the training.
 
@@ -111,7 +111,7 @@ def fit(
     :raises FailedError: when no training ends with finite numbers
     :raises Interrupted: at Ctrl-C, with what is kept
     """
-    table = load_table(data, split)
+    table = load_rows_of_density(data, split)
     mean, sd = table.train.mean(0), table.train.std(0)
     train, validation, test = (
         torch.as_tensor((part - mean) / sd, dtype=torch.float32)
