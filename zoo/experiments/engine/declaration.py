@@ -294,15 +294,20 @@ class Experiment:
 
     def note(self, *place: str) -> str:
         """All notes that apply to ``(data set, method, setting, metric)``."""
-        return "; ".join(text for pattern, text in self.notes.items() if matches(pattern, place))
+        return _texts(self.notes, place)
 
     def further(self, *place: str) -> str:
         """How far fits of ``(data set, method, setting, metric)`` were seen to go on."""
-        return "; ".join(text for pattern, text in self.unarrived.items() if matches(pattern, place))
+        return _texts(self.unarrived, place)
 
     def explanation(self, *place: str) -> Explanation | None:
         """The first that applies to ``(data set, method, setting, metric)``."""
         return next((found for found in self.explained if matches(found.place, place)), None)
+
+
+def _texts(of: Mapping[Place, str], place: Sequence[str]) -> str:
+    """Those whose pattern applies to a place, one after the other."""
+    return "; ".join(text for pattern, text in of.items() if matches(pattern, place))
 
 
 def matches(pattern: Sequence[str], place: Sequence[str]) -> bool:
