@@ -93,9 +93,9 @@ class Comparison:
         """Which rows are fitted to which target; a fingerprint tells no reader."""
         dataset = self.problem.dataset
         rows: dict[str, Any] = {"split": dataset.split}
-        if not self._as_ever():
+        if not self._usual_holdout():
             rows["protocol"] = dataset.protocol
-        if self._is_table():
+        if self._is_own_file():
             rows["target"] = dataset.target_name
             if dataset.recipe:
                 rows["table"] = dataset.recipe.to_dict()
@@ -123,24 +123,24 @@ class Comparison:
         """``houses, target price, 20 % held out``; what is known of a data set by its name is left out."""
         dataset = self.problem.dataset
         words = [dataset.name]
-        words += [f"target {dataset.target_name}"] if self._is_table() else []
-        if self._is_table() or not self._as_ever():
+        words += [f"target {dataset.target_name}"] if self._is_own_file() else []
+        if self._is_own_file() or not self._usual_holdout():
             words.append(f"{100 * _share(dataset.protocol):g} % held out")
         return ", ".join(words)
 
-    def _is_table(self) -> bool:
+    def _is_own_file(self) -> bool:
         """Whether the data are a file of the user's."""
         return self.data not in list_datasets()
 
-    def _as_ever(self) -> bool:
+    def _usual_holdout(self) -> bool:
         """Whether as many rows are held out as nobody has to ask for."""
         return self.problem.dataset.protocol == STANDARD or (
-            not self._is_table() and describe(self.data).whole
+            not self._is_own_file() and describe(self.data).whole
         )
 
     def _by_name(self) -> bool:
         """Whether names alone ask for it: no file of the user's, no option."""
-        return not (self._is_table() or self.options or self.entry.file)
+        return not (self._is_own_file() or self.options or self.entry.file)
 
     def _command(self, out: Path, splits: int, seeds: int) -> str:
         budget = next(name for name, budget in BUDGETS.items() if budget == self.budget)
@@ -148,7 +148,7 @@ class Comparison:
         words += ["--reference", self.reference, "--budget", budget]
         words += ["--split", str(self.problem.dataset.split)] if self.problem.dataset.split else []
         share = _share(self.problem.dataset.protocol)
-        words += [] if self._as_ever() else ["--holdout", f"{share:g}"]
+        words += [] if self._usual_holdout() else ["--holdout", f"{share:g}"]
         words += ["--seed", str(self.seed)] if self.seed else []
         words += ["--splits", str(splits)] if splits > 1 else []
         words += ["--seeds", str(seeds)] if seeds > 1 else []
