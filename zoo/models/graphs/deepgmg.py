@@ -22,7 +22,15 @@ from torch import Tensor, nn
 from data_loaders.graphs.edge_lists import EdgeList
 from guides.core.rng import seeded_rng
 from zoo.errors import UserError
-from zoo.models.graphs.edge_batches import Layout, by_length, check_room, in_batches, of_each, padded
+from zoo.models.graphs.edge_batches import (
+    Layout,
+    by_length,
+    check_room,
+    in_batches,
+    longest_first,
+    of_each,
+    padded,
+)
 from zoo.models.graphs.graph_states import fitted, folded, joined_to, round_of_messages, steadily, whole_graph
 
 STATE, WHOLE, ROUNDS = 16, 32, 2
@@ -219,13 +227,11 @@ class DeepGMG(nn.Module):
         """
         sizes = of_each(num_graphs, num_nodes, "nodes")
         generator = torch.Generator().manual_seed(seed)
-        order = sorted(range(num_graphs), key=lambda i: -sizes[i])
-        found: list[list[list[int]]] = [[] for _ in sizes]
-        for begin in range(0, num_graphs, AT_ONCE):
-            places = order[begin : begin + AT_ONCE]
-            for place, graph in zip(places, self._draw([sizes[i] for i in places], generator), strict=True):
-                found[place] = graph
-        return found
+
+        def draw(places: Sequence[int]) -> list[list[list[int]]]:
+            return self._draw([sizes[i] for i in places], generator)
+
+        return longest_first(draw, sizes, AT_ONCE)
 
     def _draw(self, sizes: Sequence[int], generator: torch.Generator) -> list[list[list[int]]]:
         """Graphs by falling number of nodes: node after node, the edges of all graphs side by side."""

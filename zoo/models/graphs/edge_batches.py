@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Integral
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor
 from data_loaders.graphs.edge_lists import EdgeList
 from zoo.errors import UserError
 
+Drawn = TypeVar("Drawn")
 #: Numbers that a batch may keep at once (4 bytes each, 400 MB), and a single graph (5 GB).
 MOST_NUMBERS, MOST_OF_ONE = 100_000_000, 1_200_000_000
 #: Numbers that are kept for a node and a step, about, beside its row of the adjacency matrix; and for a pair
@@ -235,6 +237,16 @@ def in_batches(
         return torch.zeros(0)
     scores = torch.cat([score([graphs[i] for i in group]) for group in groups])
     return scores[torch.as_tensor(np.argsort(np.concatenate(groups)))]
+
+
+def longest_first(
+    draw: Callable[[Sequence[int]], Sequence[Drawn]], lengths: Sequence[int], size: int
+) -> list[Drawn]:
+    """``draw``, which takes places by falling length, at most ``size`` at once, for all places in order."""
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    blocks = (order[begin : begin + size] for begin in range(0, len(order), size))
+    drawn = dict(zip(order, (graph for block in blocks for graph in draw(block)), strict=True))
+    return [drawn[i] for i in range(len(lengths))]
 
 
 def of_each(num_graphs: int, number: int | Sequence[int], what: str) -> list[int]:

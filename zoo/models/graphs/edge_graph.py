@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from data_loaders.graphs.edge_lists import EdgeList, edge_list
 from guides.core.rng import seeded_rng
 from zoo.errors import UserError
-from zoo.models.graphs.edge_batches import Plan, check_room, in_batches, of_each
+from zoo.models.graphs.edge_batches import Plan, check_room, in_batches, longest_first, of_each
 from zoo.models.graphs.graph_states import fitted, folded, joined_to, round_of_messages, steadily, whole_graph
 
 Aggregation = Literal["mean", "log", "sum"]
@@ -284,22 +284,22 @@ class EdgeGraphModel(nn.Module):
         :raises UserError: for numbers and times that do not fit, graphs that grow too large
         """
         lengths = of_each(num_graphs, num_edges, "edges")
-        when = (
-            [np.arange(m, dtype=np.float64) * self.unit.item() for m in lengths] if times is None else times
-        )
-        if [len(times) for times in when] != lengths:
+        if times is None:
+            times = [np.arange(m, dtype=np.float64) * self.unit.item() for m in lengths]
+        if [len(when) for when in times] != lengths:
             raise UserError("every edge needs its time")
-        if not all(np.isfinite(times).all() and (np.diff(times) >= 0).all() for times in when):
+        if not all(np.isfinite(when).all() and (np.diff(when) >= 0).all() for when in times):
             raise UserError("times of edges are finite and never fall")
         generator = torch.Generator().manual_seed(seed)
-        found: list[EdgeList | None] = [None] * num_graphs
-        order = sorted(range(num_graphs), key=lambda i: -lengths[i])
-        for begin in range(0, num_graphs, AT_ONCE):
-            places = order[begin : begin + AT_ONCE]
-            drawn = self._draw([when[i] for i in places], generator, last or {})
-            for place, edges in zip(places, drawn, strict=True):
-                found[place] = EdgeList(edges, np.asarray(when[place], dtype=np.float64))
-        return found
+
+        def draw(places: Sequence[int]) -> list[np.ndarray]:
+            return self._draw([times[i] for i in places], generator, last or {})
+
+        drawn = longest_first(draw, lengths, AT_ONCE)
+        return [
+            EdgeList(edges, np.asarray(when, dtype=np.float64))
+            for edges, when in zip(drawn, times, strict=True)
+        ]
 
     def _draw(
         self, times: Sequence[np.ndarray], generator: torch.Generator, last: LastLayers
