@@ -58,7 +58,7 @@ def check_numbers(**values: float) -> None:
     for name, value in values.items():
         if np.ndim(value):
             raise ValueError(f"{name} must be a number, got shape {np.shape(value)}")
-        if value is None or isinstance(value, (str, bytes)):
+        if value is None or isinstance(value, (str, bytes, bool)):
             raise ValueError(f"{name} must be a number, got {value!r}")
     check_positive(**{name: float(value) for name, value in values.items()})
 

@@ -96,8 +96,7 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
     ):
         if empirical_bayes not in (False, True, "rates"):
             raise ValueError(f"empirical_bayes must be True, False or 'rates', got {empirical_bayes!r}")
-        if not init_scale > 0:
-            raise ValueError(f"init_scale must be positive, got {init_scale}")
+        check_numbers(init_scale=init_scale)
         AutoGuide.__init__(self, model)
         FlatParameters.__init__(self)
         GuideMessenger.__init__(self, model)

@@ -56,6 +56,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, softplus
 
+from guides.core.checks import check_numbers
 from guides.core.distributions import SpikeSlab
 from guides.core.laws import RandomTensorLaw, SiteLaw, SpikeSlabLaw
 from guides.core.sites import Site, initial_value, require_whole_plates, site_views
@@ -261,8 +262,7 @@ class AutoSpikeSlabMVN(AutoSpikeSlab):
         super().__init__(model, init_loc_fn=init_loc_fn, init_scale=init_scale, init_inclusion=init_inclusion)
         if rank is not None and not (isinstance(rank, int) and rank > 0):
             raise ValueError(f"rank must be a positive int, or None for a full covariance; got {rank!r}")
-        if not init_spread > 0:
-            raise ValueError(f"init_spread must be positive, got {init_spread}")
+        check_numbers(init_spread=init_spread)
         self.rank, self.init_spread = rank, float(init_spread)
         self._unit_dims: dict[str, int] = {}
         self._drawn: dict[str, Tensor] = {}

@@ -25,6 +25,7 @@ from pyro.distributions.torch_distribution import TorchDistribution
 from torch import Tensor, nn
 from torch.distributions import biject_to
 
+from guides.core.checks import check_numbers
 from guides.core.distributions import base_prior
 from guides.core.flat_guide import FlatGuide
 from guides.core.laws import ClosedFormPrior, RandomTensorLaw, SiteLaw
@@ -293,8 +294,7 @@ class AutoConcreteDropout(AutoDropout):
 
     def __init__(self, model: Callable, *, temperature: float = 0.1, **kwargs):
         super().__init__(model, **kwargs)
-        if not temperature > 0:
-            raise ValueError(f"the temperature must be positive, got {temperature}")
+        check_numbers(temperature=temperature)
         self.temperature = float(temperature)
 
     def _make_parameters(self, latent) -> None:

@@ -18,6 +18,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
+from guides.core.checks import check_numbers
 from guides.core.distributions import base_prior
 from guides.core.flat_guide import FlatGuide
 from guides.core.laws import GaussianLaw, RandomTensorLaw, SiteLaw
@@ -69,8 +70,7 @@ class Horseshoe(Messenger):
 
     def __init__(self, sites: Collection[str] | None = None, *, global_scale: float = 1.0):
         super().__init__()
-        if not global_scale > 0:
-            raise ValueError(f"global_scale must be positive, got {global_scale}")
+        check_numbers(global_scale=global_scale)
         self.sites = checked_names(sites)
         self.global_scale = float(global_scale)
         self._met: list[str] = []
@@ -191,8 +191,7 @@ class AutoGroupNormalJeffreys(FlatGuide):
         init_scale: float = 0.1,
     ):
         super().__init__(model, init_loc_fn=init_loc_fn, init_scale=init_scale)
-        if not init_z_scale > 0:
-            raise ValueError(f"init_z_scale must be positive, got {init_z_scale}")
+        check_numbers(init_z_scale=init_z_scale)
         self.init_z_scale = float(init_z_scale)
         self._axes: dict[str, int] = {}
 

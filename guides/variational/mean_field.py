@@ -44,6 +44,7 @@ class AutoMeanField(FlatGuide):
     :param empirical_bayes: every Normal prior that the elements of a site share has its sd chosen by the
         data, as :mod:`guides.core.learned_priors` says; ``learned_priors.numbers`` has what was found, and
         the first step warns where there is no such prior
+    :raises ValueError: for arguments out of range
     :raises UnsupportedSiteError: at the first call, naming a site that it cannot handle
     """
 
@@ -56,6 +57,8 @@ class AutoMeanField(FlatGuide):
         lrt: bool = True,
         empirical_bayes: bool = False,
     ):
+        if empirical_bayes not in (False, True):
+            raise ValueError(f"empirical_bayes must be True or False, got {empirical_bayes!r}")
         super().__init__(
             model, init_loc_fn=init_loc_fn, init_scale=init_scale, empirical_bayes=empirical_bayes
         )

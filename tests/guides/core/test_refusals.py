@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pyro
 import pyro.distributions as dist
 import pytest
@@ -10,7 +12,15 @@ from pyro import poutine
 from pyro.infer import SVI, Predictive
 from torch.utils.checkpoint import checkpoint
 
-from guides import AutoMeanField, PathwiseGradientError, UnsupportedSiteError
+from guides import (
+    AutoConcreteDropout,
+    AutoGroupNormalJeffreys,
+    AutoMeanField,
+    AutoSpikeSlabMVN,
+    Horseshoe,
+    PathwiseGradientError,
+    UnsupportedSiteError,
+)
 
 
 def test_a_support_that_depends_on_another_site_is_drawn_by_running_the_model_only():
@@ -53,3 +63,24 @@ def test_a_site_that_is_masked_out_is_refused():
 
     with pytest.raises(UnsupportedSiteError, match="'w' is masked out.*a wide Normal"):
         AutoMeanField(model).setup(torch.randn(5, 3), torch.zeros(5))
+
+
+@pytest.mark.parametrize("wrong", [math.inf, math.nan, True])
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("init_scale", lambda scale: AutoMeanField(print, init_scale=scale)),
+        ("init_spread", lambda scale: AutoSpikeSlabMVN(print, init_spread=scale)),
+        ("init_z_scale", lambda scale: AutoGroupNormalJeffreys(print, init_z_scale=scale)),
+        ("global_scale", lambda scale: Horseshoe(global_scale=scale)),
+        ("temperature", lambda scale: AutoConcreteDropout(print, temperature=scale)),
+    ],
+)
+def test_scales_are_positive_finite_numbers(name, make, wrong):
+    with pytest.raises(ValueError, match=f"^{name} must be .*{wrong}$"):
+        make(wrong)
+
+
+def test_a_mean_field_guide_has_no_rates_to_learn():
+    with pytest.raises(ValueError, match="^empirical_bayes must be True or False, got 'rates'$"):
+        AutoMeanField(print, empirical_bayes="rates")
