@@ -218,9 +218,18 @@ class Contrast:
         return self.classifier.log_ratio(self._law.whiten(w)) + self._law.log_prob(w)
 
 
-def AADM(model: Callable, alpha: float = 0.5, **options) -> AdversarialVariationalBayes:
+def AADM(
+    model: Callable,
+    alpha: float = 0.5,
+    *,
+    num_samples: int = 100,
+    hidden: Sequence[int] = (50, 50),
+    noise_features: int = 100,
+) -> AdversarialVariationalBayes:
     """Adversarial alpha divergence minimisation: :class:`AdversarialVariationalBayes`, alpha above 0."""
-    return AdversarialVariationalBayes(model, alpha=alpha, **options)
+    return AdversarialVariationalBayes(
+        model, alpha=alpha, num_samples=num_samples, hidden=hidden, noise_features=noise_features
+    )
 
 
 def _like(args: tuple) -> Tensor:

@@ -290,10 +290,20 @@ class AutoConcreteDropout(AutoDropout):
 
     :param rate: start of the rates
     :param temperature: of the relaxed masks
+
+    Other arguments as for :class:`AutoDropout`.
     """
 
-    def __init__(self, model: Callable, *, temperature: float = 0.1, **kwargs):
-        super().__init__(model, **kwargs)
+    def __init__(
+        self,
+        model: Callable,
+        *,
+        temperature: float = 0.1,
+        rate: float = 0.1,
+        sites: Collection[str] | None = None,
+        init_loc_fn: Callable[[dict], Tensor] = initial_value,
+    ):
+        super().__init__(model, rate=rate, sites=sites, init_loc_fn=init_loc_fn)
         check_numbers(temperature=temperature)
         self.temperature = float(temperature)
 
