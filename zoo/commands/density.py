@@ -112,13 +112,7 @@ def fit(
     :raises Interrupted: at Ctrl-C, with what is kept
     """
     table = load_rows_of_density(data, split)
-    mean, sd = table.train.mean(0), table.train.std(0)
-    train, validation, test = (
-        torch.as_tensor((part - mean) / sd, dtype=torch.float32)
-        for part in (table.train, table.validation, table.test)
-    )
-    if any((part.abs() > LARGEST).any() for part in (validation, test)):
-        raise DataError(f"{data}: a number among the rows held out is far outside the others")
+    (train, validation, test), mean, sd = _standardised(table, data)
     if concentration is None:
         concentration = CONCENTRATION_A_ROW * len(train)
     if not 0 <= concentration < math.inf:
@@ -153,16 +147,38 @@ def fit(
                 write_losses(fitted.info["losses"], folder, f"{model} on {table.name}")
                 fitted.save(folder / FIT, shape)
             fitted = FittedDensity.load(folder / FIT)
-    figures = fitted.figures(test, np.log(sd).sum().item())
     steps, kept = fitted.info["steps"], fitted.info["kept_step"]
     unsettled = "" if steps - kept > training.patience else ", their score was still rising: more --steps"
     return (
         f"{steps} steps, that of {kept} is kept{unsettled}; saved in {out}\n"
-        f"{len(train)} rows fitted, {len(validation)} to stop by, {len(test)} held out: mean log density "
-        f"{figures['mixture']:.3f} by the mixture of the draws, {figures['log_likelihood']:.3f} ± "
-        f"{figures['points_se']:.3f} by one of them, median {figures['median']:.3f}"
-        + (f", {100 * figures['below_100']:.3g} % below -100" if figures["below_100"] else "")
+        f"{len(train)} rows fitted, {len(validation)} to stop by, {len(test)} held out: "
+        + _words(fitted.figures(test, np.log(sd).sum().item()))
         + "".join(f"\nnote: {doubt}" for doubt in doubts(table))
+    )
+
+
+def _standardised(table: DensityData, data: str) -> tuple[list[Tensor], np.ndarray, np.ndarray]:
+    """Training, validation and test rows by the means and sds ``[d]`` of the first, and these.
+
+    :raises DataError: for a row held out that is far outside the others
+    """
+    mean, sd = table.train.mean(0), table.train.std(0)
+    parts = [
+        torch.as_tensor((part - mean) / sd, dtype=torch.float32)
+        for part in (table.train, table.validation, table.test)
+    ]
+    if any((part.abs() > LARGEST).any() for part in parts[1:]):
+        raise DataError(f"{data}: a number among the rows held out is far outside the others")
+    return parts, mean, sd
+
+
+def _words(figures: dict[str, float]) -> str:
+    """The figures of held-out rows in a line."""
+    return (
+        f"mean log density {figures['mixture']:.3f} by the mixture of the draws, "
+        f"{figures['log_likelihood']:.3f} ± {figures['points_se']:.3f} by one of them, "
+        f"median {figures['median']:.3f}"
+        + (f", {100 * figures['below_100']:.3g} % below -100" if figures["below_100"] else "")
     )
 
 
