@@ -58,31 +58,9 @@ class WeightedLoss:
         for node in observed.values():
             check_pairing(node)
         plate = _data_plate(observed, args, plate)
-        transforms = {}
-        for name, node in sites.items():
-            if node["is_observed"]:
-                continue
-            if any(frame.name == plate.name for frame in node["cond_indep_stack"]):
-                raise UnsupportedSiteError(
-                    f"site {name!r} has a value for every row of plate {plate.name!r}: a bootstrap of rows "
-                    "has no posterior for it; marginalise it in the model"
-                )
-            if node["fn"].support.is_discrete:
-                raise UnsupportedSiteError(f"site {name!r} is discrete: marginalise it in the model")
-            transforms[name] = biject_to(node["fn"].support)
-        if not transforms:
-            raise ValueError("the model has no latent site")
+        transforms = _transforms({name: sites[name] for name in sites if name not in observed}, plate.name)
         _check_supports(model, args, {name: sites[name]["value"] for name in transforms}, transforms)
-        with_rows = [
-            i
-            for i, arg in enumerate(args)
-            if isinstance(arg, Tensor) and arg.dim() and len(arg) == plate.size
-        ]
-        for i in with_rows:
-            if (row := row_not_finite(args[i])) is not None:
-                raise ValueError(
-                    f"argument {i} of the model is not finite in row {row} (rows count from 0): {REMEDY}"
-                )
+        with_rows = _with_rows(args, plate.size)
         if plate.size < 2:
             raise ValueError(f"a bootstrap of rows needs at least two, plate {plate.name!r} has {plate.size}")
         return cls(model, args, transforms, plate, with_rows, loss)
@@ -190,6 +168,37 @@ class WeightedLoss:
             elif self.loss == "map":
                 total = total - log_prob.sum() / self.rows
         return total
+
+
+def _transforms(latent: dict[str, dict], plate: str) -> dict[str, Transform]:
+    """Of every latent site the map from unconstrained numbers; :raises ValueError: when there is no site
+
+    :raises UnsupportedSiteError: for a site that is discrete, or in the data's plate
+    """
+    for name, node in latent.items():
+        if any(frame.name == plate for frame in node["cond_indep_stack"]):
+            raise UnsupportedSiteError(
+                f"site {name!r} has a value for every row of plate {plate!r}: a bootstrap of rows "
+                "has no posterior for it; marginalise it in the model"
+            )
+        if node["fn"].support.is_discrete:
+            raise UnsupportedSiteError(f"site {name!r} is discrete: marginalise it in the model")
+    if not latent:
+        raise ValueError("the model has no latent site")
+    return {name: biject_to(node["fn"].support) for name, node in latent.items()}
+
+
+def _with_rows(args: tuple, rows: int) -> list[int]:
+    """Places of the arguments that are tensors of so many rows; :raises ValueError: naming one that is not
+    finite
+    """
+    places = [i for i, arg in enumerate(args) if isinstance(arg, Tensor) and arg.dim() and len(arg) == rows]
+    for i in places:
+        if (row := row_not_finite(args[i])) is not None:
+            raise ValueError(
+                f"argument {i} of the model is not finite in row {row} (rows count from 0): {REMEDY}"
+            )
+    return places
 
 
 def _check_supports(model: Callable, args: tuple, values: Parameters, maps: dict[str, Transform]) -> None:
