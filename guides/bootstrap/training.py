@@ -101,15 +101,7 @@ def train(
         module.train()
         optimizer.zero_grad()
         law = next(laws)
-        with weighted_rows(law.weights):
-            loss, sites = objective.loss(law)
-        progress.losses.append(loss.item())
-        if not math.isfinite(progress.losses[-1]):
-            raise DivergenceError(f"step {step}: the loss is {progress.losses[-1]:g}; lower lr")
-        module.eval()
-        score = objective.score(sites)
-        if score is not None:
-            progress.scores.append(score)
+        loss, score = _evaluated(objective, law, progress, step)
         if score is None or _better(score, progress, kept):
             progress.best = step
             if score is not None:
@@ -126,12 +118,35 @@ def train(
         )
     if kept is not None:
         module.load_state_dict(kept)
-    else:  # the statistics of batch normalisation are those of the last step's parameters
-        with torch.no_grad(), weighted_rows(law.weights):
-            module.train()
-            objective.loss(law)
+    else:
+        _follow(objective, law)
     module.eval()
     return progress
+
+
+def _evaluated(objective: Objective, law: Law, progress: Progress, step: int) -> tuple[Tensor, float | None]:
+    """The loss of a step, with gradients, and the score at its local sites; both are noted.  A module in
+    training mode ends in evaluation mode.
+
+    :raises DivergenceError: for a loss that is not finite
+    """
+    with weighted_rows(law.weights):
+        loss, sites = objective.loss(law)
+    progress.losses.append(loss.item())
+    if not math.isfinite(progress.losses[-1]):
+        raise DivergenceError(f"step {step}: the loss is {progress.losses[-1]:g}; lower lr")
+    objective.module.eval()
+    score = objective.score(sites)
+    if score is not None:
+        progress.scores.append(score)
+    return loss, score
+
+
+def _follow(objective: Objective, law: Law) -> None:
+    """Sets the statistics of batch normalisation to those of the parameters after the last step."""
+    objective.module.train()
+    with torch.no_grad(), weighted_rows(law.weights):
+        objective.loss(law)
 
 
 def _better(score: float, progress: Progress, kept: dict | None) -> bool:
