@@ -87,19 +87,14 @@ def fit_ensemble(
         with pyro.get_param_store().scope(), _generators_restored():
             pyro.set_rng_seed(_seed_of_member(seed, members, member))
             guide = AutoDelta(scored, init_loc_fn=start)
-            svi = SVI(scored, guide, FusedAdam(lr=lr), Trace_ELBO())
-            taken = svi_steps(svi, itertools.repeat(args), schedule)
             try:
-                with blaming_arguments(args, kwargs):
-                    first = next(taken)  # watched by Pyro, which tells what is wrong with a model
-                begun.append(_point(guide))
-                with unwatched():
-                    course = [first.loss, *(step.loss for step in taken)]
+                first, course = _fit_member(scored, guide, args, kwargs, schedule)
             except DivergenceError as error:
                 raise DivergenceError(f"member {member}, {error}") from None
+            begun.append(first)
             points.append(_point(guide))
-            losses.append(course[-1])
-            changes.append(last_change(course, [schedule.learning_rate(step) for step in range(steps)]))
+        losses.append(course[-1])
+        changes.append(last_change(course, [schedule.learning_rate(step) for step in range(steps)]))
     if not prior and steps > 1:
         _check_moved(begun, points)
     _warn_unsettled(changes)
@@ -110,6 +105,21 @@ def fit_ensemble(
         "last_tenth": [change for change, _ in changes], "last_tenth_se": [se for _, se in changes],
     }  # fmt: skip
     return Posterior.from_draws(model, draws, info)
+
+
+def _fit_member(
+    model: Callable, guide: AutoDelta, args: tuple, kwargs: dict, schedule: Schedule
+) -> tuple[dict[str, Tensor], list[float]]:
+    """Where a member is after the first step, and the losses of all steps; the guide ends where the last one
+    leaves it.
+    """
+    svi = SVI(model, guide, FusedAdam(lr=schedule.learning_rate(0)), Trace_ELBO())
+    taken = svi_steps(svi, itertools.repeat(args), schedule)
+    with blaming_arguments(args, kwargs):
+        first = next(taken)  # watched by Pyro, which tells what is wrong with a model
+    begun = _point(guide)
+    with unwatched():
+        return begun, [first.loss, *(step.loss for step in taken)]
 
 
 def _point(guide: AutoDelta) -> dict[str, Tensor]:
