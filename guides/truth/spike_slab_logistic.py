@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -227,7 +228,7 @@ def enumerate_spike_slab_logistic(
     number, sums = torch.arange(2**p), _Moments(p + 1)
     prior = sum((((number >> j) & 1) * odds[j] for j in range(p)), -F.softplus(odds).sum())
     evidence = torch.full((2**p,), -math.inf, dtype=torch.float64)
-    for models, columns, found, settled in _groups(design, prior):
+    for models, columns, found, settled in _Groups(design, prior):
         evidence[models] = found.log_evidence
         sums.add(found, columns, found.log_evidence + prior[models])
         if on_progress is not None:
@@ -409,58 +410,75 @@ class _Curve:
 # -------------------------------------------------------------------------------------- all models, in groups
 
 
-def _groups(design: _Design, prior: Tensor) -> Iterator[tuple[Tensor, Tensor, _Fits, int]]:
-    """All models that matter, in groups: numbers [B], the columns [c] that the group shares, their modes, and
-    how many models are settled with it: its own and those that are ruled out beside or beneath it.
+class _Group(NamedTuple):
+    """Models that share their columns above the lowest ones, of which they have every choice.
 
-    A group is every choice among the ``low`` first columns beside one choice among the upper ones.
+    :ivar models: [B] numbers
+    :ivar columns: [c] that the group shares, the intercept last
+    :ivar settled: how many models are settled with it: its own and those ruled out beside or beneath it
+    """
+
+    models: Tensor
+    columns: Tensor
+    found: _Fits
+    settled: int
+
+
+class _Groups:
+    """All models that matter, in groups: every choice among the ``low`` first columns beside one choice among
+    the upper ones.
 
     :param prior: [2^p] log prior probabilities of the models.
     """
-    n, p = design.rows.shape[1], design.size - 1
-    low = min(p, 9, max(0, int(math.log2(max(1, _GROUP_NUMBERS // n)))))
-    choice = torch.arange(2**low)
-    bits = ((choice[:, None] >> torch.arange(low)) & 1).double()
 
-    def numbers(upper: list[int]) -> Tensor:
-        return choice + sum(1 << j for j in upper)
+    def __init__(self, design: _Design, prior: Tensor) -> None:
+        n, p = design.rows.shape[1], design.size - 1
+        self.design = design
+        self.low = min(p, 9, max(0, int(math.log2(max(1, _GROUP_NUMBERS // n)))))
+        self.choice = torch.arange(2**self.low)
+        self.bits = ((self.choice[:, None] >> torch.arange(self.low)) & 1).double()
+        self.upper = list(range(self.low, p))
+        full = self._fit(self.upper, None)[1]
+        # A model's mode is no higher than that of a model that contains it, and its evidence is below its
+        # mode.
+        best = (full.log_evidence + prior[self._models(self.upper)]).max()
+        self.least = best - _NEGLIGIBLE - prior.max()
+        self.free = [
+            j for j in self.upper if self._matters(self._fit(*self._without(j, self.upper, full))[1])
+        ]
 
-    def fit(upper: list[int], start: Tensor | None) -> tuple[Tensor, _Fits]:
-        columns = torch.tensor([*range(low), *upper, p])
-        mask = F.pad(bits, (0, len(upper) + 1), value=1.0)
-        return columns, design.solve(torch.zeros_like(mask) if start is None else start, mask, columns)
+    def __iter__(self) -> Iterator[_Group]:
+        return self._visit(self.upper, None, self.free)
 
-    def without(j: int, upper: list[int], found: _Fits) -> tuple[list[int], Tensor]:
+    def _visit(self, upper: list[int], start: Tensor | None, free: list[int]) -> Iterator[_Group]:
+        """This group, then those that lack some of its free columns: every group is met once."""
+        columns, found = self._fit(upper, start)
+        beneath = free if self._matters(found) else []
+        ruled_out = len(self.upper) - len(self.free) + len(free) - len(beneath)
+        yield _Group(self._models(upper), columns, found, 2 ** (self.low + ruled_out))
+        for i, j in enumerate(beneath):
+            yield from self._visit(*self._without(j, upper, found), beneath[i + 1 :])
+
+    def _models(self, upper: list[int]) -> Tensor:
+        """Numbers [B] of the models of a group."""
+        return self.choice + sum(1 << j for j in upper)
+
+    def _fit(self, upper: list[int], start: Tensor | None) -> tuple[Tensor, _Fits]:
+        """Columns [c] of a group and its modes, sought from ``start`` [B, c]."""
+        columns = torch.tensor([*range(self.low), *upper, self.design.size - 1])
+        mask = F.pad(self.bits, (0, len(upper) + 1), value=1.0)
+        return columns, self.design.solve(torch.zeros_like(mask) if start is None else start, mask, columns)
+
+    def _without(self, j: int, upper: list[int], found: _Fits) -> tuple[list[int], Tensor]:
         """The group that lacks column j, and where the quadratic at the mode then puts the rest."""
-        at = low + upper.index(j)
+        at = self.low + upper.index(j)
         shift = found.mode[:, at, None] / found.inverse[:, at, at, None] * found.inverse[:, at]
         keep = torch.arange(found.mode.shape[1]) != at
         return [k for k in upper if k != j], (found.mode - shift)[:, keep]
 
-    everything = list(range(low, p))
-    full = fit(everything, None)[1]
-    # A model's mode is no higher than that of a model that contains it, and its evidence is below its mode.
-    best = (full.log_evidence + prior[numbers(everything)]).max()
-    least = best - _NEGLIGIBLE - prior.max()
-
-    def matters(found: _Fits) -> bool:
+    def _matters(self, found: _Fits) -> bool:
         """Whether a model of this group, or one that it contains, can have a probability to speak of."""
-        return bool(found.height.max() >= least)
-
-    free = [j for j in everything if matters(fit(*without(j, everything, full))[1])]
-    beside = 2 ** (low + len(everything) - len(free))
-
-    def visit(
-        upper: list[int], start: Tensor | None, free: list[int]
-    ) -> Iterator[tuple[Tensor, Tensor, _Fits, int]]:
-        """This group, then those that lack some of its free columns: every group is met once."""
-        columns, found = fit(upper, start)
-        beneath = free if matters(found) else []
-        yield numbers(upper), columns, found, beside * 2 ** (len(free) - len(beneath))
-        for i, j in enumerate(beneath):
-            yield from visit(*without(j, upper, found), beneath[i + 1 :])
-
-    yield from visit(everything, None, free)
+        return bool(found.height.max() >= self.least)
 
 
 class _Moments:
