@@ -167,6 +167,33 @@ def _refuse_subsampling(name: str, sizes: Sequence | None) -> None:
         raise ValueError(f"plate {name!r} uses {sizes[1]} of {sizes[0]} rows: NUTS needs the whole data set")
 
 
+def _kernel(model: Callable, plan: Plan) -> Any:
+    """NumPyro's NUTS as a plan has it."""
+    from numpyro.infer import NUTS
+
+    # Stan's shrinkage of the estimated variances towards 0.001 swamps weights that the data pin down to a
+    # small share of their prior sd (measured: it costs a factor of 15 in ESS on posteriordb's blr)
+    return NUTS(
+        model,
+        target_accept_prob=plan.target_accept,
+        max_tree_depth=plan.max_tree_depth,
+        dense_mass=plan.dense_mass,
+        regularize_mass_matrix=plan.dense_mass,
+    )
+
+
+def _statistics(state: Any) -> dict[str, Any]:
+    """What is kept of a state of NUTS beside its sites."""
+    return {
+        "diverging": state.diverging,
+        "lp": -state.potential_energy,
+        "energy": state.energy,
+        "acceptance_rate": state.accept_prob,
+        "step_size": state.adapt_state.step_size,
+        "n_steps": state.num_steps,
+    }
+
+
 def _compile(
     twin: Callable,
     args: tuple,
@@ -180,29 +207,17 @@ def _compile(
     import jax
     import jax.numpy as jnp
     from numpyro.handlers import reparam
-    from numpyro.infer import NUTS
     from numpyro.infer.reparam import LocScaleReparam
 
     model = reparam(twin, config={name: LocScaleReparam(0) for name in normals})
 
     def started(key: Any) -> tuple[Any, Any]:
-        # Stan's shrinkage of the estimated variances towards 0.001 swamps weights that the data pin down to a
-        # small share of their prior sd (measured: it costs a factor of 15 in ESS on posteriordb's blr)
-        kernel = NUTS(
-            model,
-            target_accept_prob=plan.target_accept,
-            max_tree_depth=plan.max_tree_depth,
-            dense_mass=plan.dense_mass,
-            regularize_mass_matrix=plan.dense_mass,
-        )
+        kernel = _kernel(model, plan)
         return kernel, kernel.init(key, plan.warmup, None, model_args=args, model_kwargs=kwargs)
 
     def collect(kernel: Any, state: Any) -> dict:
         sites = kernel.postprocess_fn(args, kwargs)(state.z)
-        stats = {"diverging": state.diverging, "lp": -state.potential_energy, "energy": state.energy,
-                 "acceptance_rate": state.accept_prob, "step_size": state.adapt_state.step_size,
-                 "n_steps": state.num_steps}  # fmt: skip
-        return {k: sites[k] for k in names} | {f"stats:{k}": v for k, v in stats.items()}
+        return {k: sites[k] for k in names} | {f"stats:{k}": v for k, v in _statistics(state).items()}
 
     def advance(state: Any, n: Any) -> tuple[Any, dict]:
         # a kernel keeps transforms that may hold values of the trace which made it: each trace starts its own
