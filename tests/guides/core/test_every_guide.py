@@ -117,7 +117,8 @@ def test_parameters_are_in_the_store_under_the_guides_name(make, tmp_path):
 
 @each_guide
 def test_rates_and_optimiser_states_go_by_name(make):
-    model, guide = network(make), make(network(make))
+    model = network(make)
+    guide = make(model)
     optimizer = pyro.optim.Adam(lambda name: {"lr": 0.0 if name == f"{make.__name__}.loc" else 0.05})
     guide.setup(*data())
     before = {name: parameter.detach().clone() for name, parameter in guide.named_parameters()}
@@ -204,7 +205,8 @@ def test_relations_of_a_guide_can_be_drawn(make):
 @pytest.mark.parametrize("elbo", [JitTrace_ELBO, JitTraceMeanField_ELBO])
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 def test_compiled_losses_are_refused_by_name(make, elbo):
-    model, guide = network(make), make(network(make))
+    model = network(make)
+    guide = make(model)
     svi = SVI(model, guide, pyro.optim.Adam({"lr": 0.02}), elbo())
     with pytest.raises(NotImplementedError, match=f"{make.__name__} cannot be compiled.*Trace_ELBO"):
         svi.step(*data())

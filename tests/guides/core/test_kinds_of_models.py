@@ -44,22 +44,23 @@ def local_model(batch_size=None):
 @each_guide_and_elbo
 def test_local_sites_in_a_subsampled_plate(make, elbo):
     y = torch.randn(8)
-    guide = make(local_model(2))
+    batches, whole = local_model(2), local_model()
+    guide = make(batches)
     guide.setup(y)
     assert guide.sites["z"].shape == (8,)
     perturb(guide, 0.3)
-    full_guide = make(local_model())
+    full_guide = make(whole)
     full_guide.load_state_dict(guide.state_dict())
-    full = losses(local_model(), full_guide, vectorized(elbo, 500), 25, y)
-    assert_particles_are_runs(local_model(), full_guide, elbo, y)
-    assert_drawn_particles_are_runs(local_model(), full_guide, elbo, y)
-    batches = each_batch(8, 2, lambda: losses(local_model(2), guide, vectorized(elbo, 500), 25, y))
-    assert_same_mean(torch.stack(list(batches)).mean(0), full)
+    full = losses(whole, full_guide, vectorized(elbo, 500), 25, y)
+    assert_particles_are_runs(whole, full_guide, elbo, y)
+    assert_drawn_particles_are_runs(whole, full_guide, elbo, y)
+    parts = each_batch(8, 2, lambda: losses(batches, guide, vectorized(elbo, 500), 25, y))
+    assert_same_mean(torch.stack(list(parts)).mean(0), full)
     for check in (assert_particles_are_runs, assert_drawn_particles_are_runs):
-        list(each_batch(8, 2, lambda check=check: check(local_model(2), guide, elbo, y)))
-    history = fit(local_model(2), guide, y, steps=5)
+        list(each_batch(8, 2, lambda check=check: check(batches, guide, elbo, y)))
+    history = fit(batches, guide, y, steps=5)
     assert all(map(math.isfinite, history))
-    assert Predictive(local_model(2), guide=guide, num_samples=3)(y)["z"].shape == (3, 2)
+    assert Predictive(batches, guide=guide, num_samples=3)(y)["z"].shape == (3, 2)
 
 
 @each_guide

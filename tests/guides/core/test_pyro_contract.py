@@ -99,7 +99,8 @@ def test_trains_with_pyro_optimisers(make, optimizer):
 @each_exact_case
 def test_scale_around_model_and_guide(case):
     x, y = data()
-    model, guide = linear_model(case.prior), case.make(linear_model(case.prior))
+    model = linear_model(case.prior)
+    guide = case.make(model)
     guide.setup(x, y)
     perturb(guide)
     scaled_model, scaled_guide = poutine.scale(model, 0.1), poutine.scale(guide, 0.1)
@@ -126,7 +127,8 @@ class _Scaled:
 def test_bound_without_gradients_is_the_same(case):
     """Of drawn networks, with real indicators."""
     x, y = data()
-    model, guide = linear_model(case.prior), case.make(linear_model(case.prior))
+    model = linear_model(case.prior)
+    guide = case.make(model)
     guide.setup(x, y)
     perturb(guide)
     svi = SVI(model, guide, guide.optimizer(), vectorized(TraceMeanField_ELBO, 200))
@@ -209,7 +211,8 @@ def test_parameters_of_the_prior_train_too(make):
 @each_case
 def test_predictive_draws_the_networks_of_the_guide_and_predicts_from_them(case):
     x, y = data()
-    model, guide = network(case.prior), case.make(network(case.prior))
+    model = network(case.prior)
+    guide = case.make(model)
     fit(model, guide, x, y, steps=3)
     out = Predictive(model, guide=guide, num_samples=50)(x)
     assert out["w1"].shape == (50, 1, 4, 3)  # Pyro puts the data plate's dimension in front of the event

@@ -46,7 +46,8 @@ def in_fresh_process(code: str, *arguments) -> subprocess.CompletedProcess:
 @each_case
 def test_a_fresh_guide_reads_the_same_fit(case, tmp_path):
     x, y = data()
-    model, guide = network(case.prior), case.make(network(case.prior))
+    model = network(case.prior)
+    guide = case.make(model)
     fit(model, guide, x, y, steps=1)
     save_guide(guide, tmp_path / "fit.safetensors")
     fresh = load_guide(case.make(model), tmp_path / "fit.safetensors")
@@ -62,7 +63,8 @@ def test_a_fresh_process_reads_the_same_fits(tmp_path):
     x, y = data()
     expected = {}
     for case in CASES:
-        model, guide = network(case.prior), case.make(network(case.prior))
+        model = network(case.prior)
+        guide = case.make(model)
         fit(model, guide, x, y, steps=3)
         save_guide(guide, tmp_path / f"{case}.safetensors")
         draws = guide.draws(3, seed=5)
@@ -89,7 +91,8 @@ def test_a_fresh_process_reads_the_same_fits(tmp_path):
 @each_case
 def test_a_loaded_guide_goes_on(case):
     x, y = data()
-    model, guide = network(case.prior), case.make(network(case.prior))
+    model = network(case.prior)
+    guide = case.make(model)
     fit(model, guide, x, y, steps=2)
     fresh = case.make(model)
     fresh.load_state_dict(guide.state_dict())
@@ -104,7 +107,8 @@ def test_a_loaded_guide_goes_on(case):
 def test_loading_into_a_guide_in_use_fills_its_parameters():
     """An optimiser holds them."""
     x, y = data()
-    model, guide = network(normal), AutoMeanField(network(normal))
+    model = network(normal)
+    guide = AutoMeanField(model)
     fit(model, guide, x, y, steps=2)
     best, held = (
         {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in guide.state_dict().items()},
@@ -232,8 +236,9 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path):
 @pytest.mark.parametrize(("mask", "mode"), [(0o077, 0o600), (0o002, 0o664), (0o022, 0o644)])
 def test_who_may_read_a_file_the_umask_says(mask, mode, tmp_path):
     x, y = data()
-    guide = AutoMeanField(network(normal))
-    fit(network(normal), guide, x, y, steps=1)
+    model = network(normal)
+    guide = AutoMeanField(model)
+    fit(model, guide, x, y, steps=1)
     before = os.umask(mask)
     try:
         write_atomically(tmp_path / "text", written("new"))

@@ -177,8 +177,9 @@ def test_learnt_rate_follows_the_evidence():
 
 def test_mc_dropout_keeps_its_rate_and_points():
     x, y = data()
-    guide = AutoDropout(network(normal), rate=0.4)
-    fit(network(normal), guide, x, y, steps=20)
+    model = network(normal)
+    guide = AutoDropout(model, rate=0.4)
+    fit(model, guide, x, y, steps=20)
     assert guide.dropout_rates() == pytest.approx({"w1": 0.4, "w2": 0.4})
     draws = guide.draws(300, seed=1)
     assert (draws["b1"] == draws["b1"][0]).all()  # biases are points

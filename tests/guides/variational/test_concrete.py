@@ -176,7 +176,8 @@ def test_priors_that_differ_by_weight_take_the_plain_path():
         return SpikeSlab(torch.linspace(0.2, 0.4, shape[-1]), 0.0, scale).expand(shape).to_event(len(shape))
 
     x, y = data()
-    guide = AutoConcrete(linear_model(prior), temperature=0.5)
+    model = linear_model(prior)
+    guide = AutoConcrete(model, temperature=0.5)
     guide.setup(x, y)
     law = guide.site_distribution("w")
     errors = ((y - x @ law.mean) ** 2).sum() + (x**2 @ law.variance).sum()
@@ -188,10 +189,10 @@ def test_priors_that_differ_by_weight_take_the_plain_path():
         *torch.tensor([0.0, 1]),
     ).sum()
     truth = kl + 0.5 * errors / NOISE**2 + 0.5 * len(y) * math.log(2 * math.pi * NOISE**2)
-    assert_mean(drawn_losses(linear_model(prior), guide, x, y), truth)
-    assert_particles_are_runs(linear_model(prior), guide, TraceMeanField_ELBO, x, y)
-    assert_drawn_particles_are_runs(linear_model(prior), guide, TraceMeanField_ELBO, x, y)
-    assert all((g != 0).all() for g in gradients(linear_model(prior), guide, guide.elbo(), x, y).values())
+    assert_mean(drawn_losses(model, guide, x, y), truth)
+    assert_particles_are_runs(model, guide, TraceMeanField_ELBO, x, y)
+    assert_drawn_particles_are_runs(model, guide, TraceMeanField_ELBO, x, y)
+    assert all((g != 0).all() for g in gradients(model, guide, guide.elbo(), x, y).values())
 
 
 # ---------------------------------------------------------------------- real networks

@@ -163,7 +163,8 @@ class GivenLogits:
 def test_loss_and_gradient_are_expectations_given_the_logits(make, elbo):
     """That the logits have the law they should: :func:`test_deviations_have_the_covariance`."""
     x, y = data(columns=2)
-    model, guide = linear_model(spike_slab), make(linear_model(spike_slab), init_spread=0.7)
+    model = linear_model(spike_slab)
+    guide = make(model, init_spread=0.7)
     guide.setup(x, y)
     perturb(guide, 0.3)
     given = GivenLogits(len(x))
@@ -177,7 +178,8 @@ def test_loss_and_gradient_are_expectations_given_the_logits(make, elbo):
 def test_loss_is_unbiased(make, elbo):
     """With the noise as it comes, against quadrature."""
     x, y = data(columns=2)
-    model, guide = linear_model(spike_slab), make(linear_model(spike_slab), init_spread=0.7)
+    model = linear_model(spike_slab)
+    guide = make(model, init_spread=0.7)
     guide.setup(x, y)
     perturb(guide, 0.3)
     assert_mean(losses(model, guide, elbo(), 400, x, y), expected_loss(guide, x, y).item())
@@ -458,10 +460,11 @@ def test_wrong_arguments_and_sites():
         UnsupportedSiteError, match="'w' lies in the subsampled plate 'data'.*use AutoSpikeSlab"
     ):
         AutoSpikeSlabMVN(local)(*data())
-    gaussians = AutoSpikeSlabMVN(linear_model(normal))  # no spike and slab: a mean-field guide
+    model = linear_model(normal)
+    gaussians = AutoSpikeSlabMVN(model)  # no spike and slab: a mean-field guide
     gaussians(*data())
     assert gaussians.inclusion_probabilities() == {}
-    assert TraceMeanField_ELBO().loss(linear_model(normal), gaussians, *data()) > 0
+    assert TraceMeanField_ELBO().loss(model, gaussians, *data()) > 0
 
 
 # ---------------------------------------------------------------------- other priors, matrices, draws
@@ -484,7 +487,8 @@ def inclusion_by_weight(shape):
 def test_priors_written_out_by_weight_have_the_same_bound(make, prior, fused):
     """Past the fused node and through the one for learned inclusions: the correction has to be there too."""
     x, y = data(columns=2)
-    model, guide = linear_model(prior), make(linear_model(prior), init_spread=0.7)
+    model = linear_model(prior)
+    guide = make(model, init_spread=0.7)
     guide.setup(x, y)
     perturb(guide, 0.3)
     guide(x, y)

@@ -101,7 +101,8 @@ def test_loss_and_gradient_are_their_definition(prior, flow, elbo):
 @each_prior
 def test_minibatch_bound_is_unbiased(prior):
     x, y = data(rows=12)
-    model, guide = linear_model(prior, batch_size=3), AutoMNF(linear_model(prior, batch_size=3))
+    model = linear_model(prior, batch_size=3)
+    guide = AutoMNF(model)
     guide.setup(x, y)
     perturb(guide, 0.2)
 
