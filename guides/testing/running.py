@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from unittest import mock
 
+import pyro
 import torch
+from pyro import poutine
 from pyro.infer import SVI, Trace_ELBO, TraceMeanField_ELBO
 from torch import Tensor
 
@@ -19,17 +21,32 @@ def losses(model: Callable, guide, elbo, n: int, *args) -> Tensor:
     return torch.tensor([elbo.loss(model, guide, *args) for _ in repeats(n)], dtype=torch.float64)
 
 
+def set_up(guide, *args) -> None:
+    """Makes the parameters; those of Pyro's own guides and of functions are made by a first run."""
+    if hasattr(guide, "setup"):
+        guide.setup(*args)
+    else:
+        with poutine.block():
+            guide(*args)
+
+
+def parameters(guide) -> dict[str, Tensor]:
+    """What is trained, by name; of a guide that is a function, all that is in Pyro's store."""
+    owner = guide if isinstance(guide, torch.nn.Module) else pyro.get_param_store()
+    return dict(owner.named_parameters())
+
+
 def gradients(model: Callable, guide, elbo, *args) -> dict[str, Tensor]:
-    guide.zero_grad()
-    elbo.loss_and_grads(model, guide, *args)
-    return {name: p.grad.clone() for name, p in guide.named_parameters()}
+    results = loss_and_gradients(model, guide, elbo, *args)
+    return {name: results[name] for name in parameters(guide)}
 
 
 def loss_and_gradients(model: Callable, guide, elbo, *args) -> dict[str, Tensor]:
     """:func:`gradients`, and the loss under the name ``loss``."""
-    guide.zero_grad()
+    for parameter in parameters(guide).values():
+        parameter.grad = None
     loss = elbo.loss_and_grads(model, guide, *args)
-    return {"loss": torch.tensor(loss)} | {name: p.grad.clone() for name, p in guide.named_parameters()}
+    return {"loss": torch.tensor(loss)} | {name: p.grad.clone() for name, p in parameters(guide).items()}
 
 
 def mean_of(results: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
@@ -68,6 +85,22 @@ def each_batch(rows: int, size: int, run: Callable) -> Iterator:
             yield run()
 
 
+class ScaleOfData(TraceMeanField_ELBO):
+    """The loss, which also notes by what the plate of ``y`` scales its data.
+
+    :ivar scales: all that were seen
+    """
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.scales: set[float] = set()
+
+    def _get_trace(self, model, guide, args, kwargs):
+        model_trace, guide_trace = super()._get_trace(model, guide, args, kwargs)
+        self.scales.add(float(model_trace.nodes["y"]["scale"]))
+        return model_trace, guide_trace
+
+
 def drawn_losses(model: Callable, guide, *args, runs: int = 25, particles: int = 200) -> Tensor:
     """Means of vectorised particles without gradients, ``[runs]``: of real networks."""
     with torch.no_grad():
@@ -89,6 +122,6 @@ def perturb(guide, scale: float = 0.5, seed: int = 3) -> None:
     """Moves the parameters somewhere nondescript, so that no symmetry of the start hides a wrong term."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for parameter in guide.parameters():
+        for parameter in parameters(guide).values():
             noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
             parameter += scale * noise

@@ -5,19 +5,33 @@ from __future__ import annotations
 import os
 import re
 
+import numpy as np
+import pyro
 import pytest
 import torch
+from pyro import distributions as dist
+from pyro.infer.autoguide import AutoNormal
+from scipy.optimize import minimize
+from torch.distributions import biject_to
 
-from guides import AutoConcrete, AutoMeanField, AutoMNF, AutoSpikeSlab
+from guides import AutoConcrete, AutoMeanField, AutoMNF, AutoSpikeSlab, UnsupportedSiteError
+from guides.core.laws import TransformedLaw
 from guides.testing import (
     CHECKS,
+    GAP,
     Case,
+    check_constrained,
     check_divergence,
     check_gradients,
     check_guide,
+    check_minibatches,
     check_posterior,
     check_same_seed,
     check_saving,
+    constrained,
+    constrained_data,
+    constrained_evidence,
+    constrained_posterior,
     normal,
     spike_slab,
 )
@@ -76,6 +90,148 @@ class ForgetsItsScale(MyGuide):
 class OneSeed(MyGuide):
     def draws(self, n, seed=None):
         return super().draws(n, seed=7)
+
+
+class LawWithoutJacobian(TransformedLaw):
+    """Without the Jacobian of its map, where the divergence is exact and where not."""
+
+    def log_prob(self, value):
+        if self.exact:
+            return super().log_prob(value)
+        unconstrained = dist.Normal(self.loc, self.scale)
+        return self._sum_events(unconstrained.log_prob(self.transform.inv(value)))
+
+    @property
+    def kl(self):
+        return super().kl + self._sum_events(self.loc)
+
+
+class NoJacobianInTheLoss(MyGuide):
+    def get_posterior(self, *args):
+        law = super().get_posterior(*args)
+        if isinstance(law, TransformedLaw):
+            law.__class__ = LawWithoutJacobian
+        return law
+
+
+class NoJacobianInDensities(MyGuide):
+    def _log_prob_of_site(self, name, value):
+        site = self.sites[name]
+        if not site.is_transformed:
+            return super()._log_prob_of_site(name, value)
+        log_q = self.site_distribution(name).log_prob(self._transform(site).inv(value))
+        return log_q.reshape(len(value), -1).sum(-1)
+
+
+class NoJacobian(NoJacobianInTheLoss, NoJacobianInDensities):
+    """Wrong on both sides, and so at one with itself."""
+
+
+class NoJacobianForGammas(NoJacobian):
+    """Right where the divergence has no closed form."""
+
+    def get_posterior(self, *args):
+        law = super().get_posterior(*args)
+        if isinstance(law, TransformedLaw) and not law.exact:
+            law.__class__ = TransformedLaw
+        return law
+
+    def _log_prob_of_site(self, name, value):
+        guide = super() if self.sites[name].family == "lognormal" else super(NoJacobianInDensities, self)
+        return guide._log_prob_of_site(name, value)
+
+
+class RowsCountOnce(MyGuide):
+    """Forgets by what a plate scales the data of a minibatch."""
+
+    def get_traces(self):
+        model_trace, guide_trace = super().get_traces()
+        own = ("log_prob", "log_prob_sum", "unscaled_log_prob")
+        y = {key: value for key, value in model_trace.nodes["y"].items() if key not in own}
+        model_trace.nodes["y"] = {**y, "scale": 1.0}
+        return model_trace, guide_trace
+
+
+class DivergenceCountsAsRowsDo(MyGuide):
+    def get_traces(self):
+        traces = super().get_traces()
+        scale = traces[0].nodes["y"]["scale"]
+        for trace in traces:
+            trace.nodes["w"] = {**trace.nodes["w"], "scale": scale}
+        return traces
+
+
+@pytest.mark.parametrize(
+    ("make", "check", "message"),
+    [
+        (NoJacobianInTheLoss, check_constrained, "z = "),
+        (NoJacobianInDensities, check_constrained, "z = "),
+        (NoJacobian, check_constrained, "divergence from the posterior -"),
+        (NoJacobianForGammas, check_constrained, "divergence from the posterior -"),
+        (RowsCountOnce, check_minibatches, "the rows of a quarter count {1.0} times, not 4"),
+        (DivergenceCountsAsRowsDo, check_minibatches, "z = "),
+    ],
+)
+def test_a_term_that_is_left_out_is_found(make, check, message):
+    with pytest.raises(AssertionError, match=re.escape(message)):
+        check(Case("broken", make, normal))
+
+
+def a_function(model):
+    """A guide that knows no model."""
+
+    def guide(x, y):
+        loc = pyro.param("loc", torch.zeros(3))
+        sd = pyro.param("sd", torch.ones(3), constraint=dist.constraints.positive)
+        pyro.sample("w", dist.Normal(loc, sd).to_event(1))
+
+    return guide
+
+
+@pytest.mark.parametrize("make", [AutoNormal, a_function])
+def test_minibatches_of_guides_that_run_no_model(make):
+    check_minibatches(Case("other", make))
+
+
+class NoIntervals(MyGuide):
+    def _make_site(self, name, node):
+        if isinstance(node["fn"], dist.Beta):
+            raise UnsupportedSiteError(f"site {name!r} is a Beta")
+        return super()._make_site(name, node)
+
+
+def test_a_guide_that_refuses_constrained_sites_is_not_checked_there_and_says_why():
+    with pytest.warns(UserWarning, match="refusing is not checked.*'share' is a Beta"):
+        check_constrained(Case("refusing", NoIntervals))
+
+
+def test_evidence_and_posterior_of_constrained_sites_are_bayes_rule():
+    """The evidence is the same wherever it is asked for, and Gaussians on the real line are near enough."""
+    data = constrained_data()
+    draws = {name: law.rvs(20, random_state=1) for name, law in constrained_posterior(*data).items()}
+    evidence = constrained_evidence(*data)
+    for i in range(20):
+        z = {name: torch.tensor(values[i], dtype=torch.float64) for name, values in draws.items()}
+        joint = pyro.poutine.trace(pyro.condition(constrained, data=z)).get_trace(*data).log_prob_sum()
+        log_p = sum(law.logpdf(draws[name][i]) for name, law in constrained_posterior(*data).items())
+        assert float(joint) - log_p == pytest.approx(evidence, rel=1e-6)  # single precision
+    assert sum(map(_nearest_gaussian, constrained_posterior(*data).values())) < 0.03 < GAP / 4
+
+
+def _nearest_gaussian(law) -> float:
+    """The divergence from the law of that image of a Gaussian which is the nearest."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+    constraints = dist.constraints
+    to_support = biject_to(constraints.unit_interval if law.support()[1] == 1 else constraints.positive)
+
+    def divergence(parameters) -> float:
+        loc, log_scale = parameters
+        u = torch.as_tensor(loc + np.exp(log_scale) * nodes)
+        z = to_support(u)
+        log_p = law.logpdf(z) + to_support.log_abs_det_jacobian(u, z).numpy()
+        return -0.5 * np.log(2 * np.pi * np.e) - log_scale - (weights @ log_p) / weights.sum()
+
+    return minimize(divergence, [-1.0, -1.0]).fun
 
 
 @pytest.mark.one_in(2)

@@ -23,6 +23,7 @@ from guides.testing import (
     assert_equal_results,
     assert_mean,
     assert_particles_are_runs,
+    check_constrained,
     check_divergence,
     check_gradients,
     check_minibatches,
@@ -59,6 +60,8 @@ RELAXED = [c for c in CASES if c.exact_loss_known and c.make is concrete]
 each_relaxed_case = pytest.mark.parametrize("case", RELAXED, ids=str)
 QUADRATIC = [c for c in CASES if c.exact_loss_known and c not in RELAXED]
 each_quadratic_case = pytest.mark.parametrize("case", QUADRATIC, ids=str)
+#: One case a guide.
+LAWS = [c for c in CASES if c.name in ("mean-field", "spike-slab", "mnf", "concrete", "spike-slab-mvn")]
 each_elbo = pytest.mark.parametrize("elbo", ELBOS)
 
 
@@ -104,7 +107,8 @@ def _double():
 def test_conjugate_regression_is_solved_exactly(make, monkeypatch):
     """Mean field reaches the posterior mean and the inverse of the *diagonal of the precision*."""
     x, y = data()
-    model, guide = linear_model(normal), make(linear_model(normal))
+    model = linear_model(normal)
+    guide = make(model)
     bound = -minimise_exactly(model, guide, monkeypatch, x, y)
     exact = conjugate_linear_regression(x.numpy(), y.numpy(), prior_scale=1.0, noise_scale=NOISE)
     precision = torch.eye(3) + x.T @ x / NOISE**2
@@ -150,12 +154,19 @@ def test_fit_by_svi_reaches_the_posterior(case):
     check_posterior(case)
 
 
+@pytest.mark.one_in(5)
+@pytest.mark.parametrize("case", LAWS, ids=str)
+def test_posteriors_of_constrained_sites_are_reached(case):
+    check_constrained(case)
+
+
 @each_quadratic_case
 @each_elbo
 def test_loss_and_gradient_are_their_expectations(case, elbo):
     """Without Monte Carlo error: the loss is quadratic in the noise of the rows, or of the weights."""
     x, y = data()
-    model, guide = linear_model(case.prior), case.make(linear_model(case.prior))
+    model = linear_model(case.prior)
+    guide = case.make(model)
     guide.setup(x, y)
     perturb(guide)
     runs = Noise.two_level(32).each(lambda: loss_and_gradients(model, guide, elbo(), x, y))
@@ -166,7 +177,8 @@ def test_loss_and_gradient_are_their_expectations(case, elbo):
 @each_elbo
 def test_loss_and_gradient_are_unbiased(case, elbo):
     x, y = data()
-    model, guide = linear_model(case.prior), case.make(linear_model(case.prior))
+    model = linear_model(case.prior)
+    guide = case.make(model)
     guide.setup(x, y)
     perturb(guide)
     truth = expected_loss_and_gradients(guide, case.prior, x, y)
@@ -212,7 +224,8 @@ def test_gradient_reaches_every_parameter_of_a_network(case):
 def test_minibatch_bound_is_unbiased(case):
     """The mean over all minibatches, each in expectation over its noise, is the bound of the whole."""
     x, y = data(rows=12)
-    model, guide = linear_model(case.prior, batch_size=3), case.make(linear_model(case.prior, batch_size=3))
+    model = linear_model(case.prior, batch_size=3)
+    guide = case.make(model)
     guide.setup(x, y)
     perturb(guide, 0.2)
     noise = Noise.two_level(4)
@@ -245,7 +258,7 @@ def test_minibatch_bound_is_that_of_all_rows_given_the_weights(case):
 each_latent_case = pytest.mark.parametrize("case", [c for c in CASES if not c.exact_loss_known], ids=str)
 
 
-@pytest.mark.slow
+@pytest.mark.one_in(3)
 @each_latent_case
 def test_minibatches_of_guides_with_latent_variables(case):
     check_minibatches(case)
@@ -328,7 +341,8 @@ def test_vectorized_prediction_is_refused_with_a_remedy(filters):
 @each_exact_case
 @pytest.mark.parametrize("elbo", [*ELBOS, TraceGraph_ELBO])
 def test_without_data_the_loss_is_the_kl_and_has_no_noise(case, elbo):
-    model, guide = priors_only(case.prior), case.make(priors_only(case.prior))
+    model = priors_only(case.prior)
+    guide = case.make(model)
     guide.setup()
     perturb(guide)
     kinds = [elbo(), elbo(num_particles=3)]
@@ -393,7 +407,8 @@ def test_two_fits_live_side_by_side(case):
 @each_case
 def test_deepcopy_is_a_fit_of_its_own(case):
     x, y = data()
-    model, guide = network(case.prior), case.make(network(case.prior))
+    model = network(case.prior)
+    guide = case.make(model)
     fit(model, guide, x, y, steps=2)
     before = guide.draws(2, seed=1)
     clone = copy.deepcopy(guide)
@@ -409,7 +424,8 @@ def test_deepcopy_is_a_fit_of_its_own(case):
 @each_exact_case
 def test_draws_quantiles_and_log_prob_tell_one_story(case):
     x, y = data()
-    model, guide = network(case.prior), case.make(network(case.prior))
+    model = network(case.prior)
+    guide = case.make(model)
     fit(model, guide, x, y, steps=3)
     draws = guide.draws(4000, seed=2)
     levels = [0.05, 0.3, 0.5, 0.9]
