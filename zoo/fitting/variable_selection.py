@@ -5,6 +5,7 @@ inclusion and weights.
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from guides import JointSpikeSlab, SpikeSlab
+from guides.core.settling import UnsettledWarning
 from guides.variational.varbvs import VARBVS
 from zoo.budgets import STEPS
 from zoo.errors import FailedError
@@ -118,7 +120,8 @@ class JointSelection(Stored):
 
     def run(self, model: Callable, data: tuple, settings: JointSettings, watch: Watch) -> JointSpikeSlab:
         advance = watch.start(settings.steps)
-        with fitting():
+        with fitting(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "the loss still fell", UnsettledWarning)  # a figure says it
             return JointSpikeSlab(model).fit(*data, **asdict(settings), on_step=lambda step, guide: advance())
 
     def read(self, path: Path, model: Callable) -> JointSpikeSlab:
