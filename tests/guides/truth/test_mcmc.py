@@ -255,6 +255,21 @@ def test_the_same_question_is_answered_from_the_file(monkeypatch, tmp_path, good
     assert same(MCMCResult.load(path), first)
 
 
+PRIOR = {"scale": 1.0}
+
+
+def with_a_prior():
+    raise AssertionError(f"fake samplers do not ask for {PRIOR['scale']}")
+
+
+def test_a_model_that_uses_another_number_is_sampled_again(monkeypatch, tmp_path):
+    monkeypatch.setattr(mcmc, "numpyro_attempt", fake(calls=(calls := [])))
+    for scale in (1.0, 1.0, 5.0):
+        monkeypatch.setitem(PRIOR, "scale", scale)
+        nuts(with_a_prior, cache=tmp_path / "reference.nc")
+    assert len(calls) == 2
+
+
 @pytest.mark.slow
 def test_another_question_is_not(monkeypatch, tmp_path):
     monkeypatch.setattr(mcmc, "numpyro_attempt", fake(calls=(calls := [])))
