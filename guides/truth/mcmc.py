@@ -84,9 +84,9 @@ def nuts(
     :param dense_mass: adapt a full mass matrix; for a few dozen strongly correlated numbers, not for a
         network.
     :param retries: repeated runs allowed when the gates fail.
-    :param cache: netCDF file.  If it was made with the same settings, data and source text
-        (:func:`guides.posterior.fingerprint.fingerprint`) it is read instead of sampling; anything else
-        there is recomputed and replaced.
+    :param cache: netCDF file.  If it was made with the same settings, data and model, as its source text and
+        what that uses tell (:func:`guides.posterior.fingerprint.fingerprint`), it is read instead of
+        sampling; anything else there is recomputed and replaced.
     :param progress: bar on stderr; never when stderr is no terminal.  Default: bar on a terminal.
     :param float64: sample in double precision (slower by about 1.7 on a CPU; worth it for unscaled data).
     :raises ValueError: no latent site; a discrete latent site; a plate that subsamples; data ``[n, 1]`` under
