@@ -47,7 +47,7 @@ def blaming_arguments(args: Sequence, kwargs: Mapping[str, Any] = MappingProxyTy
         yield
     except (ValueError, RuntimeError, TypeError, AttributeError) as error:
         if isinstance(error, TypeError | AttributeError):
-            check_tensors(args)
+            check_tensors(args, f" ({str(error).partition(chr(10))[0]})")
         for name, value in [*enumerate(args), *kwargs.items()]:
             if isinstance(value, Tensor) and (row := _first_row(value.isnan())) is not None:
                 said = str(error).partition("\n")[0]
@@ -64,12 +64,13 @@ def check_observed(nodes: Mapping[str, Mapping]) -> None:
     :raises ValueError: data that are NaN, under a mask by rows too: Pyro asks for their density there
     :raises TypeError: data that are no tensor
     """
-    for name, node in nodes.items():
-        if node["is_observed"] and not isinstance(node["value"], Tensor):
-            kind = type(node["value"]).__name__
-            raise TypeError(f"the observed site {name!r} has a {kind}, not a tensor: call torch.as_tensor")
     if not is_validation_enabled():  # the loss will tell
         return
+    for name, node in nodes.items():
+        value, checked = node["value"], getattr(node["fn"], "_validate_args", False)
+        if node["is_observed"] and checked and isinstance(value, float | int | np.generic | np.ndarray):
+            kind = type(value).__name__
+            raise TypeError(f"the observed site {name!r} has a {kind}, not a tensor: call torch.as_tensor")
     for name, node in nodes.items():
         if node["is_observed"] and _counts(node) and (row := _first_row(node["value"].isnan())) is not None:
             raise ValueError(f"the observed site {name!r} is NaN in row {row} (rows count from 0): {REMEDY}")
@@ -116,12 +117,16 @@ class FixedParameters(Messenger):
             msg["done"] = msg["stop"] = True
 
 
-def check_tensors(args: Sequence) -> None:
-    """:raises TypeError: an argument that is NumPy's or a table of pandas: the model computes in torch"""
+def check_tensors(args: Sequence, said: str = "") -> None:
+    """:param said: what an error was
+    :raises TypeError: an argument that is NumPy's or a table of pandas: the model computes in torch
+    """
     for i, part in enumerate(args):
         if hasattr(part, "__array__") and not isinstance(part, Tensor):
             kind = type(part).__name__
-            raise TypeError(f"argument {i} of the model is a {kind}, not a tensor: call torch.as_tensor")
+            raise TypeError(
+                f"argument {i} of the model is a {kind}, not a tensor: call torch.as_tensor{said}"
+            )
 
 
 def check_parameters(

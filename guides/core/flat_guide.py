@@ -44,7 +44,6 @@ from guides.core.probing import kept_statistics, moved
 from guides.core.purpose import Purpose, draws_in_parallel, purpose_of_run
 from guides.core.pyro_traces import (
     check_particles,
-    check_trained_model,
     first_messenger,
     hide_other_sites,
     share_minibatch,
@@ -52,6 +51,7 @@ from guides.core.pyro_traces import (
 )
 from guides.core.rng import seeded_rng
 from guides.core.row_mixing import Asked, RowProbe, Watched, data_of, mixed_site
+from guides.core.same_model import check_trained_model
 from guides.core.sites import (
     Site,
     UnsupportedSiteError,
@@ -453,7 +453,7 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
             raise ValueError(
                 "the guide was built on a model whose poutine.block hides the data: use hide=[...]"
             )
-        check_trained_model(self.model)
+        check_trained_model(self.model, model_trace)
         check_particles(model_trace)
         weight = self.kl_weight if torch.is_grad_enabled() else 1.0
         return two_traces(model_trace, self.sites, weight)

@@ -168,8 +168,8 @@ class LearnedPriors:
         if alike and not found and self.runs == 0:
             warnings.warn(
                 f"empirical_bayes learns nothing: none of {', '.join(map(repr, alike))} has several elements "
-                "outside plates and one prior, of numbers, for all of them, such as "
-                "dist.Normal(0.0, 1.0).expand([n]).to_event(1)",
+                "outside plates and one prior, of numbers and of the guide's own family (Normal, of spikes "
+                "SpikeSlab), for all of them, such as dist.Normal(0.0, 1.0).expand([n]).to_event(1)",
                 stacklevel=2,
             )
         return found

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Callable, Collection
-from functools import partial
-from types import FunctionType
+from collections.abc import Collection
 
 import torch
 from pyro import poutine
 from pyro.distributions.score_parts import ScoreParts
 from pyro.distributions.util import scale_and_mask
-from pyro.infer.enum import get_importance_trace
-from pyro.poutine.block_messenger import BlockMessenger
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import _PYRO_STACK
 from pyro.poutine.trace_messenger import TraceMessenger
 from pyro.poutine.util import site_is_subsample
-from torch import Tensor
 
 from guides.core.laws import ClosedFormPrior
 
@@ -93,6 +87,10 @@ def first_messenger(model: object) -> Messenger | None:
     return next((a for a in arguments or () if isinstance(a, Messenger)), None)
 
 
+#: The plate that Pyro's losses put around a model.
+_PARTICLES = "num_particles_vectorized"
+
+
 def check_particles(model_trace: poutine.Trace) -> None:
     """Vectorized particles have a dimension of their own, left of all plates: what is left of that would be
     summed over, and nobody else looks (Pyro takes it for an enumeration).
@@ -113,76 +111,3 @@ def check_particles(model_trace: poutine.Trace) -> None:
                 f"{tuple(more)} too many: a number outside the plates comes as [particles, 1] then, so "
                 "that it needs no unsqueeze or [..., None]; or set vectorize_particles=False"
             )
-
-
-#: The plate that Pyro's losses put around a model; frames above a guide in which its loss is looked for.
-_PARTICLES, _NEAR = "num_particles_vectorized", 6
-
-
-def check_trained_model(own: Callable) -> None:
-    """A guide that runs its model itself trains that one, whatever model a loss of Pyro's was given.
-
-    :param own: the model that the guide was built on
-    :raises ValueError: where the loss that asks has another
-    """
-    frame = sys._getframe(1)
-    for _ in range(_NEAR):
-        if frame is None:
-            return
-        if frame.f_code is get_importance_trace.__code__:
-            if not _trains(frame.f_locals["model"], frame.f_locals["guide"], own):
-                raise ValueError(
-                    "the loss was given another model than the guide was built on, and this guide runs that "
-                    "one alone: build it on the model that is trained, with what is around it "
-                    "(poutine.condition, poutine.scale)"
-                )
-            return
-        frame = frame.f_back
-
-
-def _trains(given: Callable, guide: Callable, own: Callable) -> bool:
-    """Whether a loss has a guide's own model: what is around the guide is so around its model, and what
-    ``poutine.block`` hides from it is not hidden from the loss.
-    """
-    (around, given), (within, own), (outer, _) = map(_peeled, (given, own, guide))
-    if not _equal(given, own) or len(around) != len(outer) + len(within):
-        return False
-    kinds = [type(handler) for handler in outer + within] == [type(handler) for handler in around]
-    return kinds and all(_equal(vars(h), vars(k)) for h, k in zip(around[len(outer) :], within, strict=True))
-
-
-def _peeled(model: Callable) -> tuple[list[Messenger], Callable]:
-    """The handlers around a model or guide, from the outside, and what is in them."""
-    handlers = []
-    while isinstance(inner := getattr(model, "func", None), partial) and len(inner.args) == 2:
-        handler, model = inner.args  # as Messenger.__call__ binds them
-        if not (isinstance(handler, BlockMessenger) or getattr(handler, "name", None) == _PARTICLES):
-            handlers.append(handler)
-    return handlers, model
-
-
-def _equal(one: object, other: object) -> bool:
-    """Whether two models, or what they hold, are the same, or made alike by one piece of source."""
-    if one is other:
-        return True
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, FunctionType):
-        parts = [[f.__defaults__, f.__kwdefaults__, *_cells(f)] for f in (one, other)]
-        return one.__code__ is other.__code__ and _equal(*parts)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(_equal(one[key], other[key]) for key in one)
-    if isinstance(one, partial):
-        return _equal([one.func, one.args, one.keywords], [other.func, other.args, other.keywords])
-    if isinstance(one, tuple | list):
-        return len(one) == len(other) and all(map(_equal, one, other))
-    try:
-        return bool(one == other)
-    except (RuntimeError, ValueError, TypeError):  # of what holds several numbers
-        return False
-
-
-def _cells(function: FunctionType) -> list:
-    return [cell.cell_contents for cell in function.__closure__ or ()]

@@ -117,7 +117,7 @@ class ProbabilisticBackpropagation:
             self._fitted = fitted
             if on_epoch is not None:
                 on_epoch(epoch, self)
-        self._warn_of_refusals(len(y) * epochs)
+        self._warn_of_refusals(len(y) * epochs, 0)
         return self
 
     def partial_fit(
@@ -136,6 +136,7 @@ class ProbabilisticBackpropagation:
         :param seed: of the starting means, on the first call
         :param init_means: as for :meth:`fit`, on the first call
         :returns: this object
+        :warns UserWarning: as :meth:`fit`
         :raises ValueError: also when the model does with these rows something else than before
         """
         if self._fitted is None:
@@ -147,13 +148,18 @@ class ProbabilisticBackpropagation:
             if init_means is not None:
                 raise ValueError("init_means: the weights have been started already")
             job = Job.resume(self._fitted, self.model, self.messages, self.dtype, x, y, batch_size=batch_size)
+        before = 0 if self._fitted is None else self.refused["noise"]
         for _, (fitted,) in job.run(each_epoch=False, refine=False):
             self._fitted = fitted
+        self._warn_of_refusals(len(y), before)
         return self
 
-    def _warn_of_refusals(self, rows: int) -> None:
-        """:param rows: how many were passed over, each as often as it was"""
-        refused = self.refused["noise"]
+    def _warn_of_refusals(self, rows: int, before: int) -> None:
+        """
+        :param rows: how many were passed over, each as often as it was
+        :param before: refusals before that
+        """
+        refused = self.refused["noise"] - before
         if refused > FEW * rows:
             warnings.warn(
                 f"{refused} of {rows} updates of the noise were refused, and its estimate may be far off: "

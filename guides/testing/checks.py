@@ -142,7 +142,7 @@ def check_constrained(case: Case) -> None:
     data = constrained_data()
     try:
         guide = case.make(constrained)
-        guide.setup(*data)
+        set_up(guide, *data)
     except (UnsupportedSiteError, NotImplementedError) as refusal:
         warnings.warn(f"{case} is not checked at constrained sites: {refusal}", stacklevel=2)
         return

@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import combinations
 
 import numpy as np
 import torch
@@ -45,6 +46,8 @@ MAX_COLUMNS = 20
 FEWER = "leave some out, or take guides.JointSpikeSlab, which is near the exact probabilities"
 #: Nats that rounding may change the evidence by.
 SEEN = 1e-3
+#: Condition number of columns whose products still have a root.
+MOST_DEPENDENT = 1e7
 #: Numbers held at a time by a batch of gathered submatrices (8 bytes each, a handful of such arrays: about
 #: 100 MB).
 _BATCH_NUMBERS = 2_000_000
@@ -118,21 +121,33 @@ def enumerate_g_prior(X: np.ndarray, y: np.ndarray, g: float) -> GPriorModels:
 
 
 def _check_dependence(Xc: np.ndarray, yc: np.ndarray, g: float) -> None:
-    """R^2 from products of columns is off by some ``eps`` times the square of their condition number, and a
-    log Bayes factor by ``(n - 1)/2 g / (1 + g (1 - R^2))`` times that.
+    """R^2 is computed from products of columns, whose condition number is the square of the columns' own.  Of
+    all columns together, all but one and every two it is compared with that of a singular value
+    decomposition.
 
     :param Xc: centred columns of length 1 ``[n, p]``; ``yc``: centred ``[n]``
-    :raises ValueError: where that is more than :data:`SEEN`
+    :raises ValueError: where a log Bayes factor is off by more than :data:`SEEN`
     """
     condition = np.linalg.cond(Xc)
-    left = yc - Xc @ np.linalg.lstsq(Xc, yc, rcond=None)[0]
-    unexplained = float(left @ left) / float(yc @ yc)
-    off = np.finfo(float).eps * condition**2 * (len(yc) - 1) / 2 * g / (1 + g * unexplained)
-    if not off < SEEN:
+    if not condition < MOST_DEPENDENT:
         raise ValueError(
-            "columns of X are linearly dependent (with the intercept), or so nearly (condition number "
-            f"{condition:.1e}) that rounding may change a Bayes factor by {min(off, 1e9):.1g} nats: no "
-            "g-prior exists, or it cannot be told; leave one out"
+            "columns of X are linearly dependent (with the intercept), or all but "
+            f"(condition number {condition:.1e}): no g-prior exists, leave one out"
+        )
+    total, every = float(yc @ yc), range(Xc.shape[1])
+    subsets = [list(every), *([i for i in every if i != j] for j in every), *combinations(every, 2)]
+    off = 0.0
+    for columns in map(list, filter(None, subsets)):
+        chosen = Xc[:, columns]
+        left = yc - chosen @ np.linalg.lstsq(chosen, yc, rcond=None)[0]
+        gram, moment = torch.as_tensor(chosen.T @ chosen), torch.as_tensor(chosen.T @ yc)
+        explained = _half_solve(torch.linalg.cholesky(gram), moment).square().sum().item() / total
+        logs = [math.log1p(g * max(0.0, part)) for part in (left @ left / total, 1 - explained)]
+        off = max(off, (len(yc) - 1) / 2 * abs(logs[0] - logs[1]))
+    if off > SEEN:
+        raise ValueError(
+            f"columns of X are so nearly dependent (condition number {condition:.1e}), or g is so large, "
+            f"that rounding changes a Bayes factor by {off:.1g} nats: leave one out, or take a smaller g"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import pyro
 import pytest
@@ -381,3 +382,36 @@ def test_a_learned_prior_has_the_shape_of_the_models_own_in_every_run():
         made = priors.prior("w", own)
         assert (made.batch_shape, made.event_shape) == (own.batch_shape, own.event_shape)
         assert (made.base_dist.scale == 0.5).all()
+
+
+def of_weights(law):
+    """A model of three weights in a plate or not, whose law may hang on another site."""
+
+    def model(x, y=None):
+        precision = pyro.sample("precision", dist.Gamma(6.0, 6.0))
+        w = law(precision)
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(x @ w, NOISE), obs=y)
+
+    return model
+
+
+def in_a_plate(precision):
+    with pyro.plate("columns", 3):
+        return pyro.sample("w", dist.Normal(torch.zeros(3), 1.0))
+
+
+def of_a_site(precision):
+    return pyro.sample("w", dist.Normal(torch.zeros(3), precision.rsqrt() * torch.ones(3)).to_event(1))
+
+
+@pytest.mark.parametrize("law", [in_a_plate, of_a_site])
+def test_equal_numbers_that_are_no_prior_of_a_layer_are_left_alone(law):
+    """And it is told once, before the first update."""
+    model, x, y = of_weights(law), torch.randn(20, 3), torch.randn(20)
+    guide = AutoMeanField(model, empirical_bayes=True)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        fit(model, guide, x, y, steps=3, lr=0.01)
+    assert [str(warning.message)[:30] for warning in told] == ["empirical_bayes learns nothing"]
+    assert not guide.learned_priors.numbers

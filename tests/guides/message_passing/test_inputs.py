@@ -38,6 +38,15 @@ def test_a_noise_that_cannot_be_told_is_told():
     assert guide.refused["noise"] > 0.01 * len(y)
 
 
+@pytest.mark.parametrize(("refused", "told"), [(1, False), (2, True)])
+def test_a_refusal_in_a_thousand_is_not_told(refused, told, monkeypatch):
+    """Neither those of earlier calls."""
+    guide = ProbabilisticBackpropagation(NETWORKS["pbp"])
+    monkeypatch.setattr(ProbabilisticBackpropagation, "refused", {"noise": 500 + refused})
+    with pytest.warns(UserWarning, match="2 of 1000 updates") if told else nullcontext():
+        guide._warn_of_refusals(1000, 500)
+
+
 def test_a_refused_fit_leaves_the_old_one():
     x, y = data()
     guide = ProbabilisticBackpropagation(NETWORKS["pbp"]).fit(x, y, epochs=1)
