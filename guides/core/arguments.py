@@ -35,6 +35,13 @@ def _first_row(wrong: Tensor) -> int | None:
     return int(places[0, 0]) if wrong.dim() else 0
 
 
+def _is_dense(value: Any) -> bool:
+    """Whether it is a tensor whose numbers can be looked at one by one."""
+    if not isinstance(value, Tensor) or value.is_nested:
+        return False
+    return value.layout is torch.strided and value.device.type != "meta"
+
+
 @contextmanager
 def blaming_arguments(args: Sequence, kwargs: Mapping[str, Any] = MappingProxyType({})) -> Iterator[None]:
     """Around a run of a model: an error in it is very likely that of a NaN, where an argument has one, or
@@ -47,9 +54,9 @@ def blaming_arguments(args: Sequence, kwargs: Mapping[str, Any] = MappingProxyTy
         yield
     except (ValueError, RuntimeError, TypeError, AttributeError) as error:
         if isinstance(error, TypeError | AttributeError):
-            check_tensors(args, f" ({str(error).partition(chr(10))[0]})")
+            check_tensors((*args, *kwargs.values()), f" ({str(error).partition(chr(10))[0]})")
         for name, value in [*enumerate(args), *kwargs.items()]:
-            if isinstance(value, Tensor) and (row := _first_row(value.isnan())) is not None:
+            if _is_dense(value) and (row := _first_row(value.isnan())) is not None:
                 said = str(error).partition("\n")[0]
                 raise ValueError(
                     f"argument {name} of the model is NaN in row {row} (rows count from 0): {REMEDY} ({said})"
@@ -72,7 +79,10 @@ def check_observed(nodes: Mapping[str, Mapping]) -> None:
             kind = type(value).__name__
             raise TypeError(f"the observed site {name!r} has a {kind}, not a tensor: call torch.as_tensor")
     for name, node in nodes.items():
-        if node["is_observed"] and _counts(node) and (row := _first_row(node["value"].isnan())) is not None:
+        value = node["value"]
+        if not (node["is_observed"] and _is_dense(value) and _counts(node)):
+            continue
+        if (row := _first_row(value.isnan())) is not None:
             raise ValueError(f"the observed site {name!r} is NaN in row {row} (rows count from 0): {REMEDY}")
 
 
@@ -122,7 +132,7 @@ def check_tensors(args: Sequence, said: str = "") -> None:
     :raises TypeError: an argument that is NumPy's or a table of pandas: the model computes in torch
     """
     for i, part in enumerate(args):
-        if hasattr(part, "__array__") and not isinstance(part, Tensor):
+        if hasattr(part, "__array__") and not isinstance(part, Tensor | np.generic):
             kind = type(part).__name__
             raise TypeError(
                 f"argument {i} of the model is a {kind}, not a tensor: call torch.as_tensor{said}"

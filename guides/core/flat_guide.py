@@ -112,6 +112,7 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         self._watched: Watched | None = None
         self._prefix: str | None = None
         self._asked = Asked()
+        self._compared: list | None = []
         # Of the run in progress, or the last one:
         self._purpose = Purpose.EXPECTATIONS
         self._tensors: dict[str, tuple[Tensor, ...]] = {}
@@ -127,7 +128,7 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         # A copy is between runs; without a trace of its own it could not be copied again.
         for parameter in self.parameters():
             parameter.__dict__.pop("unconstrained", None)  # Pyro's weak reference cannot be pickled
-        own = {"trace": None, "_tensors": {}, "_uses": {}, "_prefix": None, "master": None}
+        own = {"trace": None, "_tensors": {}, "_uses": {}, "_prefix": None, "master": None, "_compared": None}
         return {**GuideMessenger.__getstate__(self), **own}
 
     # ------------------------------------------------------------------------------------------------------
@@ -453,7 +454,7 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
             raise ValueError(
                 "the guide was built on a model whose poutine.block hides the data: use hide=[...]"
             )
-        check_trained_model(self.model, model_trace)
+        self._compared = check_trained_model(self.model, model_trace, self._compared)
         check_particles(model_trace)
         weight = self.kl_weight if torch.is_grad_enabled() else 1.0
         return two_traces(model_trace, self.sites, weight)

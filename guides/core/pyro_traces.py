@@ -88,7 +88,7 @@ def first_messenger(model: object) -> Messenger | None:
 
 
 #: The plate that Pyro's losses put around a model.
-_PARTICLES = "num_particles_vectorized"
+PARTICLES = "num_particles_vectorized"
 
 
 def check_particles(model_trace: poutine.Trace) -> None:
@@ -102,7 +102,7 @@ def check_particles(model_trace: poutine.Trace) -> None:
             continue
         frames = [frame for frame in node["cond_indep_stack"] if frame.vectorized]
         shape = node["fn"].batch_shape
-        if not any(frame.name == _PARTICLES for frame in frames):
+        if not any(frame.name == PARTICLES for frame in frames):
             continue
         more = shape[: max(0, len(shape) - max(-frame.dim for frame in frames))]
         if math.prod(more) > 1:

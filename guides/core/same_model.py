@@ -6,11 +6,12 @@ over, handlers that change what a model says.  What cannot be compared is taken 
 
 from __future__ import annotations
 
+import operator
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from types import FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,8 @@ from pyro.poutine.trace_messenger import TraceHandler
 from pyro.poutine.uncondition_messenger import UnconditionMessenger
 from torch import Tensor, nn
 
+from guides.core.pyro_traces import PARTICLES
+
 #: Handlers that change the density of a model; others look, count, or draw in another way.
 CHANGING = (
     ConditionMessenger,
@@ -40,15 +43,22 @@ CHANGING = (
 )
 #: What is compared as it is.
 PLAIN = bool | int | float | complex | str | bytes | None
+#: Of which nothing is known where only one of two has it.
+WRAPPERS = (partial, MethodType, nn.Module)
+#: Attributes under which decorators and compilers keep what they wrap.
+WRAPPED = ("__wrapped__", "_torchdynamo_orig_callable", "_orig_mod")
 #: Frames above a guide in which its loss is looked for.
 NEAR = 9
 
 
-def check_trained_model(own: Callable, trace: poutine.Trace) -> None:
+def check_trained_model(own: Callable, trace: poutine.Trace, known: Sequence | None = ()) -> list:
     """A guide that runs its model itself trains that one, whatever model a loss of Pyro's was given.
 
     :param own: the model that the guide was built on
     :param trace: of its run
+    :param known: what an earlier call returned: the same models are not compared in every step.  None of a
+        guide that was copied, with its model very likely: what that holds is not compared, it has run since
+    :returns: what was compared
     :raises ValueError: where the loss that asks is known to have another
     """
     frame = sys._getframe(1)
@@ -57,16 +67,25 @@ def check_trained_model(own: Callable, trace: poutine.Trace) -> None:
             break
         frame = frame.f_back
     if frame is None or frame.f_code is not get_importance_trace.__code__:
-        return
+        return list(known or ())
     (around, given), (outer, _), (within, own) = map(
         _peeled, (frame.f_locals["model"], frame.f_locals["guide"], own)
     )
-    if differ(given, own) or _unpaired(around, outer + within) or _hides_data(around, trace):
+    compared = [given, own, *around, None, *outer, None, *within]
+    if known and len(known) == len(compared) and all(map(operator.is_, known, compared)):
+        return compared
+    try:
+        another = known is not None and differ(given, own)
+        another = another or _unpaired(around, outer + within) or _hides_data(around, trace)
+    except Exception:  # what cannot be compared is taken for the same
+        another = False
+    if another:
         raise ValueError(
             "the loss was given another model than the guide was built on, and this guide runs that one "
             "alone: build it on the model that is trained, with what is around it (poutine.condition, "
             "poutine.scale), or give the loss guide.model"
         )
+    return compared
 
 
 def _peeled(model: Callable) -> tuple[list[Messenger], Callable]:
@@ -74,7 +93,8 @@ def _peeled(model: Callable) -> tuple[list[Messenger], Callable]:
     handlers = []
     while (bound := _bound(model)) is not None:
         handler, model = bound
-        handlers.append(handler)
+        if getattr(handler, "name", None) != PARTICLES:  # every step makes this plate anew
+            handlers.append(handler)
     return handlers, model
 
 
@@ -82,7 +102,7 @@ def _bound(model: Callable) -> tuple[Messenger, Callable] | None:
     """``(handler, what is in it)``; a partial of both is nested in another one, but not in a copy."""
     if isinstance(model, ReparamHandler | TraceHandler):
         return model.msngr, model.fn
-    for bound in (model, getattr(model, "func", None)):
+    for bound in (model, model.func if isinstance(model, partial) else None):
         if isinstance(bound, partial) and len(bound.args) == 2 and isinstance(bound.args[0], Messenger):
             return bound.args
     return None
@@ -114,29 +134,30 @@ def differ(one: Any, other: Any, met: set[tuple[int, int]] | None = None) -> boo
     :param met: pairs that are being compared, of what holds itself
     """
     met = set() if met is None else met
-    one, other = _module_of(one), _module_of(other)
+    one, other = _inner(one), _inner(other)
     if one is other or (id(one), id(other)) in met:
         return False
     met.add((id(one), id(other)))
     if isinstance(one, PLAIN) and isinstance(other, PLAIN):
         return one != other and not (one != one and other != other)
     if type(one) is not type(other):
-        return True
+        return not any(isinstance(item, WRAPPERS) for item in (one, other))
     if isinstance(one, Tensor | np.ndarray):
         return _numbers_differ(one, other)
     if isinstance(one, dict):
-        return one.keys() != other.keys() or any(differ(one[key], other[key], met) for key in one)
+        keys = [{key for key in table if isinstance(key, PLAIN)} for table in (one, other)]
+        return keys[0] != keys[1] or any(differ(one[key], other[key], met) for key in keys[0])
     if isinstance(one, tuple | list):
         return len(one) != len(other) or any(differ(a, b, met) for a, b in zip(one, other, strict=True))
-    if isinstance(one, FunctionType) and one.__code__ != other.__code__:
+    if isinstance(one, FunctionType) and _text(one.__code__) != _text(other.__code__):
         return True
     parts = _parts(one), _parts(other)
     return any(differ(parts[0][name], parts[1][name], met) for name in parts[0].keys() & parts[1].keys())
 
 
 def _parts(item: Any) -> dict[str, Any]:
-    """What a function, a method, a partial or an object holds; of a module nothing: it may have been trained
-    since it was copied.
+    """What a function, a method, a partial or an object holds; of a module its plain attributes: its tensors
+    may have been trained since it was copied.
     """
     if isinstance(item, FunctionType):
         values = {name: item.__globals__.get(name) for name in item.__code__.co_names}
@@ -147,9 +168,10 @@ def _parts(item: Any) -> dict[str, Any]:
         return {"function": item.__func__, "object": item.__self__}
     if isinstance(item, partial):
         return {"function": item.func, "arguments": item.args, "keywords": item.keywords}
+    public = {name: value for name, value in vars(item).items() if not name.startswith("_")}
     if isinstance(item, nn.Module):
-        return {}
-    return {name: value for name, value in getattr(item, "__dict__", {}).items() if not name.startswith("_")}
+        return {name: v for name, v in public.items() if isinstance(v, PLAIN) and name != "training"}
+    return public
 
 
 def _closed_over(function: FunctionType) -> dict[str, Any]:
@@ -160,19 +182,33 @@ def _closed_over(function: FunctionType) -> dict[str, Any]:
     return found
 
 
-def _module_of(item: Any) -> Any:
-    """The module, of its own ``forward``."""
-    method = isinstance(item, MethodType) and isinstance(item.__self__, nn.Module)
-    return item.__self__ if method and item.__name__ in ("forward", "__call__") else item
+def _inner(item: Any) -> Any:
+    """What a decorator or a compiler has wrapped; the module, of its own ``forward``."""
+    if isinstance(item, MethodType) and isinstance(item.__self__, nn.Module):
+        return item.__self__ if item.__name__ in ("forward", "__call__") else item
+    for _ in range(NEAR):
+        held = getattr(item, "__dict__", {}) if isinstance(item, FunctionType | nn.Module) else {}
+        held = held | (held.get("_modules") or {})
+        found = [held[name] for name in WRAPPED if held.get(name) is not None]
+        if not found:
+            break
+        item = found[0]
+    return item
+
+
+def _text(code: CodeType) -> tuple:
+    """A function but for the lines where it stands."""
+    constants = [_text(c) if isinstance(c, CodeType) else (type(c), c) for c in code.co_consts]
+    names = (code.co_names, code.co_varnames, code.co_freevars, code.co_argcount, code.co_kwonlyargcount)
+    return code.co_code, *names, tuple(constants)
 
 
 def _numbers_differ(one: Tensor | np.ndarray, other: Tensor | np.ndarray) -> bool:
-    """NaN is NaN."""
+    """NaN is NaN; what is trained may have been, since it was copied."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return True
-    try:
-        if isinstance(one, Tensor):
-            return not torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
-        return not np.array_equal(one, other, equal_nan=one.dtype.kind in "fc")
-    except (RuntimeError, TypeError, NotImplementedError):  # without numbers, or of other devices
+    if isinstance(one, np.ndarray):
+        return not (np.array_equal(one, other) or np.array_equal(one, other, equal_nan=True))
+    if one.requires_grad:
         return False
+    return not (torch.equal(one, other) or torch.allclose(one, other, rtol=0, atol=0, equal_nan=True))

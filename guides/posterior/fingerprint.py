@@ -7,13 +7,16 @@ import functools
 import hashlib
 import inspect
 import logging
+import random
 import re
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from types import (
     BuiltinFunctionType,
+    CoroutineType,
     FunctionType,
+    GeneratorType,
     MemberDescriptorType,
     MethodType,
     MethodWrapperType,
@@ -48,7 +51,8 @@ ADDRESS = re.compile(r"\b0x[0-9a-fA-F]+")
 
 def as_array(leaf: Any) -> np.ndarray | None:
     """A NumPy array for anything that is one (NumPy, JAX, torch); None for the rest."""
-    if hasattr(type(leaf), "detach"):  # of its type: the module torch has a function of that name
+    kind = type(leaf)  # of its type: the module torch has a function of that name, and open files a method
+    if hasattr(kind, "detach") and hasattr(kind, "cpu"):
         return leaf.detach().cpu().numpy()
     return np.asarray(leaf) if hasattr(type(leaf), "__array__") and hasattr(leaf, "shape") else None
 
@@ -81,6 +85,17 @@ def _origin(item: Any) -> Any:
     return item
 
 
+class _UnreadError(TypeError):
+    """An object whose content cannot be read."""
+
+
+def _named(item: Any) -> str:
+    try:
+        return repr(item)
+    except Exception:
+        return f"an object of {type(item).__name__}"
+
+
 class _Reader:
     """Gives an object its mark: a checksum of its kind and of the marks of its parts.  Functions and classes
     use each other in circles and long chains: they are marked by their number, in the order in which they are
@@ -108,13 +123,24 @@ class _Reader:
             item = None
         if isinstance(item, PLAIN) and not hasattr(type(item), "__array__"):
             return f"{type(item).__name__}:{item!r}".encode()
+        if isinstance(item, FunctionType):
+            item = getattr(item, "_torchdynamo_orig_callable", item)
         if id(item) not in self.marks and isinstance(item, type | FunctionType):
             self.marks[id(item)] = f"code {len(self.queue)}".encode(), item
             self.queue.append((item, self.forgiving))
         elif id(item) not in self.marks:
             self.marks[id(item)] = b"inside itself", item
-            self.marks[id(item)] = _checksum(*self._parts(item)), item
+            self.marks[id(item)] = self._checked(item), item
         return self.marks[id(item)][0]
+
+    def _checked(self, item: Any) -> bytes:
+        """Of an object with parts; one that fails when it is read is one that cannot be read."""
+        try:
+            return _checksum(*self._parts(item))
+        except _UnreadError:
+            raise
+        except Exception:
+            return _checksum(self._unread(item))
 
     def _forgiven(self, item: Any) -> bytes:
         """The mark of something that may have parts that cannot be read: they count by their type."""
@@ -125,6 +151,20 @@ class _Reader:
             self.forgiving = before
 
     def _parts(self, item: Any) -> Iterable[str | bytes]:
+        if isinstance(item, GeneratorType | CoroutineType):
+            return [self._unread(item)]
+        if isinstance(item, re.Pattern):
+            return ["pattern", self.mark((item.pattern, item.flags))]
+        if isinstance(item, random.Random):
+            return ["random", self.mark(item.getstate())]
+        if isinstance(item, np.ma.MaskedArray):
+            return ["masked", self.mark(item.data), self.mark(np.ma.getmaskarray(item))]
+        if hasattr(type(item), "to_numpy") and hasattr(type(item), "index"):  # of pandas
+            names = [part.to_numpy() for part in (item.index, getattr(item, "columns", item.index))]
+            return [type(item).__name__, *map(self.mark, (item.to_numpy(), *names))]
+        for compiled in ("_orig_mod", "_torchdynamo_orig_callable"):
+            if (inner := getattr(item, "__dict__", {}).get(compiled)) is not None:
+                return ["compiled", self.mark(inner)]
         if (array := as_array(item)) is not None:
             return self._of_array(type(item).__name__, array)
         if isinstance(item, CONTAINER):
@@ -203,7 +243,7 @@ class _Reader:
         if self.forgiving:
             return ""
         remedy = "pass arrays, numbers, text or functions, or do without cache"
-        raise TypeError(f"cannot fingerprint {item!r}: {remedy}")
+        raise _UnreadError(f"cannot fingerprint {_named(item)}: {remedy}")
 
     def _name(self, item: Any) -> tuple[str, str]:
         """Without inner modules, which libraries move about; what is one's own may lie in ``__main__``."""

@@ -46,7 +46,9 @@ def loss_and_gradients(model: Callable, guide, elbo, *args) -> dict[str, Tensor]
     for parameter in parameters(guide).values():
         parameter.grad = None
     loss = elbo.loss_and_grads(model, guide, *args)
-    return {"loss": torch.tensor(loss)} | {name: p.grad.clone() for name, p in parameters(guide).items()}
+    found = parameters(guide)
+    gradients = {n: torch.zeros_like(p) if p.grad is None else p.grad.clone() for n, p in found.items()}
+    return {"loss": torch.tensor(loss)} | gradients
 
 
 def mean_of(results: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:

@@ -135,8 +135,11 @@ def _check_dependence(Xc: np.ndarray, yc: np.ndarray, g: float) -> None:
             f"(condition number {condition:.1e}): no g-prior exists, leave one out"
         )
     total, every = float(yc @ yc), range(Xc.shape[1])
-    subsets = [list(every), *([i for i in every if i != j] for j in every), *combinations(every, 2)]
-    off = 0.0
+    pairs = [*([i] for i in every), *combinations(every, 2)]
+    subsets = [list(every), *([i for i in every if i != j] for j in every), *pairs]
+    left = yc - Xc @ np.linalg.lstsq(Xc, yc, rcond=None)[0]
+    rough = np.finfo(float).eps * len(every) * math.sqrt(len(yc))  # of products of columns that are far apart
+    off = (len(yc) - 1) / 2 * math.log1p(g * rough / (1 + g * (left @ left) / total))
     for columns in map(list, filter(None, subsets)):
         chosen = Xc[:, columns]
         left = yc - chosen @ np.linalg.lstsq(chosen, yc, rcond=None)[0]

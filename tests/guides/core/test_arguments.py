@@ -6,6 +6,7 @@ import math
 from contextlib import ExitStack, nullcontext
 
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 import pandas as pd
 import pyro
@@ -173,6 +174,12 @@ def test_what_pairs(name):
         site = poutine.trace(model).get_trace().nodes["y"]
     with pytest.raises(ValueError, match="do not pair") if name in WRONG else nullcontext():
         check_pairing(site)
+
+
+@pytest.mark.parametrize("argument", [torch.eye(3).to_sparse(), np.float64(2.0)], ids=["sparse", "number"])
+def test_an_error_of_the_models_own_stays(argument):
+    with pytest.raises(TypeError, match="^mine$"), blaming_arguments((argument,)):
+        raise TypeError("mine")
 
 
 def test_an_autoguide_says_what_is_no_tensor():

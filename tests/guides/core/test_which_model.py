@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 from functools import partial
 
@@ -16,6 +17,7 @@ from pyro.infer import RenyiELBO, Trace_ELBO, TraceGraph_ELBO, TraceMeanField_EL
 from pyro.infer.reparam import LocScaleReparam
 
 from guides import AutoMeanField
+from guides.core import same_model
 from guides.core.same_model import differ
 from guides.testing import vectorized
 
@@ -50,8 +52,34 @@ class Written:
 
 
 class Net(torch.nn.Module):
+    def __init__(self, noise=1.0):
+        super().__init__()
+        self.noise, self.inner = noise, torch.nn.Linear(2, 2)
+
     def forward(self, x, y=None):
+        model(x, y, self.noise)
+
+
+class Counting:
+    """What it has counted is no part of the model."""
+
+    def __init__(self):
+        self.calls, self.rate = 0, torch.ones(2, requires_grad=True)
+
+    def __call__(self, x, y=None):
+        self.calls += 1
         model(x, y)
+
+
+def written(text):
+    names = {"model": model}
+    exec(text, names)  # noqa: S102
+    return names["made"]
+
+
+@functools.wraps(model)
+def wrapped(*args, **kwargs):
+    return model(*args, **kwargs)
 
 
 def recursive():
@@ -137,6 +165,12 @@ SAME = {
     "laws": [holding(dist.Normal(torch.zeros(2), 1.0)) for _ in range(2)],
     "modules": [holding(torch.nn.Linear(2, 2)) for _ in range(2)],
     "globals": (of_globals(2.0), of_globals(2.0)),
+    "lambdas": (lambda x, y=None: model(x, y), lambda x, y=None: model(x, y)),
+    "a line further down": [written(f"{gap}def made(x, y=None): model(x, y)") for gap in ("", "# more\n\n")],
+    "a partial of nothing": (partial(model), model),
+    "wrapped": (wrapped, model),
+    "kinds of numbers": (partial(model, noise=torch.tensor(2.0)), partial(model, noise=torch.tensor(2.0))),
+    "modules alike": (Net(), Net()),
     "copied": (poutine.scale(model, 0.1), copy.deepcopy(poutine.scale(model, 0.1))),
 }
 OTHER = {
@@ -158,6 +192,8 @@ OTHER = {
     "defaults": (with_default(2.0), with_default(3.0)),
     "globals": (of_globals(2.0), of_globals(3.0)),
     "objects": (Written(2.0), Written(3.0)),
+    "classes": (Written(2.0), Counting()),
+    "numbers of modules": (Net(2.0), Net(3.0)),
     "methods": (OBJECT.scaled, OBJECT.__call__),
     "functions": (model, lambda x, y=None: model(x, y)),
 }
@@ -207,6 +243,52 @@ def test_what_is_around_the_guide_may_be_around_the_model():
     for given in (model, poutine.mask(model, mask=True), poutine.scale(model, 0.2)):
         with pytest.raises(ValueError, match="another model"):
             Trace_ELBO().loss(given, around, X, Y)
+
+
+def test_models_that_have_run_since_are_the_same():
+    """A copied guide runs its own copy of a model; a model is compared once."""
+    counting = Counting()
+    guide = AutoMeanField(counting)
+    Trace_ELBO().loss(counting, guide, X, Y)
+    kept = copy.deepcopy(guide)
+    for _ in range(3):
+        assert Trace_ELBO().loss(counting, kept, X, Y) > 0
+
+
+def test_models_are_compared_once(monkeypatch):
+    """Tensors of an image set would cost more than a step; the plate of particles is another in each."""
+    asked = []
+    monkeypatch.setattr(same_model, "differ", lambda *pair: asked.append(pair))
+    own, given = noisy(torch.ones(20)), noisy(torch.ones(20))
+    guide = AutoMeanField(own)
+    for _ in range(3):
+        vectorized(Trace_ELBO, 3).loss(given, guide, X, Y)
+    assert len(asked) == 1
+    Trace_ELBO().loss(own, guide, X, Y)
+    assert len(asked) == 2
+
+
+class Odd:
+    """Nothing of it can be read."""
+
+    @property
+    def __dict__(self):
+        raise RuntimeError
+
+    def __eq__(self, other):
+        raise RuntimeError
+
+
+def test_what_cannot_be_compared_is_the_same():
+    chains = []
+    for _ in range(2):
+        chain = None
+        for _ in range(5000):
+            chain = [chain]
+        chains.append(chain)
+    for pair in (chains, (Odd(), Odd())):
+        own, given = map(holding, pair)
+        assert Trace_ELBO().loss(given, AutoMeanField(own), X, Y) > 0
 
 
 def test_positional_arguments_of_a_partial_count():

@@ -1,14 +1,18 @@
 """Models that differ have different fingerprints, the same model has one whatever has happened to it."""
 
+import copy
 import functools
 import importlib.util
 import os
+import random
+import re
 import subprocess
 import sys
 import threading
 import weakref
 
 import numpy as np
+import pandas as pd
 import pyro
 import pytest
 import torch
@@ -329,3 +333,65 @@ def test_arrays_in_containers_and_numbers_keep_their_kind():
         [1, []],
     ]
     assert len(set(map(fingerprint, objects))) == len(objects)
+
+
+def test_an_open_file_of_a_models_stays_open(tmp_path):
+    """``detach`` is a method of files too."""
+    with (tmp_path / "log").open("w") as log:
+
+        def model():
+            return log
+
+        assert fingerprint(model) == fingerprint(model)
+        log.write("still open")
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        [pd.DataFrame({"a": [1.0], "b": [2.0]}), pd.DataFrame({"b": [1.0], "a": [2.0]})],
+        [pd.Series([1.0], index=["a"]), pd.Series([1.0], index=["b"])],
+        [np.ma.array([1.0, 2.0], mask=mask) for mask in ([True, False], [False, True])],
+        [re.compile("a" * 300 + end) for end in "bc"],
+        [random.Random(seed) for seed in (1, 2)],  # noqa: S311
+    ],
+    ids=["columns", "index", "mask", "pattern", "generator"],
+)
+def test_what_surrounds_numbers_counts(pair):
+    assert fingerprint(pair[0]) != fingerprint(pair[1])
+    assert fingerprint(pair[0]) == fingerprint(copy.deepcopy(pair[0]))
+
+
+def chain(length):
+    link = None
+    for _ in range(length):
+        link = Link(link)
+    return link
+
+
+class Link:
+    def __init__(self, rest):
+        self.rest = rest
+
+
+UNREAD = [
+    torch.nn.Linear(2, 2).bfloat16(),
+    torch.nn.LazyLinear(2),
+    Link(torch.eye(2).to_sparse()),
+    chain(3000),
+    Link(i for i in (1, 2)),
+]
+
+
+@pytest.mark.parametrize("item", UNREAD, ids=["bfloat16", "lazy", "sparse", "chain", "generator"])
+def test_what_cannot_be_read_is_named_or_forgiven(item):
+    """A closed-over part is named in a line; one that only a global leads to counts by its type."""
+
+    def model():
+        return item
+
+    with pytest.raises(TypeError, match="cannot fingerprint"):
+        fingerprint(model)
+    names = {"item": item}
+    exec("def model(): return item", names)  # noqa: S102
+    assert fingerprint(names["model"]) == fingerprint(names["model"])

@@ -366,6 +366,16 @@ def test_the_better_the_fit_the_more_rounding_is_seen(noise):
     assert enumerate_g_prior(np.c_[a, a + 1e-3 * z], y, 400.0).log_bf[-1] == pytest.approx(apart, abs=1e-3)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_perfect_fit_is_no_number_where_g_is_large(seed):
+    """R^2 is one up to rounding, which ``g`` makes large: 1500 nats of it at n = 3000."""
+    X = np.random.default_rng(seed).standard_normal((3000, 4))
+    with pytest.raises(ValueError, match="g is so large"):
+        enumerate_g_prior(X, 2 * X[:, 0], 1e12)
+    found = enumerate_g_prior(X, 2 * X[:, 0], 3000.0).log_bf[1]
+    assert found == pytest.approx((3000 - 2) / 2 * math.log1p(3000.0), abs=1e-3)
+
+
 def test_columns_that_depend_where_the_target_is_not_are_counted():
     """Powers of a column up to the seventh, of a condition number of 6e4, against an orthogonal basis."""
     x = np.linspace(0, 1, 200)
