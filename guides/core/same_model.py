@@ -142,6 +142,8 @@ def differ(one: Any, other: Any, met: set[tuple[int, int]] | None = None) -> boo
         return one != other and not (one != one and other != other)
     if type(one) is not type(other):
         return not any(isinstance(item, WRAPPERS) for item in (one, other))
+    if isinstance(one, set | frozenset | range | slice | torch.dtype):
+        return one != other
     if isinstance(one, Tensor | np.ndarray):
         return _numbers_differ(one, other)
     if isinstance(one, dict):
@@ -168,7 +170,8 @@ def _parts(item: Any) -> dict[str, Any]:
         return {"function": item.__func__, "object": item.__self__}
     if isinstance(item, partial):
         return {"function": item.func, "arguments": item.args, "keywords": item.keywords}
-    public = {name: value for name, value in vars(item).items() if not name.startswith("_")}
+    held = getattr(item, "__dict__", {})
+    public = {name: value for name, value in held.items() if not name.startswith("_")}
     if isinstance(item, nn.Module):
         return {name: v for name, v in public.items() if isinstance(v, PLAIN) and name != "training"}
     return public
@@ -183,7 +186,9 @@ def _closed_over(function: FunctionType) -> dict[str, Any]:
 
 
 def _inner(item: Any) -> Any:
-    """What a decorator or a compiler has wrapped; the module, of its own ``forward``."""
+    """What a decorator or a compiler has wrapped; the module, of its own ``forward``; a number of NumPy's."""
+    if isinstance(item, np.generic):
+        return item.item()
     if isinstance(item, MethodType) and isinstance(item.__self__, nn.Module):
         return item.__self__ if item.__name__ in ("forward", "__call__") else item
     for _ in range(NEAR):

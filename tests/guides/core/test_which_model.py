@@ -169,7 +169,8 @@ SAME = {
     "a line further down": [written(f"{gap}def made(x, y=None): model(x, y)") for gap in ("", "# more\n\n")],
     "a partial of nothing": (partial(model), model),
     "wrapped": (wrapped, model),
-    "kinds of numbers": (partial(model, noise=torch.tensor(2.0)), partial(model, noise=torch.tensor(2.0))),
+    "kinds of numbers": (holding(2.0), holding(np.float32(2.0))),
+    "sets": (holding({1, 2}), holding({2, 1})),
     "modules alike": (Net(), Net()),
     "copied": (poutine.scale(model, 0.1), copy.deepcopy(poutine.scale(model, 0.1))),
 }
@@ -185,6 +186,7 @@ OTHER = {
     "a number": (noisy(2.0), noisy(3.0)),
     "a tensor": (noisy(torch.tensor(2.0)), noisy(torch.tensor(3.0))),
     "arrays": [holding(np.array([1.0, value])) for value in (2.0, 3.0)],
+    "sets": (holding({1, 2}), holding({1, 3})),
     "lists": [holding(value) for value in ([1, 2], [1, 2, 3])],
     "laws": [holding(dist.Normal(torch.zeros(2), value)) for value in (1.0, 2.0)],
     "arguments": (partial(model, noise=2.0), partial(model, noise=3.0)),
