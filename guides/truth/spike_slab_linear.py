@@ -128,25 +128,31 @@ def _check_dependence(Xc: np.ndarray, yc: np.ndarray, g: float) -> None:
     :param Xc: centred columns of length 1 ``[n, p]``; ``yc``: centred ``[n]``
     :raises ValueError: where a log Bayes factor is off by more than :data:`SEEN`
     """
+    n, p = Xc.shape
+    if p >= n:
+        raise ValueError(
+            f"{p} columns of {n} rows are linearly dependent with the intercept: no g-prior exists, leave at "
+            f"least {p - n + 1} out"
+        )
     condition = np.linalg.cond(Xc)
     if not condition < MOST_DEPENDENT:
         raise ValueError(
             "columns of X are linearly dependent (with the intercept), or all but "
             f"(condition number {condition:.1e}): no g-prior exists, leave one out"
         )
-    total, every = float(yc @ yc), range(Xc.shape[1])
+    total, every = float(yc @ yc), range(p)
     pairs = [*([i] for i in every), *combinations(every, 2)]
     subsets = [list(every), *([i for i in every if i != j] for j in every), *pairs]
     left = yc - Xc @ np.linalg.lstsq(Xc, yc, rcond=None)[0]
-    rough = np.finfo(float).eps * len(every) * math.sqrt(len(yc))  # of products of columns that are far apart
-    off = (len(yc) - 1) / 2 * math.log1p(g * rough / (1 + g * (left @ left) / total))
+    rough = np.finfo(float).eps * p * math.sqrt(n)  # of products of columns that are far apart
+    off = (n - 1) / 2 * math.log1p(g * rough / (1 + g * (left @ left) / total))
     for columns in map(list, filter(None, subsets)):
         chosen = Xc[:, columns]
         left = yc - chosen @ np.linalg.lstsq(chosen, yc, rcond=None)[0]
         gram, moment = torch.as_tensor(chosen.T @ chosen), torch.as_tensor(chosen.T @ yc)
         explained = _half_solve(torch.linalg.cholesky(gram), moment).square().sum().item() / total
         logs = [math.log1p(g * max(0.0, part)) for part in (left @ left / total, 1 - explained)]
-        off = max(off, (len(yc) - 1) / 2 * abs(logs[0] - logs[1]))
+        off = max(off, (n - 1) / 2 * abs(logs[0] - logs[1]))
     if off > SEEN:
         raise ValueError(
             f"columns of X are so nearly dependent (condition number {condition:.1e}), or g is so large, "

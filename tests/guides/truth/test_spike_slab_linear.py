@@ -366,6 +366,13 @@ def test_the_better_the_fit_the_more_rounding_is_seen(noise):
     assert enumerate_g_prior(np.c_[a, a + 1e-3 * z], y, 400.0).log_bf[-1] == pytest.approx(apart, abs=1e-3)
 
 
+def test_more_columns_than_rows_carry_are_counted():
+    X = np.random.default_rng(0).standard_normal((5, 6))
+    with pytest.raises(ValueError, match="6 columns of 5 rows are linearly dependent.*at least 2 out"):
+        enumerate_g_prior(X, X[:, 0], 5.0)
+    assert np.isfinite(enumerate_g_prior(X[:, :4], X[:, 5], 5.0).log_bf).all()
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_a_perfect_fit_is_no_number_where_g_is_large(seed):
     """R^2 is one up to rounding, which ``g`` makes large: 1500 nats of it at n = 3000."""
