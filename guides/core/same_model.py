@@ -74,18 +74,22 @@ def check_trained_model(own: Callable, trace: poutine.Trace, known: Sequence | N
     compared = [given, own, *around, None, *outer, None, *within]
     if known and len(known) == len(compared) and all(map(operator.is_, known, compared)):
         return compared
-    try:
-        another = known is not None and differ(given, own)
-        another = another or _unpaired(around, outer + within) or _hides_data(around, trace)
-    except Exception:  # what cannot be compared is taken for the same
-        another = False
-    if another:
+    another = known is not None and _is_known(differ, given, own)
+    if another or _is_known(_unpaired, around, outer + within) or _is_known(_hides_data, around, trace):
         raise ValueError(
             "the loss was given another model than the guide was built on, and this guide runs that one "
             "alone: build it on the model that is trained, with what is around it (poutine.condition, "
             "poutine.scale), or give the loss guide.model"
         )
     return compared
+
+
+def _is_known(question: Callable[..., bool], *about: Any) -> bool:
+    """The answer; no where somebody's object cannot be compared, whatever it raises."""
+    try:
+        return question(*about)
+    except Exception:
+        return False
 
 
 def _peeled(model: Callable) -> tuple[list[Messenger], Callable]:

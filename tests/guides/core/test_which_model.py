@@ -291,6 +291,8 @@ def test_what_cannot_be_compared_is_the_same():
     for pair in (chains, (Odd(), Odd())):
         own, given = map(holding, pair)
         assert Trace_ELBO().loss(given, AutoMeanField(own), X, Y) > 0
+        with pytest.raises(ValueError, match="another model"):  # by what is around it
+            Trace_ELBO().loss(poutine.scale(given, 0.1), AutoMeanField(own), X, Y)
 
 
 def test_positional_arguments_of_a_partial_count():
