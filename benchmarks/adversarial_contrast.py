@@ -9,8 +9,8 @@ which no bound does.
 
 A generator narrower than the weights are many has no density, whatever the draws:
 
-    python benchmarks/adversarial_contrast.py --weights 100 --num-samples 500 --steps 2000
-    python benchmarks/adversarial_contrast.py --weights 100 --num-samples 500 --steps 2000 --width 200
+    python benchmarks/adversarial_contrast.py --weights 100 --num-particles 500 --steps 2000
+    python benchmarks/adversarial_contrast.py --weights 100 --num-particles 500 --steps 2000 --width 200
 
 Some 5 to 40 seconds a fit.
 """
@@ -56,14 +56,17 @@ def regression(weights: int) -> Callable:
 
 
 def line(
-    weights: int, num_samples: int, steps: int, seed: int, width: int, classifier_lr: float | None
+    weights: int, num_particles: int, steps: int, seed: int, width: int, classifier_lr: float | None
 ) -> str:
     """A row of the table."""
     x, y, x_test = problem(weights)
     exact = conjugate_linear_regression(x.numpy(), y.numpy(), prior_scale=weights**-0.5, noise_scale=NOISE)
     begun = time.process_time()
     guide = AdversarialVariationalBayes(
-        regression(weights), num_samples=num_samples, hidden=(width, width), noise_features=max(width, 100)
+        regression(weights),
+        num_particles=num_particles,
+        hidden=(width, width),
+        noise_features=max(width, 100),
     )
     guide.fit(x, y, steps=steps, lr=5e-3, classifier_lr=classifier_lr, seed=seed)
     seconds = time.process_time() - begun
@@ -76,7 +79,7 @@ def line(
     ratio = (functions.std(0) / f_sd).mean().item()
     loss = guide.facts["classifier_loss"]
     return (
-        f"{weights:7} {num_samples:11} {steps:6} {seed:4} {objective - exact.log_evidence:9.1f} {loss:10.3f} "
+        f"{weights:7} {num_particles:13} {steps:6} {seed:4} {objective - exact.log_evidence:9.1f} {loss:10.3f} "
         f"{error:10.3f} {ratio:8.3f} {seconds:7.0f}"
     )
 
@@ -86,7 +89,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--weights", nargs="+", type=int, default=[40], help="features of the regression")
-    parser.add_argument("--num-samples", nargs="+", type=int, default=[100, 200], help="draws a step")
+    parser.add_argument("--num-particles", nargs="+", type=int, default=[100, 200], help="draws a step")
     parser.add_argument("--steps", nargs="+", type=int, default=[2000, 10000])
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument(
@@ -100,12 +103,12 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", SaturationWarning)  # the table shows the classifier's loss
     print("objective less the log evidence, nats; mean error and sd ratio of the function, in exact sds")
-    print("weights num_samples  steps seed  above Z classifier mean error sd ratio CPU sec")
+    print("weights num_particles  steps seed  above Z classifier mean error sd ratio CPU sec")
     for weights in options.weights:
-        for num_samples in options.num_samples:
+        for num_particles in options.num_particles:
             for steps in options.steps:
                 for seed in range(options.seeds):
-                    row = line(weights, num_samples, steps, seed, options.width, options.classifier_lr)
+                    row = line(weights, num_particles, steps, seed, options.width, options.classifier_lr)
                     print(row, flush=True)
 
 

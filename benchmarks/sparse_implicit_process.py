@@ -49,7 +49,7 @@ def race(batch: int, dtype: torch.dtype, steps: int, clock: Callable[[], float])
     torch.manual_seed(0)
     x = torch.randn(ROWS, COLUMNS, dtype=dtype)
     y = torch.sin(x[:, 0]) + 0.3 * torch.randn(ROWS, dtype=dtype)
-    guide = SparseImplicitProcess(BNNProcess(COLUMNS, dtype=dtype), 50, num_functions=100, num_samples=100)
+    guide = SparseImplicitProcess(BNNProcess(COLUMNS, dtype=dtype), 50, num_functions=100, num_particles=100)
     plain, times, last = plain_step(batch), ([], []), clock()
 
     def between(step: int, guide: SparseImplicitProcess) -> None:

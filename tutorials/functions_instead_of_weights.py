@@ -49,7 +49,7 @@ x, y = inputs(x_raw), torch.as_tensor((y_raw - y_mean) / y_sd, dtype=torch.float
 
 # %%
 torch.manual_seed(0)
-sip = SparseImplicitProcess(BNNProcess(1, (50, 50)), 20, alpha=1.0, num_functions=100, num_samples=100)
+sip = SparseImplicitProcess(BNNProcess(1, (50, 50)), 20, alpha=1.0, num_functions=100, num_particles=100)
 vip = VariationalImplicitProcess(BNNProcess(1, (50, 50), sharing="layer"), alpha=1.0)
 with warnings.catch_warnings():  # what they warn of is printed
     warnings.simplefilter("ignore", SaturationWarning)

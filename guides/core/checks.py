@@ -7,15 +7,15 @@ from numbers import Integral
 import numpy as np
 
 
-def checked_data(X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """X [n, p] and y [n] in float64.
+def checked_data(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """x [n, p] and y [n] in float64.
 
     :raises ValueError: shapes that do not fit, no rows, numbers that are not finite
     """
-    X, y = np.asarray(X, dtype=float), np.asarray(y, dtype=float)
-    if X.ndim != 2 or X.size == 0 or y.shape != X.shape[:1]:
-        raise ValueError(f"X must be [n, p] and y [n], neither empty; got shapes {X.shape} and {y.shape}")
-    for name, values in (("X", X), ("y", y)):
+    x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
+    if x.ndim != 2 or x.size == 0 or y.shape != x.shape[:1]:
+        raise ValueError(f"x must be [n, p] and y [n], neither empty; got shapes {x.shape} and {y.shape}")
+    for name, values in (("x", x), ("y", y)):
         wrong = np.argwhere(~np.isfinite(values))
         if len(wrong):
             place = ", ".join(f"{kind} {i}" for kind, i in zip(("row", "column"), wrong[0], strict=False))
@@ -23,18 +23,18 @@ def checked_data(X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
                 f"{name} must be finite, and {place} is {values[tuple(wrong[0])]} (first of {len(wrong)}); "
                 "drop such rows or fill them in"
             )
-    return X, y
+    return x, y
 
 
-def checked_logistic(X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """X [n, p] and y [n] in float64.
+def checked_logistic(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """x [n, p] and y [n] in float64.
 
     :raises ValueError: shapes that do not fit, numbers that are not finite, labels other than 0 and 1.
     """
-    X, y = checked_data(X, y)
+    x, y = checked_data(x, y)
     if not np.isin(y, (0.0, 1.0)).all():
         raise ValueError("y must hold the labels 0 and 1 only")
-    return X, y
+    return x, y
 
 
 def checked_vector(name: str, value: float | np.ndarray, p: int) -> np.ndarray:

@@ -31,14 +31,14 @@ class Settings:
     """All of :class:`AdversarialVariationalBayes` but its model."""
 
     alpha: float
-    num_samples: int
+    num_particles: int
     hidden: tuple[int, ...]
     noise_features: int
 
     def __post_init__(self) -> None:
         check_alpha(self.alpha)
-        check_counts(num_samples=self.num_samples, noise_features=self.noise_features)
-        check_two("a classifier cannot judge a single draw", num_samples=self.num_samples)
+        check_counts(num_particles=self.num_particles, noise_features=self.noise_features)
+        check_two("a classifier cannot judge a single draw", num_particles=self.num_particles)
 
 
 class AdversarialVariationalBayes(FittedGuide):
@@ -69,7 +69,7 @@ class AdversarialVariationalBayes(FittedGuide):
     :param model: a Pyro model; latent sites are real, positive or in the unit interval.  Sites of other
         supports are refused when it is fitted
     :param alpha: 0 for the evidence bound of variational Bayes, 1 for the log of the predictive density
-    :param num_samples: draws of a step; from five a weight on ``r`` has correlations
+    :param num_particles: draws of a step; from five a weight on ``r`` has correlations
     :param hidden: units of the generator's and of the classifier's hidden layers
     :param noise_features: noise dimensions of the generator
     :raises ValueError: for arguments out of range
@@ -84,11 +84,11 @@ class AdversarialVariationalBayes(FittedGuide):
         model: Callable,
         *,
         alpha: float = 0.0,
-        num_samples: int = 100,
+        num_particles: int = 100,
         hidden: Sequence[int] = (50, 50),
         noise_features: int = 100,
     ):
-        super().__init__(Settings(alpha, num_samples, tuple(hidden), noise_features))
+        super().__init__(Settings(alpha, num_particles, tuple(hidden), noise_features))
         self.__dict__["model"] = model  # a module's parameters are none of this guide's
         self._sites: WeightSites | None = None
 
@@ -155,7 +155,7 @@ class AdversarialVariationalBayes(FittedGuide):
 
     def _loss(self, contrast: Contrast, batch: tuple, weight: float) -> Tensor:
         """Minus the objective, after a step of the classifier on the same draws."""
-        w = self.generator(self.settings.num_samples)
+        w = self.generator(self.settings.num_particles)
         contrast.step(w)
         found = scores(self.model, self._sites, w, batch)
         self._observations = sum(terms.shape[1] * scale for terms, scale in found.log_likelihoods)
@@ -222,13 +222,13 @@ def AADM(
     model: Callable,
     alpha: float = 0.5,
     *,
-    num_samples: int = 100,
+    num_particles: int = 100,
     hidden: Sequence[int] = (50, 50),
     noise_features: int = 100,
 ) -> AdversarialVariationalBayes:
     """Adversarial alpha divergence minimisation: :class:`AdversarialVariationalBayes`, alpha above 0."""
     return AdversarialVariationalBayes(
-        model, alpha=alpha, num_samples=num_samples, hidden=hidden, noise_features=noise_features
+        model, alpha=alpha, num_particles=num_particles, hidden=hidden, noise_features=noise_features
     )
 
 

@@ -38,7 +38,7 @@ def warn_of_saturation(classifier: DiscriminatorKL) -> None:
     if classifier.saturated:
         warnings.warn(
             f"the classifier ended at a loss of {classifier.classifier_loss:.2g} nats, it hardly errs: the "
-            "KL divergence served as a penalty, its value is too small; draw more a step (num_samples), or "
+            "KL divergence served as a penalty, its value is too small; draw more a step (num_particles), or "
             "judge the fit by other means than its loss",
             SaturationWarning,
             stacklevel=3,

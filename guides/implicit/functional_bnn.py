@@ -37,15 +37,15 @@ ROWS_AT_ONCE = 2000
 class Settings:
     """All of :class:`FunctionalBNN` but its processes."""
 
-    num_samples: int
+    num_particles: int
     num_measured: int
     injected_noise: float
     noise_scale: float | None
 
     def __post_init__(self) -> None:
-        check_counts(num_samples=self.num_samples, num_measured=self.num_measured)
+        check_counts(num_particles=self.num_particles, num_measured=self.num_measured)
         check_numbers(injected_noise=self.injected_noise)
-        check_two(num_samples=self.num_samples)
+        check_two(num_particles=self.num_particles)
         check_numbers_given(noise_scale=self.noise_scale)
 
 
@@ -74,7 +74,7 @@ class FunctionalBNN(RegressionGuide):
         of weights say (:class:`zoo.models.BNNProcess`)
     :param prior: a :class:`~guides.implicit.GaussianProcess`, an implicit process, or a Pyro model as for
         :class:`~guides.implicit.SparseImplicitProcess`; fitted to the data first if it is a torch module
-    :param num_samples: functions drawn in a step, of either law
+    :param num_particles: functions drawn in a step, of either law
     :param num_measured: inputs drawn in a step
     :param injected_noise: sd of that white noise, in the units of ``y``
     :param noise_scale: sd of the noise, in the units of ``y``; learned by default
@@ -90,7 +90,7 @@ class FunctionalBNN(RegressionGuide):
         network: nn.Module,
         prior: ImplicitProcess | GaussianProcess | Callable,
         *,
-        num_samples: int = 100,
+        num_particles: int = 100,
         num_measured: int = 10,
         injected_noise: float = 0.01,
         noise_scale: float | None = None,
@@ -98,7 +98,7 @@ class FunctionalBNN(RegressionGuide):
     ):
         if not isinstance(network, nn.Module):
             raise ValueError("network must be a torch module: its parameters are the posterior's")
-        super().__init__(Settings(num_samples, num_measured, injected_noise, noise_scale))
+        super().__init__(Settings(num_particles, num_measured, injected_noise, noise_scale))
         self.network = network
         self.prior = as_process(prior, site)
         self.__dict__["_model"] = FunctionSite(network, site)  # whose parameters are counted once
@@ -188,12 +188,12 @@ class FunctionalBNN(RegressionGuide):
             with torch.no_grad():
                 return own - self.prior.score(noisy, x, sd**2)
         with torch.no_grad():
-            drawn = self.prior.draw(self.settings.num_samples)(x).to(f)
+            drawn = self.prior.draw(self.settings.num_particles)(x).to(f)
         return own - stein_score(drawn + sd * torch.randn_like(drawn), noisy)
 
     def _functions(self) -> Callable[[Tensor], Tensor]:
         source = self.network if hasattr(self.network, "draw") else self._model
-        return source.draw(self.settings.num_samples)
+        return source.draw(self.settings.num_particles)
 
     # -------------------------------------------------------------------------------------------- predictions
 

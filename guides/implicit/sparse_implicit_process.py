@@ -50,7 +50,7 @@ class Settings:
     num_inducing: int
     alpha: float
     num_functions: int
-    num_samples: int
+    num_particles: int
     hidden: tuple[int, ...]
     noise_features: int
     jitter: float
@@ -64,11 +64,11 @@ class Settings:
         check_counts(
             num_inducing=self.num_inducing,
             num_functions=self.num_functions,
-            num_samples=self.num_samples,
+            num_particles=self.num_particles,
             noise_features=self.noise_features,
         )
         check_numbers(jitter=self.jitter, init_noise_scale=self.init_noise_scale)
-        check_two("a classifier cannot judge a single draw", num_samples=self.num_samples)
+        check_two("a classifier cannot judge a single draw", num_particles=self.num_particles)
         check_numbers_given(noise_scale=self.noise_scale)
         if self.num_functions <= self.num_inducing + 1:
             raise ValueError(
@@ -100,7 +100,7 @@ class SparseImplicitProcess(RegressionGuide):
     :param num_inducing: M
     :param alpha: 1 for the log of the predictive density, 0 for the expected log likelihood
     :param num_functions: draws of the prior behind ``p(f | u)``, more than ``M + 1``; 5 M by default
-    :param num_samples: draws of ``q(u)`` in a training step
+    :param num_particles: draws of ``q(u)`` in a training step
     :param hidden: units of the generator's and of the classifier's hidden layers
     :param noise_features: noise dimensions of the generator; few learn several modes sooner than the
         published 100
@@ -127,7 +127,7 @@ class SparseImplicitProcess(RegressionGuide):
         *,
         alpha: float = 0.5,
         num_functions: int | None = None,
-        num_samples: int = 100,
+        num_particles: int = 100,
         hidden: Sequence[int] = (50, 50),
         noise_features: int = 10,
         jitter: float = 1e-5,
@@ -139,7 +139,7 @@ class SparseImplicitProcess(RegressionGuide):
     ):
         functions = 5 * num_inducing if num_functions is None else num_functions
         settings = Settings(
-            num_inducing, alpha, functions, num_samples, tuple(hidden), noise_features, jitter,
+            num_inducing, alpha, functions, num_particles, tuple(hidden), noise_features, jitter,
             adaptive_contrast, symmetrised, noise_scale, init_noise_scale,
         )  # fmt: skip
         super().__init__(settings)
@@ -259,7 +259,7 @@ class SparseImplicitProcess(RegressionGuide):
         """
         inducing = len(self.inducing)
         values = self.prior.draw(self.settings.num_functions)(torch.cat((self.inducing, x)))
-        drawn, u = values[:, :inducing].to(self.inducing.dtype), self.generator(self.settings.num_samples)
+        drawn, u = values[:, :inducing].to(self.inducing.dtype), self.generator(self.settings.num_particles)
         return u, drawn, InducingMoments.of(drawn, self.settings.jitter).conditional(values[:, inducing:])
 
     def _divergence(self, classifier: DiscriminatorKL, u: Tensor, drawn: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """Linear regression in closed form, with known and with unknown noise.
 
-Notation: X [n, p], y [n], noise precision tau (tau = 1 / noise_scale^2), no intercept.
+Notation: x [n, p], y [n], noise precision tau (tau = 1 / noise_scale^2), no intercept.
 
-    y | w, tau ~ N(X w, I / tau)
+    y | w, tau ~ N(x w, I / tau)
 
 * :func:`conjugate_linear_regression`: w ~ N(0, P^-1), tau known; with the best mean-field Gaussian and its
   ELBO.
@@ -71,22 +71,22 @@ class ConjugateRegression:
 
 
 def conjugate_linear_regression(
-    X: np.ndarray,
+    x: np.ndarray,
     y: np.ndarray,
     *,
     prior_precision: float | np.ndarray | None = None,
     prior_scale: float | np.ndarray | None = None,
     noise_scale: float,
 ) -> ConjugateRegression:
-    """Exact posterior of w ~ N(0, P^-1) given y ~ N(X w, noise_scale^2 I).
+    """Exact posterior of w ~ N(0, P^-1) given y ~ N(x w, noise_scale^2 I).
 
     :param prior_precision: P as a number, a diagonal [p] or a matrix [p, p] ...
     :param prior_scale: ... or its standard deviations, a number or [p]; exactly one of the two.
     :raises ValueError: both or neither prior given; shapes that do not fit; values that are not positive or
         finite.
     """
-    X, y = checked_data(X, y)
-    n, p = X.shape
+    x, y = checked_data(x, y)
+    n, p = x.shape
     if (prior_precision is None) == (prior_scale is None):
         raise ValueError("give exactly one of prior_precision and prior_scale")
     if prior_scale is None and np.shape(prior_precision) == (p, p):
@@ -98,11 +98,11 @@ def conjugate_linear_regression(
     check_numbers(noise_scale=noise_scale)
     check_positive(prior=np.diag(prior))
     tau = noise_scale**-2.0
-    precision = prior + tau * X.T @ X
+    precision = prior + tau * x.T @ x
     half_logdet = _half_logdet(precision)
-    mean = np.linalg.solve(precision, tau * X.T @ y)
-    # y'(I/tau + X P^-1 X')^-1 y = tau |y - X m|^2 + m' P m : no difference of large numbers
-    quadratic = tau * np.sum((y - X @ mean) ** 2) + mean @ prior @ mean
+    mean = np.linalg.solve(precision, tau * x.T @ y)
+    # y'(I/tau + x P^-1 x')^-1 y = tau |y - x m|^2 + m' P m : no difference of large numbers
+    quadratic = tau * np.sum((y - x @ mean) ** 2) + mean @ prior @ mean
     log_evidence = 0.5 * (n * (math.log(tau) - LOG_2PI) - quadratic) + _half_logdet(prior) - half_logdet
     gap = 0.5 * np.log(np.diag(precision)).sum() - half_logdet
     return ConjugateRegression(
@@ -161,21 +161,21 @@ class NormalGamma:
 
 
 def normal_gamma_regression(
-    X: np.ndarray, y: np.ndarray, *, prior_scale: float | np.ndarray = 1.0, a: float = 1.0, b: float = 1.0
+    x: np.ndarray, y: np.ndarray, *, prior_scale: float | np.ndarray = 1.0, a: float = 1.0, b: float = 1.0
 ) -> NormalGamma:
-    """Exact posterior of w | tau ~ N(0, prior_scale^2 / tau), tau ~ Gamma(a, b) given y ~ N(X w, I / tau).
+    """Exact posterior of w | tau ~ N(0, prior_scale^2 / tau), tau ~ Gamma(a, b) given y ~ N(x w, I / tau).
 
     :param prior_scale: in units of the noise sd; a number or [p].
     :raises ValueError: shapes that do not fit; values that are not positive or finite.
     """
-    X, y = checked_data(X, y)
-    n, p = X.shape
+    x, y = checked_data(x, y)
+    n, p = x.shape
     check_positive(prior_scale=prior_scale)
     check_numbers(a=a, b=b)
     prior = checked_vector("prior_scale", prior_scale, p) ** -2.0
-    precision = np.diag(prior) + X.T @ X
-    mean = np.linalg.solve(precision, X.T @ y)
-    residual = float(np.sum((y - X @ mean) ** 2) + np.sum(prior * mean**2))
+    precision = np.diag(prior) + x.T @ x
+    mean = np.linalg.solve(precision, x.T @ y)
+    residual = float(np.sum((y - x @ mean) ** 2) + np.sum(prior * mean**2))
     log_det = 0.5 * np.log(prior).sum() - _half_logdet(precision)
     log_evidence = (
         log_det + log_noise_integral(torch.tensor(residual, dtype=torch.float64), n, a, b, None).item()

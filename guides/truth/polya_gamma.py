@@ -1,6 +1,6 @@
 """Ground truth for spike-and-slab logistic regression by Gibbs sampling, for any number of columns.
 
-Notation: X [n, p], y [n] of zeros and ones.
+Notation: x [n, p], y [n] of zeros and ones.
 
     y_i ~ Bernoulli(sigmoid(b + x_i w)),   b ~ N(0, bias_scale^2),
     w_j = gamma_j v_j,   gamma_j ~ Bernoulli(inclusion_prob),   v_j ~ N(0, slab_scale^2)
@@ -73,7 +73,7 @@ def sample_polya_gamma(z: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def spike_slab_logistic_gibbs(
-    X: np.ndarray,
+    x: np.ndarray,
     y: np.ndarray,
     inclusion_prob: float | np.ndarray = 0.25,
     slab_scale: float | np.ndarray = 1.0,
@@ -93,7 +93,7 @@ def spike_slab_logistic_gibbs(
 
     The gates act on the indicators and on the log-likelihood.  Chains that fail go on for as many draws again
     as they have, at most ``retries`` times; what still fails is returned, and stored, as failed.  Standardise
-    X first: the slab is in the units of the columns.
+    x first: the slab is in the units of the columns.
 
     :param inclusion_prob: a number or [p], strictly inside (0, 1).
     :param slab_scale: sd of the slab, a number or [p].
@@ -108,19 +108,19 @@ def spike_slab_logistic_gibbs(
     :raises ValueError: shapes that do not fit; labels other than 0 and 1; values outside their range; fewer
         than two chains.
     """
-    X, y = checked_logistic(X, y)
-    q = checked_inclusion(inclusion_prob, X.shape[1])
-    scales = checked_vector("slab_scale", slab_scale, X.shape[1])
+    x, y = checked_logistic(x, y)
+    q = checked_inclusion(inclusion_prob, x.shape[1])
+    scales = checked_vector("slab_scale", slab_scale, x.shape[1])
     check_positive(slab_scale=scales)
     check_numbers(bias_scale=bias_scale)
     if chains < 2 or draws < 4 or warmup < 0 or sweeps < 1:
         raise ValueError("at least 2 chains of 4 draws and 1 sweep are needed, and warmup >= 0")
     asked = {"sampler": "polya-gamma", "warmup": warmup, "draws": draws, "chains": chains, "sweeps": sweeps}
     asked |= {"seed": seed, "gates": asdict(gates), "retries": retries, "bias_scale": float(bias_scale)}
-    mark = "" if cache is None else fingerprint(asked, X, y, q, scales)
+    mark = "" if cache is None else fingerprint(asked, x, y, q, scales)
     if cache is not None and (known := load_if_same(cache, mark)) is not None:
         return known
-    problem = _Problem.build(X, y, q, np.append(scales, bias_scale))
+    problem = _Problem.build(x, y, q, np.append(scales, bias_scale))
     streams = np.random.SeedSequence(seed).spawn(chains)
     states = [_Chain.start(problem, np.random.default_rng(stream), sweeps) for stream in streams]
     result = _gated(problem, states, warmup, draws, gates, retries, jobs, asked)
@@ -200,10 +200,10 @@ class _Problem:
     cumulative: np.ndarray
 
     @classmethod
-    def build(cls, X: np.ndarray, y: np.ndarray, q: np.ndarray, scales: np.ndarray) -> _Problem:
-        n, p = X.shape
-        columns = np.ascontiguousarray(np.c_[X, np.ones(n)].T)
-        centred = X - X.mean(0)
+    def build(cls, x: np.ndarray, y: np.ndarray, q: np.ndarray, scales: np.ndarray) -> _Problem:
+        n, p = x.shape
+        columns = np.ascontiguousarray(np.c_[x, np.ones(n)].T)
+        centred = x - x.mean(0)
         norm = np.sqrt((centred**2).sum(0))
         unit = centred / np.where(norm > 0, norm, 1.0)
         pairs = np.stack(np.triu_indices(p, 1), axis=-1)
@@ -229,7 +229,7 @@ class _Draws:
 class _Tableau:
     """The Gaussian of (w, b) given omega, seen from the model ``inside``, coefficients integrated out.
 
-    Of A = X' diag(omega) X + prior precision and r = X'(y - 1/2), with G the columns that are in and O the
+    Of A = x' diag(omega) x + prior precision and r = x'(y - 1/2), with G the columns that are in and O the
     others, ``table`` [p + 1, p + 2] holds
 
         A_GG^-1         A_GG^-1 A_GO                  | A_GG^-1 r_G

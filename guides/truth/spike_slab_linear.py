@@ -1,9 +1,9 @@
 """Variable selection in closed form, by counting all 2^p models of a linear regression.
 
-Notation, everywhere: X [n, p], y [n], noise precision tau (tau = 1 / noise_scale^2), and no intercept unless
+Notation, everywhere: x [n, p], y [n], noise precision tau (tau = 1 / noise_scale^2), and no intercept unless
 said.
 
-    y | w, tau ~ N(X w, I / tau)
+    y | w, tau ~ N(x w, I / tau)
 
 * :func:`enumerate_g_prior`: Bayes factors of all 2^p subsets under Zellner's g-prior, intercept integrated
   out.
@@ -78,8 +78,8 @@ class GPriorModels:
     inclusion: np.ndarray
 
 
-def enumerate_g_prior(X: np.ndarray, y: np.ndarray, g: float) -> GPriorModels:
-    """Bayes factors and inclusion probabilities of all subsets of the columns of X.
+def enumerate_g_prior(x: np.ndarray, y: np.ndarray, g: float) -> GPriorModels:
+    """Bayes factors and inclusion probabilities of all subsets of the columns of x.
 
     Prior of a model: p(intercept, tau) ~ 1/tau, w | tau ~ N(0, g (Xc'Xc)^-1 / tau), Xc the centred columns.
     Then
@@ -90,18 +90,18 @@ def enumerate_g_prior(X: np.ndarray, y: np.ndarray, g: float) -> GPriorModels:
         prior has no density there), or so nearly that rounding would be seen in the evidence; g <= 0; y that
         is constant.
     """
-    X, y = checked_data(X, y)
-    n, p = X.shape
+    x, y = checked_data(x, y)
+    n, p = x.shape
     check_columns(p, FEWER)
     check_numbers(g=g)
-    Xc, yc = X - X.mean(0), y - y.mean()
+    Xc, yc = x - x.mean(0), y - y.mean()
     scale = np.sqrt((Xc**2).sum(0))
     total = float(yc @ yc)
     # the mean of equal numbers may be off by a rounding error: what is left over is no predictor
-    constant = np.flatnonzero(np.ptp(X, 0) <= 1e-13 * np.abs(X).max(0))
+    constant = np.flatnonzero(np.ptp(x, 0) <= 1e-13 * np.abs(x).max(0))
     if len(constant):
         raise ValueError(
-            f"column {constant[0]} of X is constant, as the intercept is, and linearly dependent on it: no "
+            f"column {constant[0]} of x is constant, as the intercept is, and linearly dependent on it: no "
             "g-prior exists, leave it out"
         )
     if total <= 1e-24 * n * float(np.abs(y).max()) ** 2:
@@ -137,7 +137,7 @@ def _check_dependence(Xc: np.ndarray, yc: np.ndarray, g: float) -> None:
     condition = np.linalg.cond(Xc)
     if not condition < MOST_DEPENDENT:
         raise ValueError(
-            "columns of X are linearly dependent (with the intercept), or all but "
+            "columns of x are linearly dependent (with the intercept), or all but "
             f"(condition number {condition:.1e}): no g-prior exists, leave one out"
         )
     total, every = float(yc @ yc), range(p)
@@ -155,7 +155,7 @@ def _check_dependence(Xc: np.ndarray, yc: np.ndarray, g: float) -> None:
         off = max(off, (n - 1) / 2 * abs(logs[0] - logs[1]))
     if off > SEEN:
         raise ValueError(
-            f"columns of X are so nearly dependent (condition number {condition:.1e}), or g is so large, "
+            f"columns of x are so nearly dependent (condition number {condition:.1e}), or g is so large, "
             f"that rounding changes a Bayes factor by {off:.1g} nats: leave one out, or take a smaller g"
         )
 
@@ -212,7 +212,7 @@ class SpikeSlabPosterior:
 
 @dataclass(frozen=True)
 class _SpikeSlab:
-    """Sufficient statistics and prior: gram X'X [p, p], moment X'y [p], y'y."""
+    """Sufficient statistics and prior: gram x'x [p, p], moment x'y [p], y'y."""
 
     gram: Tensor
     moment: Tensor
@@ -224,7 +224,7 @@ class _SpikeSlab:
     noise_scale: float | None
 
     def factor(self, gram: Tensor, moment: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of A = X'X + I/s^2 (batch of submatrices): L with A = L L', z = L^-1 X'y, S = y'y - |z|^2."""
+        """Of A = x'x + I/s^2 (batch of submatrices): L with A = L L', z = L^-1 x'y, S = y'y - |z|^2."""
         eye = torch.eye(gram.shape[-1], dtype=gram.dtype) / self.slab_scale**2
         root = torch.linalg.cholesky(gram + eye)
         z = _half_solve(root, moment)
@@ -236,7 +236,7 @@ class _SpikeSlab:
         """
         root, z, left = self.factor(self.gram, self.moment)  # the least S of all models has all columns
         residual, w = left.item(), _half_solve(root, z, transposed=True).abs()
-        # S = y'y - 2 w'X'y + w'A w, whose terms are as rough as they are large
+        # S = y'y - 2 w'x'y + w'A w, whose terms are as rough as they are large
         terms = self.total + 2 * w @ self.moment.abs() + w @ (root.abs() @ root.abs().mT) @ w
         rounding = torch.finfo(torch.float64).eps * len(w) * float(terms)
         known = self.noise_scale is not None
@@ -244,13 +244,13 @@ class _SpikeSlab:
         nats = slope * rounding
         if nats > SEEN:
             raise ValueError(
-                "y is so large beside its noise, or columns of X are so nearly dependent, that rounding may "
-                f"change the evidence by {nats:.2g} nats: centre and scale X and y, leave a column out, or "
+                "y is so large beside its noise, or columns of x are so nearly dependent, that rounding may "
+                f"change the evidence by {nats:.2g} nats: centre and scale x and y, leave a column out, or "
                 "fix no noise as small as that"
             )
 
     def log_evidence(self, gram: Tensor, moment: Tensor) -> Tensor:
-        """log p(y | model) = -log det(I + s^2 X'X) / 2 + the integral over tau."""
+        """log p(y | model) = -log det(I + s^2 x'x) / 2 + the integral over tau."""
         root, _, residual = self.factor(gram, moment)
         size = gram.shape[-1]
         half_logdet = root.diagonal(dim1=-2, dim2=-1).log().sum(-1) + size * math.log(self.slab_scale)
@@ -279,7 +279,7 @@ class _SpikeSlab:
                 root, z, residual = self.factor(*_gather(self.gram, self.moment, subset))
                 tau[part] = self._sample_noise(residual, generator)
                 noise = torch.randn(z.shape, generator=generator, dtype=z.dtype)
-                # w = A^-1 X'y + L'^-1 z' / sqrt(tau) = L'^-1 (z + z' / sqrt(tau))
+                # w = A^-1 x'y + L'^-1 z' / sqrt(tau) = L'^-1 (z + z' / sqrt(tau))
                 values = _half_solve(root, z + noise / tau[part, None].sqrt(), transposed=True)
                 w[part[:, None], subset] = values
         return w, tau
@@ -300,7 +300,7 @@ def draw_models(log_probs: Tensor, n: int, generator: torch.Generator) -> Tensor
 
 
 def enumerate_spike_slab(
-    X: np.ndarray,
+    x: np.ndarray,
     y: np.ndarray,
     *,
     inclusion_prob: float | np.ndarray = 0.5,
@@ -309,11 +309,11 @@ def enumerate_spike_slab(
     b: float = 1.0,
     noise_scale: float | None = None,
 ) -> SpikeSlabPosterior:
-    """Exact posterior of y ~ N(X w, I / tau) with a spike and a slab on every coefficient,
+    """Exact posterior of y ~ N(x w, I / tau) with a spike and a slab on every coefficient,
 
         w_j = gamma_j v_j,  gamma_j ~ Bernoulli(inclusion_prob),  v_j | tau ~ N(0, slab_scale^2 / tau).
 
-    No intercept: standardise X and y first.  Needs a + n/2 > 1 for the posterior sd.
+    No intercept: standardise x and y first.  Needs a + n/2 > 1 for the posterior sd.
 
     :param inclusion_prob: a number or [p], strictly inside (0, 1).
     :param slab_scale: sd of the slab in units of the noise sd.
@@ -321,14 +321,14 @@ def enumerate_spike_slab(
     :raises ValueError: more than 20 columns; shapes that do not fit; values outside their range; a target so
         far from 0 beside its noise that rounding would be seen in the evidence.
     """
-    X, y = checked_data(X, y)
-    n, p = X.shape
+    x, y = checked_data(x, y)
+    n, p = x.shape
     check_columns(p, FEWER)
     check_numbers(slab_scale=slab_scale, a=a, b=b, noise_scale=1.0 if noise_scale is None else noise_scale)
     q = torch.as_tensor(checked_inclusion(inclusion_prob, p))
     if noise_scale is None and a + n / 2 <= 1:
         raise ValueError(f"a + n/2 = {a + n / 2} must be above 1: the posterior variance is infinite")
-    gram, moment = torch.as_tensor(X.T @ X), torch.as_tensor(X.T @ y)
+    gram, moment = torch.as_tensor(x.T @ x), torch.as_tensor(x.T @ y)
     problem = _SpikeSlab(gram, moment, float(y @ y), n, slab_scale, a, b, noise_scale)
     problem.check_rounding()
     evidence = _score_models(gram, moment, lambda part, xy, subset: problem.log_evidence(part, xy))
@@ -403,7 +403,7 @@ def _subsets(p: int) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _score_models(gram: Tensor, moment: Tensor, score: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
-    """``score(X'X of the subset, X'y of the subset, subset)`` of every model, [2^p]."""
+    """``score(x'x of the subset, x'y of the subset, subset)`` of every model, [2^p]."""
     p = len(moment)
     out = torch.empty(2**p, dtype=torch.float64)
     for models, subset in _subsets(p):

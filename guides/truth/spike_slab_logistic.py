@@ -1,6 +1,6 @@
 """Variable selection in logistic regression, by counting all 2^p models.
 
-Notation, everywhere: X [n, p], y [n] of zeros and ones; in a model's number, bit j says that column j is in.
+Notation, everywhere: x [n, p], y [n] of zeros and ones; in a model's number, bit j says that column j is in.
 
     y_i ~ Bernoulli(sigmoid(b + x_i w)),   b ~ N(0, bias_scale^2),
     w_j = gamma_j v_j,   gamma_j ~ Bernoulli(inclusion_prob),   v_j ~ N(0, slab_scale^2)
@@ -199,7 +199,7 @@ class SpikeSlabLogisticPosterior:
 
 
 def enumerate_spike_slab_logistic(
-    X: np.ndarray,
+    x: np.ndarray,
     y: np.ndarray,
     inclusion_prob: float | np.ndarray = 0.25,
     slab_scale: float | np.ndarray = 1.0,
@@ -209,7 +209,7 @@ def enumerate_spike_slab_logistic(
 ) -> SpikeSlabLogisticPosterior:
     """Posterior of a spike-and-slab logistic regression (see the head of this module) over all 2^p models.
 
-    Standardise X first: the slab is in the units of the columns.
+    Standardise x first: the slab is in the units of the columns.
 
     :param inclusion_prob: a number or [p], strictly inside (0, 1).
     :param slab_scale: sd of the slab, a number or [p].
@@ -218,13 +218,13 @@ def enumerate_spike_slab_logistic(
     :raises ValueError: more than 20 columns; shapes that do not fit; labels other than 0 and 1; values
         outside their range.
     """
-    X, y = checked_logistic(X, y)
-    p = X.shape[1]
+    x, y = checked_logistic(x, y)
+    p = x.shape[1]
     check_columns(p, "use guides.truth.spike_slab_logistic_gibbs")
     check_positive(slab_scale=slab_scale)
     check_numbers(bias_scale=bias_scale)
     odds = torch.logit(torch.as_tensor(checked_inclusion(inclusion_prob, p)))
-    design = _Design.build(X, y, slab_scale, bias_scale)
+    design = _Design.build(x, y, slab_scale, bias_scale)
     number, sums = torch.arange(2**p), _Moments(p + 1)
     prior = sum((((number >> j) & 1) * odds[j] for j in range(p)), -F.softplus(odds).sum())
     evidence = torch.full((2**p,), -math.inf, dtype=torch.float64)
@@ -313,11 +313,11 @@ class _Design:
 
     @classmethod
     def build(
-        cls, X: np.ndarray, y: np.ndarray, slab_scale: float | np.ndarray, bias_scale: float
+        cls, x: np.ndarray, y: np.ndarray, slab_scale: float | np.ndarray, bias_scale: float
     ) -> _Design:
-        n, p = X.shape
+        n, p = x.shape
         scales = np.append(checked_vector("slab_scale", slab_scale, p), bias_scale)
-        rows = torch.as_tensor(np.c_[X, np.ones(n)].T * (2 * y - 1)).contiguous()
+        rows = torch.as_tensor(np.c_[x, np.ones(n)].T * (2 * y - 1)).contiguous()
         first, second = torch.triu_indices(p + 1, p + 1)
         pair_at = torch.empty(p + 1, p + 1, dtype=torch.long)
         pair_at[first, second] = pair_at[second, first] = torch.arange(len(first))

@@ -6,7 +6,7 @@ Of ``D`` numbers, spike-and-slab weights first asked whether they are in::
     w_G | gamma ~ N(P_GG^-1 h_G, P_GG^-1),    w_j = 0 outside of G,
 
 ``G`` the weights that are in (sites without a spike always are), ``P [D, D]`` positive definite, ``h [D]``.
-For a Gaussian likelihood with known noise ``P = X'X / s^2 + diag(1 / slab^2)`` and ``h = X'y / s^2`` make the
+For a Gaussian likelihood with known noise ``P = x'x / s^2 + diag(1 / slab^2)`` and ``h = x'y / s^2`` make the
 second line the exact posterior *of every model at once*: what a weight is depends on which others are in, and
 that is what mean field cannot say where columns are correlated.
 A fully visible sigmoid belief network for the indicators: Frey, Hinton and Dayan 1996.

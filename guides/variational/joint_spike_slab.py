@@ -54,12 +54,12 @@ INCLUSION_DRAWS = 4000
 class Settings:
     """All of :class:`JointSpikeSlab` but its model."""
 
-    num_samples: int
+    num_particles: int
 
     def __post_init__(self) -> None:
-        check_counts(num_samples=self.num_samples)
-        if self.num_samples < 2:
-            raise ValueError("num_samples must be 2 at least: every draw is measured by the others")
+        check_counts(num_particles=self.num_particles)
+        if self.num_particles < 2:
+            raise ValueError("num_particles must be 2 at least: every draw is measured by the others")
 
 
 class JointSpikeSlab(FittedGuide):
@@ -74,7 +74,7 @@ class JointSpikeSlab(FittedGuide):
     :param model: a Pyro model with at least one :class:`~guides.SpikeSlab` site; ``torch.func.vmap`` runs it
         for all draws at once, in float64: its arguments and the numbers that it makes itself; a tensor that
         it made before must be of float64 already
-    :param num_samples: draws of a step, 2 at least
+    :param num_particles: draws of a step, 2 at least
     :raises ValueError: for arguments out of range
 
     :ivar losses: minus the estimated bound at every step, nats, for the whole data
@@ -82,8 +82,8 @@ class JointSpikeSlab(FittedGuide):
         :meth:`fit`
     """
 
-    def __init__(self, model: Callable, *, num_samples: int = 32):
-        super().__init__(Settings(num_samples))
+    def __init__(self, model: Callable, *, num_particles: int = 32):
+        super().__init__(Settings(num_particles))
         self.__dict__["model"] = model  # a module's parameters are none of this guide's
         self._sites: WeightSites | None = None
 
@@ -237,7 +237,7 @@ class JointSpikeSlab(FittedGuide):
     def _loss(self, args: tuple) -> Tensor:
         """A surrogate with minus the bound's estimate for its value, and the bound's gradient."""
         law = self.law
-        gamma = law.indicators(self.settings.num_samples)
+        gamma = law.indicators(self.settings.num_particles)
         w, log_q = law.weights(gamma)
         log_gamma = law.log_prob_of_indicators(gamma)
         gains = self._log_joint(w, args) - log_q - log_gamma.detach()

@@ -1,6 +1,6 @@
 """Variational Bayes variable selection (Carbonetto and Stephens 2012), linear and logistic.
 
-Notation: X [n, p], y [n], linear predictor eta = b + X w.
+Notation: x [n, p], y [n], linear predictor eta = b + x w.
 
     w_j = gamma_j v_j,   gamma_j ~ Bernoulli(inclusion_prob),   b ~ N(0, bias_scale^2)
     linear:    y ~ N(eta, noise_scale^2),     v_j ~ N(0, (slab_scale noise_scale)^2)
@@ -9,7 +9,7 @@ Notation: X [n, p], y [n], linear predictor eta = b + X w.
 The approximation: (gamma_j, w_j) independent over j, a spike and a Gaussian each; b, given w, its exact
 Gaussian.  The logistic likelihood is bounded by Jaakkola and Jordan's quadratic, one free number a row, so
 that both families are a quadratic with precisions ``d`` [n] in eta; the intercept is then integrated out of
-it, which in the linear case with a flat prior is the paper's centring of X and y.  Coordinate ascent raises
+it, which in the linear case with a flat prior is the paper's centring of x and y.  Coordinate ascent raises
 the bound at every step.
 
 Hyper-parameters are numbers, or grids of numbers: then every combination is fitted and the fits are averaged
@@ -83,7 +83,7 @@ class VariationalFit:
 class VARBVS:
     """Fit with :meth:`fit`, then read the averages over the grid of hyper-parameters.
 
-    Standardise X first (and y, in the linear case, unless ``bias_scale`` is infinite).
+    Standardise x first (and y, in the linear case, unless ``bias_scale`` is infinite).
 
     :param family: ``linear`` or ``logistic``.
     :param inclusion_prob: a number strictly inside (0, 1), or several: a grid.
@@ -140,21 +140,21 @@ class VARBVS:
         self.starts, self.tol, self.max_rounds, self.seed = starts, tol, max_rounds, seed
 
     def __getattr__(self, name: str):
-        remedy = ": call fit(X, y) first" if name in VARBVS.__annotations__ else ""
+        remedy = ": call fit(x, y) first" if name in VARBVS.__annotations__ else ""
         raise AttributeError(f"VARBVS has no {name}{remedy}")
 
-    def fit(self, X: np.ndarray, y: np.ndarray) -> VARBVS:
-        """Fit to X [n, p] and y [n] (labels 0 and 1 in the logistic case); returns itself.
+    def fit(self, x: np.ndarray, y: np.ndarray) -> VARBVS:
+        """Fit to x [n, p] and y [n] (labels 0 and 1 in the logistic case); returns itself.
 
         :raises ValueError: shapes that do not fit, numbers that are not finite, other labels.
         """
-        X, y = checked_logistic(X, y) if self.family == "logistic" else checked_data(X, y)
-        rng, p = np.random.default_rng(self.seed), X.shape[1]
+        x, y = checked_logistic(x, y) if self.family == "logistic" else checked_data(x, y)
+        rng, p = np.random.default_rng(self.seed), x.shape[1]
 
         def climb(
             setting: tuple, alpha: np.ndarray, mu: np.ndarray, law: _Quadratic | None
         ) -> VariationalFit:
-            return _Ascent(X, y, self.family, self.bias_scale, *setting, alpha, mu, law).run(
+            return _Ascent(x, y, self.family, self.bias_scale, *setting, alpha, mu, law).run(
                 self.tol, self.max_rounds
             )
 
@@ -242,7 +242,7 @@ class VARBVS:
 
     def _require_fit(self) -> None:
         if not hasattr(self, "fits"):
-            raise RuntimeError("call fit(X, y) first")
+            raise RuntimeError("call fit(x, y) first")
 
 
 # ------------------------------------------------------------------------------------------------- arithmetic
@@ -278,9 +278,9 @@ class _Quadratic:
 
     @classmethod
     def build(
-        cls, X: np.ndarray, d: np.ndarray, kappa: np.ndarray, constant: float, bias_scale: float
+        cls, x: np.ndarray, d: np.ndarray, kappa: np.ndarray, constant: float, bias_scale: float
     ) -> _Quadratic:
-        weighted = X * d[:, None]
+        weighted = x * d[:, None]
         total, column = d.sum(), weighted.sum(0)
         if math.isinf(bias_scale):
             v = 1 / total
@@ -289,8 +289,8 @@ class _Quadratic:
             v = bias_scale**2 / (1 + bias_scale**2 * total)
             constant -= 0.5 * math.log1p(bias_scale**2 * total)
         constant += 0.5 * v * kappa.sum() ** 2
-        moment = X.T @ kappa - column * (v * kappa.sum())
-        Q = X.T @ weighted - v * np.outer(column, column)
+        moment = x.T @ kappa - column * (v * kappa.sum())
+        Q = x.T @ weighted - v * np.outer(column, column)
         return cls(Q, moment, float(constant), float(v * kappa.sum()), v * column, float(v))
 
     def bias_given(self, w: np.ndarray, noise: np.ndarray) -> np.ndarray:
@@ -298,10 +298,10 @@ class _Quadratic:
         return self.bias_mean - w @ self.bias_slope + math.sqrt(self.bias_variance) * noise
 
     def predictor(
-        self, X: np.ndarray, mean: np.ndarray, variance: np.ndarray
+        self, x: np.ndarray, mean: np.ndarray, variance: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of eta [n], each, when w has independent entries with these moments."""
-        centred = X - self.bias_slope
+        centred = x - self.bias_slope
         return self.bias_mean + centred @ mean, centred**2 @ variance + self.bias_variance
 
     def expectation(self, mean: np.ndarray, variance: np.ndarray) -> float:
@@ -315,7 +315,7 @@ class _Ascent:
 
     def __init__(
         self,
-        X: np.ndarray,
+        x: np.ndarray,
         y: np.ndarray,
         family: Family,
         bias_scale: float,
@@ -326,10 +326,10 @@ class _Ascent:
         mu: np.ndarray,
         law: _Quadratic | None,
     ) -> None:
-        self.X, self.y, self.family, self.bias_scale = X, y, family, bias_scale
+        self.x, self.y, self.family, self.bias_scale = x, y, family, bias_scale
         self.q, self.slab_scale = inclusion_prob, slab_scale
         self.noise_is_free = family == "linear" and noise_scale is None
-        self.alpha, self.mu, self.s = alpha.copy(), mu.copy(), np.zeros(X.shape[1])
+        self.alpha, self.mu, self.s = alpha.copy(), mu.copy(), np.zeros(x.shape[1])
         # before anything is known: the spread of y around its mean, or around 0 without an intercept
         centre = 0.0 if bias_scale == 0 else y.mean()
         guess = math.sqrt(np.mean((y - centre) ** 2)) or 1.0
@@ -384,7 +384,7 @@ class _Ascent:
     def _tighten(self) -> None:
         """The bound's free numbers, or an unknown noise sd, to their optimum given the law of (w, b)."""
         mean, variance = self.alpha * self.mu, _variance(self.alpha, self.mu, self.s)
-        centre, spread = self.law.predictor(self.X, mean, variance)
+        centre, spread = self.law.predictor(self.x, mean, variance)
         if self.family == "logistic":
             self.xi = np.sqrt(centre**2 + spread)
             self.law = self._law()
@@ -399,13 +399,13 @@ class _Ascent:
         if self.family == "linear":
             tau = self.noise**-2.0
             constant = 0.5 * n * math.log(tau / (2 * math.pi)) - 0.5 * tau * (self.y @ self.y)
-            return _Quadratic.build(self.X, np.full(n, tau), tau * self.y, constant, self.bias_scale)
+            return _Quadratic.build(self.x, np.full(n, tau), tau * self.y, constant, self.bias_scale)
         xi = self.xi
         small = xi < 1e-6  # tanh(x/2) / (2x) -> 1/4
         d = np.where(small, 0.25, np.tanh(xi / 2) / np.where(small, 1.0, 2 * xi))
         # log sigmoid(m) >= log sigmoid(xi) + (m - xi)/2 - d (m^2 - xi^2)/2 for m = (2y - 1) eta
         constant = np.sum(-np.log1p(np.exp(-xi)) - 0.5 * xi + 0.5 * d * xi**2)
-        return _Quadratic.build(self.X, d, self.y - 0.5, float(constant), self.bias_scale)
+        return _Quadratic.build(self.x, d, self.y - 0.5, float(constant), self.bias_scale)
 
     def _divergence(self) -> float:
         """KL of the law of (gamma, w) to its prior."""

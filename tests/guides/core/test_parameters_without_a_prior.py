@@ -28,11 +28,13 @@ def bootstrap(model):
 
 
 def adversarial(model):
-    return AdversarialVariationalBayes(model, num_samples=4, hidden=(4,), noise_features=4).fit(X, Y, steps=2)
+    return AdversarialVariationalBayes(model, num_particles=4, hidden=(4,), noise_features=4).fit(
+        X, Y, steps=2
+    )
 
 
 def joint(model):
-    return JointSpikeSlab(model, num_samples=4).fit(X, Y, steps=2)
+    return JointSpikeSlab(model, num_particles=4).fit(X, Y, steps=2)
 
 
 def observe(features: Tensor, y: Tensor | None, law: dist.Distribution, shift: Tensor | float = 0.0) -> None:

@@ -69,7 +69,7 @@ def test_minibatches_scale_the_likelihood_alone():
     torch.testing.assert_close(part.log_likelihoods[0][0], whole.log_likelihoods[0][0][:, :10])
     assert part.log_likelihoods[0][1] == 4
     # and so does the loss of a fit
-    guide = AdversarialVariationalBayes(regression, num_samples=20, hidden=(5,)).fit(x, y, steps=1)
+    guide = AdversarialVariationalBayes(regression, num_particles=20, hidden=(5,)).fit(x, y, steps=1)
     torch.manual_seed(5)
     loss = guide._loss(Contrast(DiscriminatorKL((5,))), (x[:10], y[:10], 40), 0.0)
     torch.manual_seed(5)
@@ -92,7 +92,7 @@ def test_the_loss_is_the_contrast_minus_the_prior_minus_the_energy(alpha):
         def log_density(self, w):
             return 3 * w.square().sum(1)
 
-    guide = AdversarialVariationalBayes(regression, alpha=alpha, num_samples=20, hidden=(5,))
+    guide = AdversarialVariationalBayes(regression, alpha=alpha, num_particles=20, hidden=(5,))
     guide.fit(x, y, steps=1)
     torch.manual_seed(5)
     loss = guide._loss(Known(), (x, y), 0.7)
@@ -150,7 +150,7 @@ def test_the_contrast_s_gradient_is_to_the_draws_alone():
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("model", [supports, BNN(2, widths=(4,))])
 def test_fits_and_files(model, alpha, tmp_path):
-    guide = AdversarialVariationalBayes(model, alpha=alpha, num_samples=8, hidden=(10,), noise_features=4)
+    guide = AdversarialVariationalBayes(model, alpha=alpha, num_particles=8, hidden=(10,), noise_features=4)
     state = torch.random.get_rng_state()
     guide.fit(x, y, steps=3)
     assert torch.equal(torch.random.get_rng_state(), state)
@@ -171,7 +171,7 @@ def test_fits_and_files(model, alpha, tmp_path):
 
 
 def test_minibatches():
-    guide = AADM(BNN(2, widths=(4,)), num_samples=4, hidden=(5,)).fit(x, y, steps=5, batch_size=10)
+    guide = AADM(BNN(2, widths=(4,)), num_particles=4, hidden=(5,)).fit(x, y, steps=5, batch_size=10)
     assert len(guide.losses) == 5
     assert guide.posterior(3).info["method"] == "AADM"
 
@@ -180,7 +180,7 @@ def test_the_classifier_s_learning_rate():
     """By default that of the generator."""
 
     def fit(**options):
-        guide = AdversarialVariationalBayes(regression, num_samples=8, hidden=(5,), noise_features=4)
+        guide = AdversarialVariationalBayes(regression, num_particles=8, hidden=(5,), noise_features=4)
         return guide.fit(x, y, steps=5, lr=5e-3, **options)
 
     assert fit().facts["classifier_lr"] == 5e-3
@@ -190,7 +190,7 @@ def test_the_classifier_s_learning_rate():
 @pytest.mark.filterwarnings("ignore::guides.core.settling.UnsettledWarning")
 def test_a_classifier_that_hardly_errs_is_reported():
     """Few draws of many weights are told from independent ones without fail."""
-    guide = AdversarialVariationalBayes(BNN(2, widths=(40,)), num_samples=50, noise_features=2)
+    guide = AdversarialVariationalBayes(BNN(2, widths=(40,)), num_particles=50, noise_features=2)
     with pytest.warns(SaturationWarning, match="penalty") as warned:
         guide.fit(x, y, steps=500, lr=1e-2)
     assert warned[0].filename == __file__
@@ -199,7 +199,7 @@ def test_a_classifier_that_hardly_errs_is_reported():
 
 
 def test_divergence_names_the_step():
-    guide = AADM(regression, num_samples=20, hidden=(5,))
+    guide = AADM(regression, num_particles=20, hidden=(5,))
     with pytest.raises(DivergenceError, match="step [1-9].*lower the learning rate"):
         guide.fit(x, y, steps=100, lr=1e30, classifier_lr=1e-3)
 
@@ -207,8 +207,8 @@ def test_divergence_names_the_step():
 def test_refusals(tmp_path):
     with pytest.raises(ValueError, match="alpha must lie in"):
         AADM(regression, alpha=2.0)
-    with pytest.raises(ValueError, match="num_samples"):
-        AADM(regression, num_samples=1)
+    with pytest.raises(ValueError, match="num_particles"):
+        AADM(regression, num_particles=1)
     with pytest.raises(RuntimeError, match="not fitted"):
         AADM(regression).draws(1)
 
@@ -243,7 +243,7 @@ def test_the_contrast_s_gaussian_is_that_of_the_draws():
 def test_conjugate_regression():
     """Mean and covariance, which is not diagonal: the correlation is -0.83."""
     exact = conjugate_linear_regression(X, Y, prior_scale=1.0, noise_scale=0.7)
-    guide = AdversarialVariationalBayes(regression, num_samples=200, noise_features=4)
+    guide = AdversarialVariationalBayes(regression, num_particles=200, noise_features=4)
     guide.fit(x, y, steps=1000, lr=2e-3)
     w = guide.draws(20_000)["w"].double().numpy()
     sd = np.sqrt(np.diag(exact.covariance))
@@ -270,7 +270,7 @@ def test_five_draws_a_weight():
         with pyro.plate("data", len(x)):
             pyro.sample("y", dist.Normal(x @ w, noise), obs=y)
 
-    guide = AdversarialVariationalBayes(model, num_samples=5 * weights)
+    guide = AdversarialVariationalBayes(model, num_particles=5 * weights)
     guide.fit(*data, steps=2000, lr=5e-3)
     assert not guide.facts["saturated"]
     # what a Gaussian q of these widths leaves is some 3 nats; the mean of 200 steps is known to 0.05
@@ -279,7 +279,7 @@ def test_five_draws_a_weight():
     error = features @ (guide.draws(4000)["w"].double().numpy().mean(0) - exact.mean) / sd
     assert np.abs(error).mean() < 0.04  # of which 4000 draws account for 0.013
 
-    few = AdversarialVariationalBayes(model, num_samples=40)
+    few = AdversarialVariationalBayes(model, num_particles=40)
     with pytest.warns(SaturationWarning):
         few.fit(*data, steps=2000, lr=5e-3)
     assert -np.mean(few.losses[-200:]) > exact.log_evidence + 1
@@ -300,7 +300,7 @@ def test_the_classifier_finds_what_the_moments_do_not_say():
     log_joint = normal.log_prob(first) + normal.log_prob(second)
     log_joint = log_joint + dist.Normal(0.0, 0.2).log_prob(second - first**2 + 1)
     log_evidence = (log_joint.flatten().logsumexp(0) + 2 * math.log(0.01)).item()
-    guide = AdversarialVariationalBayes(bent, num_samples=400)
+    guide = AdversarialVariationalBayes(bent, num_particles=400)
     guide.fit(torch.zeros(1, 1), torch.zeros(1), steps=2000, lr=3e-3)
     objective = -np.mean(guide.losses[-200:])
     # the classifier's estimate leaves 0.06 to 0.08 (three seeds); without it 1.97 are missing
@@ -312,7 +312,7 @@ def test_the_classifier_finds_what_the_moments_do_not_say():
 @pytest.mark.parametrize("batch_size", [None, 10])
 def test_observations_are_counted_by_the_model(batch_size):
     """Whatever its arguments are, and of the whole data in a minibatch."""
-    guide = AdversarialVariationalBayes(regression, num_samples=5, hidden=(3,)).fit(
+    guide = AdversarialVariationalBayes(regression, num_particles=5, hidden=(3,)).fit(
         x, y, steps=2, batch_size=batch_size
     )
     assert guide._observations == 40
@@ -322,13 +322,13 @@ def test_observations_are_counted_by_the_model(batch_size):
         with pyro.plate("data", len(x)):
             pyro.sample("y", dist.Normal(x @ w, scale), obs=y)
 
-    guide = AdversarialVariationalBayes(with_scale, num_samples=5, hidden=(3,))
+    guide = AdversarialVariationalBayes(with_scale, num_particles=5, hidden=(3,))
     assert guide.fit(torch.tensor(0.7), x, y, steps=2)._observations == 40
 
 
 def test_data_that_are_not_finite_are_not_blamed_on_the_rate():
     with pytest.raises(DivergenceError, match="step 0: the loss is nan; the data or the start"):
-        AADM(regression, num_samples=20, hidden=(5,)).fit(x, torch.full_like(y, math.nan), steps=2)
+        AADM(regression, num_particles=20, hidden=(5,)).fit(x, torch.full_like(y, math.nan), steps=2)
 
 
 def test_batches_of_a_running_average_count_alike_up_to_a_hundred():
@@ -340,7 +340,9 @@ def test_batches_of_a_running_average_count_alike_up_to_a_hundred():
     ("alpha", "method"), [(0.0, "adversarial variational Bayes"), (0.5, "AADM"), (1.0, "AADM")]
 )
 def test_a_posterior_names_its_method(alpha, method):
-    guide = AdversarialVariationalBayes(regression, alpha=alpha, num_samples=4, hidden=(4,), noise_features=2)
+    guide = AdversarialVariationalBayes(
+        regression, alpha=alpha, num_particles=4, hidden=(4,), noise_features=2
+    )
     assert guide.fit(x, y, steps=1).posterior(2).info["method"] == method
 
 
@@ -348,7 +350,7 @@ def test_the_end_of_a_fit_is_looked_at(monkeypatch):
     """All losses, by the course that they took, and the observations of the whole data."""
     seen = []
     monkeypatch.setattr(adversarial, "warn_unsettled", lambda *of: seen.append(of))
-    guide = AdversarialVariationalBayes(regression, num_samples=5, hidden=(3,), noise_features=2)
+    guide = AdversarialVariationalBayes(regression, num_particles=5, hidden=(3,), noise_features=2)
     guide.fit(x, y, steps=2, lr=3e-3, batch_size=10)
     ((losses, course, rows),) = seen
     assert losses == guide.losses

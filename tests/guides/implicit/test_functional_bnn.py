@@ -24,7 +24,7 @@ def network() -> BNNProcess:
 
 
 def fitted(prior=None, steps: int = 3, seed: int = 0, **options) -> FunctionalBNN:
-    options = {"num_samples": 20, "num_measured": 4, **options}
+    options = {"num_particles": 20, "num_measured": 4, **options}
     guide = FunctionalBNN(network(), prior or GaussianProcess(1), **options)
     return guide.fit(X, Y, steps=steps, batch_size=10, prior_steps=5, seed=seed)
 
@@ -130,7 +130,7 @@ def test_the_gradient_by_draws_of_the_prior():
         def draw(self, n):
             return lambda x: torch.randn(n, len(x))
 
-    guide, x = FunctionalBNN(network(), Normal(), num_samples=300), torch.zeros(1, 1)
+    guide, x = FunctionalBNN(network(), Normal(), num_particles=300), torch.zeros(1, 1)
     log_sd = torch.tensor(-0.7, requires_grad=True)
     torch.manual_seed(0)
     for _ in range(10):
@@ -197,7 +197,7 @@ def test_both_laws_get_white_noise(monkeypatch):
         def draw(self, n):
             return lambda x: torch.zeros(n, len(x))
 
-    guide = FunctionalBNN(network(), Point(), num_samples=400, injected_noise=0.5)
+    guide = FunctionalBNN(network(), Point(), num_particles=400, injected_noise=0.5)
     guide._score(torch.zeros(400, 3), X[:3])
     assert len(seen) == 2
     for draws in seen:
@@ -241,14 +241,14 @@ def test_posterior_and_file(tmp_path):
 
 def test_divergence_names_the_step():
     for options in ({"lr": 1e30}, {"prior_lr": 1e30, "prior_steps": 50}):
-        guide = FunctionalBNN(network(), GaussianProcess(1), num_samples=10)
+        guide = FunctionalBNN(network(), GaussianProcess(1), num_particles=10)
         with pytest.raises(DivergenceError, match="lower"):
             guide.fit(X, Y, steps=100, batch_size=10, **{"prior_steps": 1, **options})
 
 
 def test_refusals():
-    with pytest.raises(ValueError, match="num_samples"):
-        FunctionalBNN(network(), GaussianProcess(1), num_samples=1)
+    with pytest.raises(ValueError, match="num_particles"):
+        FunctionalBNN(network(), GaussianProcess(1), num_particles=1)
     with pytest.raises(ValueError, match="num_measured must be a positive whole number, got 2.5"):
         FunctionalBNN(network(), GaussianProcess(1), num_measured=2.5)
     with pytest.raises(ValueError, match=r"x must be \[m, 1\]"):
@@ -271,7 +271,7 @@ def test_refusals():
 @pytest.mark.slow
 def test_a_sine_is_learned():
     """Under a prior of networks, whose score is estimated; that of a Gaussian process is compared above."""
-    guide = FunctionalBNN(posterior_network(1, (30,)), BNNProcess(1, (20,)), num_samples=50)
+    guide = FunctionalBNN(posterior_network(1, (30,)), BNNProcess(1, (20,)), num_particles=50)
     guide.fit(X, Y, steps=1500, lr=1e-2, prior_steps=200)
     law = guide.predictive(X)
     assert (law.mean - X[:, 0].sin()).square().mean().sqrt() < 0.15
@@ -351,7 +351,7 @@ def test_a_posterior_has_the_noise_of_the_fit():
 def test_a_prior_that_is_not_fitted_tells_no_noise():
     """And stays as it is."""
     prior = GaussianProcess(1)
-    guide = FunctionalBNN(network(), prior, num_samples=5)
+    guide = FunctionalBNN(network(), prior, num_particles=5)
     guide.fit(X, Y, steps=1, batch_size=10, prior_steps=0)
     assert "noise_variance_of_prior" not in guide.facts
     assert prior.log_scale == 0

@@ -285,7 +285,7 @@ def test_terms_are_those_of_the_objective():
 @pytest.mark.filterwarnings("ignore::guides.core.settling.UnsettledWarning")
 def test_the_classifier_judges_q_against_the_prior_at_every_step():
     """By as many draws as each has; and the divergence has a gradient to all behind them."""
-    guide, seen = fitted(steps=4, adaptive_contrast=True, num_samples=9), []
+    guide, seen = fitted(steps=4, adaptive_contrast=True, num_particles=9), []
     assert guide._classifier.steps == 4
     assert guide._classifier.adaptive_contrast
     classifier = DiscriminatorKL((10,))
@@ -399,8 +399,8 @@ def test_refusals_before_the_fit():
     for number in (0, 5.5, True):
         with pytest.raises(ValueError, match="num_inducing must be a positive whole number"):
             SparseImplicitProcess(network(), number)
-    with pytest.raises(ValueError, match="num_samples must be 2 at least"):
-        SparseImplicitProcess(network(), num_samples=1)
+    with pytest.raises(ValueError, match="num_particles must be 2 at least"):
+        SparseImplicitProcess(network(), num_particles=1)
     with pytest.raises(ValueError, match="jitter"):
         SparseImplicitProcess(network(), jitter=0.0)
     with pytest.raises(ValueError, match="noise_scale"):
@@ -493,7 +493,7 @@ def test_a_gaussian_process_is_found():
     x = torch.linspace(-1.5, 1.5, 12).unsqueeze(-1)
     y = 0.5 * x[:, 0] + 0.6 * torch.randn(12)
     guide = SparseImplicitProcess(
-        Line(), 2, alpha=0.0, num_functions=200, num_samples=200, symmetrised=False, noise_scale=0.6
+        Line(), 2, alpha=0.0, num_functions=200, num_particles=200, symmetrised=False, noise_scale=0.6
     ).fit(x, y, steps=1500, batch_size=12, lr=2e-3, classifier_lr=5e-3)
     assert guide.noise_variance == pytest.approx(0.36)
     assert not guide.facts["saturated"]

@@ -149,7 +149,7 @@ def test_g_prior_refusals_name_what_is_wrong():
     with pytest.raises(ValueError, match="y is constant"):
         enumerate_g_prior(X, np.full(20, 3.3), 10.0)
     for value in (0.1, 0.7, 1.0, 3.3):  # whose mean is off by a rounding error, or not
-        with pytest.raises(ValueError, match="column 3 of X is constant"):
+        with pytest.raises(ValueError, match="column 3 of x is constant"):
             enumerate_g_prior(np.c_[X, np.full(20, value)], y, 10.0)
 
 
@@ -312,7 +312,7 @@ def test_refusals_name_what_is_wrong():
         normal_gamma_regression(X, y[:-1])
     y[4], X[3, 1], X[7, 0] = np.inf, np.nan, np.nan
     with pytest.raises(
-        ValueError, match=r"X must be finite, and row 3, column 1 is nan \(first of 2\); drop"
+        ValueError, match=r"x must be finite, and row 3, column 1 is nan \(first of 2\); drop"
     ):
         normal_gamma_regression(X, y)
     with pytest.raises(ValueError, match=r"y must be finite, and row 4 is inf \(first of 1\)"):

@@ -71,7 +71,7 @@ def exact(data):
 
 @pytest.fixture(scope="module")
 def fitted(data):
-    return JointSpikeSlab(regression, num_samples=16).fit(*data, steps=900, seed=3)
+    return JointSpikeSlab(regression, num_particles=16).fit(*data, steps=900, seed=3)
 
 
 # ------------------------------------------------------------------------------------------ what it must find
@@ -105,7 +105,7 @@ def test_inclusion_probabilities_are_those_of_the_draws(fitted):
 
 
 def test_standard_errors_of_inclusion_are_those_of_its_seeds(data):
-    guide = JointSpikeSlab(regression, num_samples=2).fit(*data, steps=1, seed=0)
+    guide = JointSpikeSlab(regression, num_particles=2).fit(*data, steps=1, seed=0)
     with torch.no_grad():
         guide.logits.zero_()
         guide.pulls.fill_(2.0)  # so that the second has odds of e or of 1/e
@@ -116,7 +116,7 @@ def test_standard_errors_of_inclusion_are_those_of_its_seeds(data):
 
 
 def test_standard_error_of_the_bound_is_that_of_its_seeds(data):
-    guide = JointSpikeSlab(regression, num_samples=2).fit(*data, steps=1, seed=0)
+    guide = JointSpikeSlab(regression, num_particles=2).fit(*data, steps=1, seed=0)
     bounds, errors = torch.tensor([guide.elbo(*data, num_samples=200, seed=s) for s in range(40)]).double().T
     assert_variance(bounds, errors.square().mean())
 
@@ -125,7 +125,7 @@ def test_standard_error_of_the_bound_is_that_of_its_seeds(data):
 def test_the_gradient_is_that_of_the_bound(data):
     """Mean of many estimates against the exact gradient: all models summed, slabs in closed form."""
     x, y = data
-    guide = JointSpikeSlab(regression, num_samples=32).fit(x, y, steps=3, seed=0)
+    guide = JointSpikeSlab(regression, num_particles=32).fit(x, y, steps=3, seed=0)
     torch.manual_seed(5)
     with torch.no_grad():
         for parameter in guide.parameters():
@@ -171,7 +171,7 @@ def test_a_draw_is_measured_by_the_others_and_not_by_itself(data):
     ``mean_s (f_s - mean_{t != s} f_t) (gamma_s - P(gamma_s = 1 | those before))``, here of three draws.
     """
     x, y = data
-    guide = JointSpikeSlab(regression, num_samples=3).fit(x, y, steps=1, seed=0)
+    guide = JointSpikeSlab(regression, num_particles=3).fit(x, y, steps=1, seed=0)
     perturb(guide, 0.3)
     torch.manual_seed(5)
     (found,) = torch.autograd.grad(guide._loss((x, y)), guide.logits)
@@ -194,7 +194,7 @@ def test_a_draw_is_measured_by_the_others_and_not_by_itself(data):
 
 def test_minibatches_have_the_loss_of_all_rows(data):
     x, y = data
-    guide = JointSpikeSlab(regression, num_samples=4).fit(x, y, steps=1, seed=0)
+    guide = JointSpikeSlab(regression, num_particles=4).fit(x, y, steps=1, seed=0)
 
     def loss(*args):
         torch.manual_seed(7)  # the same draws
@@ -206,7 +206,7 @@ def test_minibatches_have_the_loss_of_all_rows(data):
 
 @pytest.mark.slow
 def test_fits_by_minibatches_too(data, exact):
-    guide = JointSpikeSlab(regression, num_samples=16).fit(*data, steps=1000, batch_size=15, seed=0)
+    guide = JointSpikeSlab(regression, num_particles=16).fit(*data, steps=1000, batch_size=15, seed=0)
     bound, error = guide.elbo(*data)
     assert exact[0] - 0.2 - 4 * error < bound < exact[0] + 4 * error
 
@@ -262,7 +262,7 @@ def unknown_noise(x, y=None):
 
 def test_density_of_a_law_without_correlations(data):
     """It is the product of Bernoulli indicators, Normal slabs and the LogNormal of a positive site."""
-    guide = JointSpikeSlab(unknown_noise, num_samples=2).fit(*data, steps=1, seed=0)
+    guide = JointSpikeSlab(unknown_noise, num_particles=2).fit(*data, steps=1, seed=0)
     with torch.no_grad():
         guide.pulls.zero_()
         guide.below.zero_()
@@ -285,7 +285,7 @@ def test_densities_are_on_the_supports(data):
     mean of ``p / q`` over draws is the integral of any normalised ``p``.
     """
 
-    guide = JointSpikeSlab(unknown_noise, num_samples=8).fit(*data, steps=200, seed=0)
+    guide = JointSpikeSlab(unknown_noise, num_particles=8).fit(*data, steps=200, seed=0)
     draws, log_q = guide.draws_with_log_prob(20_000, seed=4)
     assert (draws["tau"] > 0).all()
     # a target narrower than the guide: its two marginals, shrunk
@@ -305,7 +305,7 @@ def test_densities_are_on_the_supports(data):
 def test_same_seed_same_result_and_other_generators_stay(data):
     torch.manual_seed(11)
     state = torch.get_rng_state()
-    a, b = (JointSpikeSlab(regression, num_samples=4).fit(*data, steps=5, seed=2) for _ in range(2))
+    a, b = (JointSpikeSlab(regression, num_particles=4).fit(*data, steps=5, seed=2) for _ in range(2))
     assert a.losses == b.losses
     assert torch.equal(a.draws(5, seed=1)["w"], b.draws(5, seed=1)["w"])
     assert not torch.equal(a.draws(5, seed=1)["w"], a.draws(5, seed=2)["w"])
@@ -381,7 +381,7 @@ def test_every_fit_is_asked_whether_its_loss_rose_or_fell(data, monkeypatch):
     asked = []
     for name in ("_warn_of_rise", "_warn_of_fall"):
         monkeypatch.setattr(joint_spike_slab, name, lambda losses, *course: asked.append((losses, course)))
-    guide = JointSpikeSlab(regression, num_samples=4).fit(*data, steps=3, lr=0.02)
+    guide = JointSpikeSlab(regression, num_particles=4).fit(*data, steps=3, lr=0.02)
     assert asked == [(guide.losses, ()), (guide.losses, (Course(3, 0.02, 0.0, 0, None),))]
 
 
@@ -393,8 +393,8 @@ def test_refusals(data):
         with pyro.plate("data", len(x)):
             pyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
 
-    with pytest.raises(ValueError, match="num_samples must be 2"):
-        JointSpikeSlab(regression, num_samples=1)
+    with pytest.raises(ValueError, match="num_particles must be 2"):
+        JointSpikeSlab(regression, num_particles=1)
     with pytest.raises(UnsupportedSiteError, match="AutoMeanField"):
         JointSpikeSlab(plain).fit(x, y, steps=1)
     with pytest.raises(UnsupportedSiteError, match="301 latent numbers.*AutoSpikeSlab"):
@@ -415,8 +415,8 @@ def test_data_that_are_not_finite_are_told(data):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and torch finds none")
 def test_it_is_where_its_data_are(data):
     there = [part.cuda() for part in data]
-    guide = JointSpikeSlab(regression, num_samples=16).fit(*there, steps=900, seed=3)
-    here = JointSpikeSlab(regression, num_samples=16).fit(*data, steps=900, seed=3)
+    guide = JointSpikeSlab(regression, num_particles=16).fit(*there, steps=900, seed=3)
+    here = JointSpikeSlab(regression, num_particles=16).fit(*data, steps=900, seed=3)
     (bound, error), (other, other_error) = guide.facts["elbo"], here.facts["elbo"]
     assert abs(bound - other) < 0.02 + 4 * (error + other_error)
     assert guide.draws(3)["w"].is_cuda

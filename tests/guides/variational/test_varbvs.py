@@ -255,7 +255,7 @@ def test_refusals_name_what_is_wrong():
         VARBVS("logistic").fit(X, y)
     with pytest.raises(ValueError, match="finite"):
         VARBVS().fit(X, np.where(y > 3, np.nan, y))
-    with pytest.raises(AttributeError, match=r"has no inclusion: call fit\(X, y\) first"):
+    with pytest.raises(AttributeError, match=r"has no inclusion: call fit\(x, y\) first"):
         VARBVS().inclusion  # noqa: B018
     assert not hasattr(VARBVS(), "alpha")
     with pytest.raises(RuntimeError, match="fit"):

@@ -75,7 +75,7 @@ def test_adversarial_guides_draw_where_the_data_are():
             pyro.sample("y", dist.Poisson(rate), obs=y)
 
     def fit(x, y):
-        return AdversarialVariationalBayes(model, num_samples=10).fit(x, y, steps=2)
+        return AdversarialVariationalBayes(model, num_particles=10).fit(x, y, steps=2)
 
     here = fit(*rows())
     with pretended_gpu():
@@ -83,7 +83,7 @@ def test_adversarial_guides_draw_where_the_data_are():
         draws = there.draws(5)["w"]
         assert draws.device.type == "cuda"
         assert torch.equal(draws.cpu(), here.draws(5)["w"])
-        whole = AdversarialVariationalBayes(counts, num_samples=10).fit(
+        whole = AdversarialVariationalBayes(counts, num_particles=10).fit(
             torch.ones(9).long().to("cuda"), steps=2
         )
         assert whole.draws(5)["rate"].device.type == "cuda"
@@ -93,7 +93,7 @@ def test_adversarial_guides_draw_where_the_data_are():
     "make",
     [
         lambda prior: VariationalImplicitProcess(prior, num_functions=5),
-        lambda prior: SparseImplicitProcess(prior, num_inducing=4, num_functions=12, num_samples=6),
+        lambda prior: SparseImplicitProcess(prior, num_inducing=4, num_functions=12, num_particles=6),
     ],
     ids=["vip", "sip"],
 )
