@@ -79,8 +79,8 @@ def line(
     ratio = (functions.std(0) / f_sd).mean().item()
     loss = guide.facts["classifier_loss"]
     return (
-        f"{weights:7} {num_particles:13} {steps:6} {seed:4} {objective - exact.log_evidence:9.1f} {loss:10.3f} "
-        f"{error:10.3f} {ratio:8.3f} {seconds:7.0f}"
+        f"{weights:7} {num_particles:13} {steps:6} {seed:4} {objective - exact.log_evidence:9.1f} "
+        f"{loss:10.3f} {error:10.3f} {ratio:8.3f} {seconds:7.0f}"
     )
 
 

@@ -328,8 +328,8 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         laws = {name: self.trace.nodes[name]["fn"] for name in self.sites if name in self.trace.nodes}
         laws = {name: law for name, law in laws.items() if isinstance(law, RandomTensorLaw)}
         # Not a law's loc: multiplied by a draw it may be in no graph that leads to the loss.
-        tensors = (tensor for name in laws for tensor in reversed(self._tensors[name]))
-        first = next((tensor for tensor in tensors if tensor.requires_grad), None)
+        parts = (part for name in laws for part in reversed(self._tensors[name]))
+        first = next((part for part in parts if isinstance(part, Tensor) and part.requires_grad), None)
         if first is not None:
             learned, weight = self.learned_priors, self.kl_weight
             sites = learned.numbers_of(laws)  # a hook that knew the laws would keep the run's graph for ever

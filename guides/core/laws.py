@@ -10,6 +10,7 @@ minus the KL divergence and the guide's site scores zero, so that Pyro's ``Trace
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cached_property
 
 import torch
@@ -246,6 +247,11 @@ class SpikeSlabLaw(RandomTensorLaw):
     def __init__(self, name, batch_shape, event_shape, loc, log_scale, logits, **kwargs):
         super().__init__(name, batch_shape, event_shape, loc, log_scale, **kwargs)
         self.logits = logits
+
+    def mean_logits(self) -> Callable[[], Tensor]:
+        """Gives the logits of the inclusion probabilities, without a graph and as they are when asked."""
+        logits = self.logits.detach()
+        return lambda: logits
 
     @property
     def shared_prior(self) -> list[Tensor] | None:

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -91,32 +91,32 @@ class Numbers(NamedTuple):
     """Of a site's law: numbers without a graph, as they are when they are asked.
 
     :ivar loc, log_scale: of the Gaussians or slabs, broadcast
-    :ivar logits: of inclusion; None for Gaussians
+    :ivar logits: gives those of inclusion; None for Gaussians
     :ivar centre: mean of the prior
     """
 
     loc: Tensor
     log_scale: Tensor
-    logits: Tensor | None
+    logits: Callable[[], Tensor] | None
     centre: Tensor
     event_dim: int
 
     @classmethod
     def of(cls, law: GaussianLaw | SpikeSlabLaw) -> Numbers:
         loc, log_scale = law.loc.detach(), law.log_scale.detach()
-        logits = law.logits.detach() if isinstance(law, SpikeSlabLaw) else None
+        logits = law.mean_logits() if isinstance(law, SpikeSlabLaw) else None
         centre = law.prior.loc[(0,) * law.prior.loc.dim()].detach()
         return cls(loc, log_scale, logits, centre, law.event_dim)
 
-    def scale(self) -> tuple[float, float]:
+    def scale(self, logits: Tensor | None) -> tuple[float, float]:
         """``(best sd, sum of the inclusion probabilities)``."""
         tensors = [self.loc.expand(self.log_scale.shape).contiguous(), self.log_scale]
-        if self.logits is not None:
-            tensors.append(self.logits)
+        if logits is not None:
+            tensors.append(logits)
         squares, included = 0.0, 0.0
-        for mu, log_scale, *logits in chunks(*tensors):
+        for mu, log_scale, *part in chunks(*tensors):
             square = (2 * log_scale).exp().add_((mu - self.centre).square())
-            alpha = torch.sigmoid(logits[0]) if logits else torch.ones_like(square)
+            alpha = torch.sigmoid(part[0]) if part else torch.ones_like(square)
             squares, included = squares + alpha.dot(square).item(), included + alpha.sum().item()
         return max(TINY, (squares / max(included, TINY)) ** 0.5), included
 
@@ -188,13 +188,14 @@ class LearnedPriors:
 
     def _best(self, law: Numbers) -> Learned:
         """What makes the bound largest, or of rates nearly so."""
-        scale, included = law.scale()
-        if law.logits is None:
+        logits = None if law.logits is None else law.logits()
+        scale, included = law.scale(logits)
+        if logits is None:
             return Learned(scale)
-        inclusion = min(max(included / law.logits.numel(), TINY), 1 - TINY)
+        inclusion = min(max(included / logits.numel(), TINY), 1 - TINY)
         if not self.rates or law.event_dim < 2:
             return Learned(scale, inclusion)
-        alpha = torch.sigmoid(law.logits)
+        alpha = torch.sigmoid(logits)
         alpha = alpha.flatten(2).mean(-1) if alpha.dim() > 2 else alpha
         outputs, inputs = ((alpha.mean(axis) / inclusion).tolist() for axis in (1, 0))
         return Learned(scale, inclusion, tuple(outputs), tuple(inputs))

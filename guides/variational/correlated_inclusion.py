@@ -49,8 +49,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property, partial
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -62,8 +63,8 @@ from guides.core.laws import RandomTensorLaw, SiteLaw, SpikeSlabLaw
 from guides.core.sites import Site, initial_value, require_whole_plates, site_views
 from guides.variational.spike_slab import AutoSpikeSlab
 
-#: Nodes of the midpoint rule for ``E sigmoid(lambda)``.
-NODES = 400
+#: Nodes of the midpoint rule for ``E sigmoid(lambda)``, and where it is wanted time and again in training.
+NODES, FEW_NODES = 400, 20
 #: Draws from ``r`` with which ``log q`` of drawn indicators is estimated.
 IMPORTANCE_DRAWS = 200
 
@@ -96,6 +97,12 @@ class LogitGaussian:
     def covariance(self) -> Tensor:
         """``Sigma [*groups, n, n]``."""
         return torch.diag_embed(self.diagonal) + self.factor @ self.factor.mT
+
+    def probs(self, nodes: int = NODES) -> Tensor:
+        """``E sigmoid(lambda)`` by the midpoint rule, ``[*groups, n]``."""
+        levels = (torch.arange(nodes, dtype=torch.float64) + 0.5) / nodes
+        scale = self.variance.sqrt()
+        return sum(torch.sigmoid(self.mean + scale * z) for z in torch.special.ndtri(levels).tolist()) / nodes
 
     def deviations(self, leading: tuple[int, ...] = (), generator: torch.Generator | None = None) -> Tensor:
         """Draws of ``delta``, ``[*leading, *groups, n]``, reparameterised."""
@@ -196,6 +203,11 @@ class CorrelatedSpikeSlabLaw(SpikeSlabLaw):
         logits = layout.from_groups(gaussian.mean + self.deviation)
         super().__init__(name, batch_shape, event_shape, loc, log_scale, logits, **kwargs)
 
+    def mean_logits(self) -> Callable[[], Tensor]:
+        numbers = {field.name: getattr(self.gaussian, field.name).detach() for field in fields(LogitGaussian)}
+        gaussian, layout = LogitGaussian(**numbers), self.layout
+        return lambda: layout.from_groups(gaussian.probs(FEW_NODES)).logit()
+
     def _draw(self, operation: str) -> Tensor:
         drawn = super()._draw(operation)
         if not self.leading:
@@ -242,7 +254,8 @@ class AutoSpikeSlabMVN(AutoSpikeSlab):
     :param init_spread: start of the logits' standard deviations.  Wide ones let a few columns find both of
         two modes; in a network of many weights they cost more than training gets back, and 0.5 is better
 
-    Other arguments, and the limits on how weights may be used, as for :class:`~guides.AutoSpikeSlab`.
+    Other arguments, and the limits on how weights may be used, as for :class:`~guides.AutoSpikeSlab`; with
+    ``empirical_bayes`` the inclusion probabilities that a prior follows are averages over the logits.
 
     :raises UnsupportedSiteError: at the first call, for a spike-and-slab site in a subsampled plate
     """
@@ -258,8 +271,15 @@ class AutoSpikeSlabMVN(AutoSpikeSlab):
         init_loc_fn: Callable[[dict], Tensor] = initial_value,
         init_scale: float = 0.1,
         init_inclusion: str | tuple[float, float] = "dense",
+        empirical_bayes: bool | Literal["rates"] = False,
     ):
-        super().__init__(model, init_loc_fn=init_loc_fn, init_scale=init_scale, init_inclusion=init_inclusion)
+        super().__init__(
+            model,
+            init_loc_fn=init_loc_fn,
+            init_scale=init_scale,
+            init_inclusion=init_inclusion,
+            empirical_bayes=empirical_bayes,
+        )
         if rank is not None and not (isinstance(rank, int) and rank > 0):
             raise ValueError(f"rank must be a positive int, or None for a full covariance; got {rank!r}")
         check_numbers(init_spread=init_spread)
@@ -371,20 +391,14 @@ class AutoSpikeSlabMVN(AutoSpikeSlab):
         """Posterior inclusion probability of every weight, ``E sigmoid(lambda)``, ``{name: [*site]}``."""
         sites = {site.name: site for site in self._spike_slab_sites()}
         parts = self._detached()
-        return {name: self._inclusion(site, *parts[name][2:]) for name, site in sites.items()}
-
-    def _inclusion(self, site: Site, logits: Tensor, gaussian: LogitGaussian) -> Tensor:
-        scale = self._layout(site).from_groups(gaussian.variance.sqrt())
-        levels = (torch.arange(NODES, dtype=torch.float64) + 0.5) / NODES
-        nodes = torch.special.ndtri(levels).tolist()
-        return sum(torch.sigmoid(logits + scale * node) for node in nodes) / NODES
+        return {name: self._layout(site).from_groups(parts[name][3].probs()) for name, site in sites.items()}
 
     def site_distribution(self, name: str):
         """The fitted law of every single element; spike-and-slab elements are not independent."""
         site, parts = self.sites[name], self._detached()[name]
         if not self._has_logits(site):
             return super().site_distribution(name)
-        probs = self._inclusion(site, *parts[2:])
+        probs = self._layout(site).from_groups(parts[3].probs())
         return SpikeSlab(probs=probs, loc=parts[0], scale=parts[1].exp(), validate_args=False)
 
     def _inclusion_of_draws(self, name, inclusion, n, generator) -> Tensor:

@@ -76,7 +76,10 @@ def trained(make, steps=3, **kwargs):
     return model, guide
 
 
-LEARNED = [functools.partial(make, empirical_bayes=True) for make in (AutoMeanField, AutoSpikeSlab, AutoMNF)]
+LEARNED = [
+    functools.partial(make, empirical_bayes=True)
+    for make in (AutoMeanField, AutoSpikeSlab, AutoMNF, AutoSpikeSlabMVN)
+]
 
 
 @pytest.mark.one_in(3)

@@ -13,7 +13,7 @@ from pyro.infer import SVI, TraceMeanField_ELBO
 from pyro.infer.autoguide import AutoGuideList
 from torch.distributions import kl_divergence
 
-from guides import AutoConcrete, AutoMeanField, AutoMNF, AutoSpikeSlab, SpikeSlab
+from guides import AutoConcrete, AutoMeanField, AutoMNF, AutoSpikeSlab, AutoSpikeSlabMVN, SpikeSlab
 from guides.core import kernels
 from guides.core.learned_priors import EVERY, Learned, LearnedPriors, Numbers
 from guides.core.svi import half_cosine
@@ -29,7 +29,7 @@ from guides.testing import (
     spike_slab,
 )
 
-SPARSE = [AutoSpikeSlab, AutoMNF, AutoConcrete]
+SPARSE = [AutoSpikeSlab, AutoMNF, AutoConcrete, AutoSpikeSlabMVN]
 
 
 def trained(make=AutoSpikeSlab, prior=spike_slab, steps: int = 1, learned=True):
@@ -67,6 +67,20 @@ def test_learned_numbers_make_the_divergence_smallest():
             if inclusion is not None:
                 assert divergence(scale, inclusion * factor) > best
     assert guide.learned_priors.numbers["b1"].inclusion is None
+
+
+def test_correlated_inclusions_are_learned_on_average_over_their_logits():
+    """What one draw of the logits has is another number at every step."""
+    _, guide, (x, y) = trained(AutoSpikeSlabMVN, steps=0)
+    alpha = guide.inclusion_probabilities()["w1"]
+    loc, log_scale = guide._detached()["w1"][:2]
+    guide.elbo().loss_and_grads(guide.model, guide, x, y)
+    found = guide.learned_priors.numbers["w1"]
+    assert found.inclusion == pytest.approx(alpha.mean().item(), rel=1e-3)
+    square = (alpha * ((2 * log_scale).exp() + loc.square())).sum() / alpha.sum()
+    assert found.scale == pytest.approx(square.sqrt().item(), rel=1e-3)
+    drawn = guide.trace.nodes["w1"]["fn"].logits.sigmoid().mean().item()
+    assert abs(drawn - found.inclusion) > 0.01 * found.inclusion
 
 
 @pytest.mark.one_in(2)
@@ -157,7 +171,7 @@ def test_rates_are_those_of_rows_and_columns():
 def test_rates_of_filters_are_means_over_their_places():
     logits = torch.randn(3, 2, 2, 4, generator=torch.Generator().manual_seed(0))
     zeros = torch.zeros_like(logits)
-    found = LearnedPriors(rates=True)._best(Numbers(zeros, zeros, logits, torch.tensor(0.0), 4))
+    found = LearnedPriors(rates=True)._best(Numbers(zeros, zeros, lambda: logits, torch.tensor(0.0), 4))
     alpha = logits.sigmoid()
     torch.testing.assert_close(torch.tensor(found.outputs), alpha.mean((1, 2, 3)) / alpha.mean())
     torch.testing.assert_close(torch.tensor(found.inputs), alpha.mean((0, 2, 3)) / alpha.mean())

@@ -316,8 +316,6 @@ def make_guide(method: str, model: BNN | LeNet, setting: str) -> FlatGuide:
     :param setting: names the prior; "thesis" also has the thesis's start of sds and inclusion logits
     """
     prior = prior_of(setting)
-    if method == "mvn" and prior.learned:
-        raise ValueError(f"mvn at {setting}: correlated inclusions have no closed form for the prior's")
     start, logits = {"init_loc_fn": init_to_he, "init_scale": narrow_start(model)}, LOGITS
     if prior.published:
         start, logits = {"init_loc_fn": uniform_start, "init_scale": THESIS_SCALE}, THESIS_LOGITS
@@ -329,7 +327,7 @@ def make_guide(method: str, model: BNN | LeNet, setting: str) -> FlatGuide:
         "mnf": lambda: AutoMNF(model, **sparse),
         "mnf-early": lambda: AutoMNF(model, **sparse),
         "concrete": lambda: AutoConcrete(model, **sparse),
-        "mvn": lambda: AutoSpikeSlabMVN(model, **start, init_inclusion=logits, init_spread=MVN_SPREAD),
+        "mvn": lambda: AutoSpikeSlabMVN(model, **sparse, init_spread=MVN_SPREAD),
         "gaussian": lambda: AutoMeanField(model, **start, empirical_bayes=bool(prior.learned)),
         "group-normal-jeffreys": lambda: AutoGroupNormalJeffreys(model, **start),
         "concrete-dropout": lambda: AutoConcreteDropout(model, init_loc_fn=init_to_he),

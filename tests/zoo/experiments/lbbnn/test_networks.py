@@ -176,9 +176,10 @@ def test_priors(digits):
     assert model.weights.inclusion * sd**2 == pytest.approx(2 / 12)  # weights vary as He starts them
 
 
+@pytest.mark.parametrize("method", ["lrt", "mvn"])
 @pytest.mark.parametrize("setting", ["default", "pi0.1-sd0.1", "fixed"])
-def test_starts_are_near(digits, setting):
-    guide = make_guide("lrt", make_model("lrt", setting, digits, (12,)), setting)
+def test_starts_are_near(digits, setting, method):
+    guide = make_guide(method, make_model(method, setting, digits, (12,)), setting)
     assert (guide.learned_priors is not None) == (setting == "default")
     torch.manual_seed(0)
     guide.setup(digits.x[:5], digits.y[:5])
