@@ -9,6 +9,7 @@ from scipy import optimize, stats
 from scipy.special import expit
 
 from guides.testing import z_bound
+from guides.truth import laplace_of_models
 from guides.truth import spike_slab_logistic as exact_logistic
 from guides.truth.spike_slab_logistic import enumerate_spike_slab_logistic
 from tests.guides.truth.logistic_problems import by_quadrature, problem, real
@@ -57,7 +58,7 @@ def looped():
 
 @pytest.mark.parametrize("numbers", [2**17, 100, 1], ids=["one group", "some groups", "a group a model"])
 def test_equals_a_loop_with_an_optimiser(numbers, looped, monkeypatch):
-    monkeypatch.setattr(exact_logistic, "_GROUP_NUMBERS", numbers)
+    monkeypatch.setattr(laplace_of_models, "_GROUP_NUMBERS", numbers)
     question, (evidence, total, inclusion, mean, covariance) = looped
     exact = enumerate_spike_slab_logistic(*question)
     np.testing.assert_allclose(exact.model_log_evidence, evidence, atol=4e-5)
@@ -151,7 +152,7 @@ def test_steps_that_overshoot_are_halved():
     exact = enumerate_spike_slab_logistic(X, y, 0.5, 50.0, 50.0)
     evidence = by_loop(X / [100, 1, 0.01], y, np.full(3, 0.5), 50 * np.array([100, 1, 0.01]), 50.0)[0]
     np.testing.assert_allclose(exact.model_log_evidence, evidence, atol=1e-3)
-    design = exact_logistic._Design.build(X, y, 50.0, 50.0)
+    design = laplace_of_models.Design.build(X, y, 50.0, 50.0)
     start = torch.tensor([[-1.0, 30.0, -500.0, 80.0]], dtype=torch.float64)
     far = design.solve(start, torch.ones_like(start), torch.arange(4))
     np.testing.assert_allclose(far.log_evidence, evidence[-1], atol=1e-3)
@@ -219,11 +220,11 @@ def test_models_that_are_ruled_out_move_no_sum(numbers, monkeypatch):
     rng = np.random.default_rng(3)
     X = rng.standard_normal((700, 6))
     y = (rng.random(700) < expit(2.5 * X[:, 0] + 3 * X[:, 3] + 1.2 * X[:, 5])).astype(float)
-    monkeypatch.setattr(exact_logistic, "_GROUP_NUMBERS", numbers)
+    monkeypatch.setattr(laplace_of_models, "_GROUP_NUMBERS", numbers)
     told = {}
     found = {}
     for far in (60.0, np.inf):
-        monkeypatch.setattr(exact_logistic, "_NEGLIGIBLE", far)
+        monkeypatch.setattr(laplace_of_models, "_NEGLIGIBLE", far)
         told[far] = []
         found[far] = enumerate_spike_slab_logistic(
             X, y, [0.9, 0.1, 0.2, 0.3, 0.4, 0.5], 2.0, on_progress=told[far].append

@@ -131,7 +131,7 @@ def _dense(
 
 
 def _has_row(dataset: str, method: str, setting: str) -> bool:
-    """What is cold is called so; without indicators there is one prior, and correlated ones have one alone."""
+    """What is cold is called so; without indicators there is one prior, with correlated ones too."""
     if method == "cold-mnf" or setting == COLD_SETTING:
         return (method, setting) == ("cold-mnf", COLD_SETTING)
     if method == CORRELATED:
