@@ -210,11 +210,7 @@ class ProbabilisticBackpropagation:
     def _messages(self, x: Tensor) -> tuple[Program, list]:
         fitted, x = self._fit(), as_inputs(x)
         recording = record(self.model, x)
-        expected = {name: tuple(shape) for name, (shape, _) in fitted.structure.weights.items()}
-        if dict(recording.program.shapes) != expected:
-            raise ValueError(
-                "the model has other weight sites for these inputs than for those it was fitted to"
-            )
+        fitted.structure.check(recording)
         rows = {name: torch.from_numpy(value).to(self.dtype) for name, value in recording.rows.items()}
         with torch.no_grad():
             family = Forward(recording.program, self.messages).family
@@ -336,7 +332,10 @@ class ProbabilisticBackpropagation:
 
     @classmethod
     def load(cls, path: str | Path, model: Callable) -> ProbabilisticBackpropagation:
-        """Reads what :meth:`save` wrote; :raises ValueError: naming a damaged or foreign file."""
+        """Reads what :meth:`save` wrote; that ``model`` is the one that was fitted is seen once it predicts.
+
+        :raises ValueError: naming a damaged or foreign file
+        """
         fitted, header = Fitted.load(path)
         guide = cls(model, header["messages"], dtype=getattr(torch, header["dtype"]))
         guide._fitted = fitted

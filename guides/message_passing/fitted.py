@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -67,6 +68,21 @@ class Structure:
             recording.noise_precision,
             recording.noise_scale,
         )
+
+    def check(self, recording: Recording) -> None:
+        """:raises ValueError: where the model that was recorded is not the one that was fitted"""
+        shapes = {name: tuple(shape) for name, (shape, _) in self.weights.items()}
+        if dict(recording.program.shapes) != shapes:
+            other = "has other weight sites"
+        elif recording.program.digest != self.digest:
+            other = "does something else"
+        elif recording.gammas.keys() != self.gammas.keys():
+            other = "has other Gamma sites"
+        elif not math.isclose(recording.noise_scale, self.noise_factor, rel_tol=1e-5):
+            other = "has another noise"
+        else:
+            return
+        raise ValueError(f"the model {other} with these rows than with those it was fitted to")
 
 
 def _dtype_name(dtype: torch.dtype) -> str:

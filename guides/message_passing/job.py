@@ -94,8 +94,7 @@ class Job:
         start = time.perf_counter()
         x, y = as_rows(x, y)
         recording = record(model, x, y)
-        if recording.program.digest != fitted.structure.digest:
-            raise ValueError("the model does something else with these rows than with those it was fitted to")
+        fitted.structure.check(recording)
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         return cls(

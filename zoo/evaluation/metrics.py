@@ -211,7 +211,7 @@ def _checked_targets(predictive: Distribution, y: Tensor) -> Tensor:
     check_finite(y, "test targets")
     if isinstance(predictive, Bernoulli | Categorical):
         kinds = 2 if isinstance(predictive, Bernoulli) else predictive.probs.shape[-1]
-        if not ((y >= 0) & (y < kinds) & (y == y.round())).all():
+        if not ((y >= 0) & (y < kinds) & (y.double() % 1 == 0)).all():
             raise ValueError(f"test labels: not all among 0..{kinds - 1}")
     return y.double()
 

@@ -16,6 +16,8 @@ from guides.posterior.arviz_io import import_arviz
 
 #: The tail is a fifth of the draws, and ArviZ fits it only when it holds at least five.
 FEWEST_DRAWS = 25
+#: Log weight, relative to the largest, below which ArviZ takes a weight for 0.
+SMALLEST = math.log(np.finfo(float).tiny)
 
 
 def pareto_k(log_weights: Tensor | np.ndarray) -> float:
@@ -28,9 +30,9 @@ def pareto_k(log_weights: Tensor | np.ndarray) -> float:
 
     :param log_weights: [S], ``log p(theta_s, y) - log q(theta_s)``, up to a constant; minus infinity is a
         weight of 0
-    :return: k; ``inf`` when a log weight is NaN or plus infinity, when all weights are 0, or when so few
-        draws carry all the weight that there is no tail to fit; 0.0 when all weights are equal (the guide is
-        exact)
+    :return: k; ``inf`` when a log weight is NaN or plus infinity, or when no more draws carry weight than
+        a tail has (three times the root of the number of draws, at most a fifth of them): there is none to
+        fit; 0.0 when the weights of the tail are all equal (as those of an exact guide are)
     :raises ValueError: fewer than 25 draws, or not one dimension
     """
     values = torch.as_tensor(log_weights).detach().cpu().double().numpy()
@@ -39,8 +41,17 @@ def pareto_k(log_weights: Tensor | np.ndarray) -> float:
     top = values.max()
     if not math.isfinite(top):  # NaN wins the maximum
         return math.inf
-    if values.min() == top:
+    values = values - top
+    below = np.sort(values)[-_tail(len(values)) - 1]  # the largest weight that is not in the tail
+    if below < SMALLEST:
+        return math.inf  # ArviZ fits a tail of what there is, five draws
+    if below == 0:
         return 0.0
     with np.errstate(all="ignore"):
-        k = float(import_arviz().psislw(values - top)[1])
+        k = float(import_arviz().psislw(values)[1])
     return k if math.isfinite(k) else math.inf
+
+
+def _tail(draws: int) -> int:
+    """How many weights ArviZ fits, as Vehtari et al. say."""
+    return math.ceil(min(draws / 5, 3 * draws**0.5))

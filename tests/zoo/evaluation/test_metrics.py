@@ -305,6 +305,12 @@ def test_bad_input_is_refused_with_the_name_of_the_method(predictive, y, word):
         predictive_figures(predictive, y, "regression", method="mean-field")
 
 
+def test_labels_may_be_true_and_false():
+    law, labels = Bernoulli(probs=torch.tensor([0.2, 0.9, 0.7])), torch.tensor([False, True, False])
+    for metric in (metrics.accuracy, metrics.ece, metrics.log_likelihood):
+        assert metric(law, labels) == metric(law, labels.double())
+
+
 @pytest.mark.parametrize("labels", [[0, 3], [0, -1]])
 def test_labels_out_of_range_are_refused(labels):
     with pytest.raises(ValueError, match=r"labels: not all among 0\.\.2"):

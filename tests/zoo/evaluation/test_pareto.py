@@ -57,6 +57,31 @@ def test_all_equal_and_all_zero_weights():
     assert pareto_k(300 * torch.randn(100, generator=torch.Generator().manual_seed(0))) > 0.7
 
 
+@pytest.mark.parametrize("rest", [-math.inf, -1000.0])
+@pytest.mark.parametrize("spread", [0.0, 0.3])
+@pytest.mark.parametrize("carriers", [1, 5, 20, 95])
+def test_no_more_draws_with_weight_than_a_tail_has(carriers, spread, rest):
+    """A k of the few that there are was as that of an excellent guide: -5 for 50 of 1000 draws."""
+    x = torch.full((1000,), rest, dtype=torch.float64)
+    x[:carriers] = spread * torch.randn(carriers, generator=torch.Generator().manual_seed(0))
+    assert pareto_k(x) == math.inf
+
+
+def test_the_tail_is_what_arviz_fits():
+    """One draw more than a tail has: its weight is the threshold, and the tail is fitted."""
+    x = torch.full((1000,), -math.inf, dtype=torch.float64)
+    x[:96] = 0.3 * torch.randn(96, generator=torch.Generator().manual_seed(0))
+    assert math.isfinite(pareto_k(x))
+
+
+@pytest.mark.parametrize("carriers", [96, 500, 999])
+def test_weights_that_are_equal_or_nothing_have_no_tail(carriers):
+    """Their variance is finite, whatever share of the draws has them."""
+    x = torch.full((1000,), -math.inf, dtype=torch.float64)
+    x[:carriers] = 2.0
+    assert pareto_k(x) == 0.0
+
+
 @pytest.mark.parametrize("shape", [(0,), (24,), (30, 2)])
 def test_too_few_weights_are_refused(shape):
     with pytest.raises(ValueError, match="at least 25"):
