@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from guides.core.checks import check_counts, check_numbers
-from guides.core.settling import last_change
+from guides.core.settling import UnsettledWarning, last_change, still_moving
 from guides.core.svi import DivergenceError, half_cosine
 
 
@@ -43,6 +44,17 @@ class Course:
     def last_change(self, losses: Sequence[float]) -> tuple[float, float | None]:
         """What losses of all steps still fell by (:func:`guides.core.settling.last_change`), nats."""
         return last_change(losses, [half_cosine(self.lr, step, self.steps) for step in range(self.steps)])
+
+    def warn_unsettled(self, losses: Sequence[float]) -> None:
+        """Where losses of all steps still fell at the end, beyond their noise, by what moves a posterior."""
+        change, se = self.last_change(losses)
+        if still_moving(change, se):
+            warnings.warn(
+                f"the loss still fell by {change:.3g} nats in the last tenth of the learning: take more "
+                "steps or a larger lr",
+                UnsettledWarning,
+                stacklevel=3,
+            )
 
     def run(
         self,

@@ -19,7 +19,6 @@ from guides.core.svi import shuffled_epochs
 from guides.core.weight_sites import WeightSites, scores
 from guides.implicit.discriminator import DiscriminatorKL, warn_of_saturation
 from guides.implicit.energy import check_alpha, power_mean
-from guides.implicit.fitted import warn_unsettled
 from guides.implicit.generator import Generator
 from guides.implicit.moments import Correlated, Diagonal, contrast_law
 from guides.posterior.draws import Posterior
@@ -99,7 +98,7 @@ class AdversarialVariationalBayes(FittedGuide):
         *args,
         steps: int = 2000,
         batch_size: int | None = None,
-        lr: float = 1e-3,
+        lr: float = 5e-3,
         classifier_lr: float | None = None,
         warm_up: float = 0.1,
         seed: int = 0,
@@ -118,7 +117,7 @@ class AdversarialVariationalBayes(FittedGuide):
         :param on_step: called after every step with its number, from 1, and this object
         :returns: this object; warns (:class:`~guides.implicit.SaturationWarning`) where the classifier
             ended ``saturated``, and (:class:`~guides.core.settling.UnsettledWarning`) where the loss still
-            fell by 0.02 nats an observation in the last tenth of the learning
+            fell by half a nat in the last tenth of the learning
         :raises UnsupportedSiteError: a latent site that no network's output can stand for
         :raises ValueError: a parameter without a prior that is not fixed
         :raises DivergenceError: a RuntimeError, at the first loss that is not finite
@@ -142,7 +141,7 @@ class AdversarialVariationalBayes(FittedGuide):
             "saturated": contrast.classifier.saturated,
         }  # fmt: skip
         warn_of_saturation(contrast.classifier)
-        warn_unsettled(self.losses, course, self._observations)
+        course.warn_unsettled(self.losses)
         return self
 
     def _start(self, sites: WeightSites, like: Tensor) -> None:
@@ -158,7 +157,6 @@ class AdversarialVariationalBayes(FittedGuide):
         w = self.generator(self.settings.num_particles)
         contrast.step(w)
         found = scores(self.model, self._sites, w, batch)
-        self._observations = sum(terms.shape[1] * scale for terms, scale in found.log_likelihoods)
         energy = sum(
             scale * power_mean(terms.double(), self.settings.alpha).sum()
             for terms, scale in found.log_likelihoods

@@ -33,7 +33,7 @@ from guides.core.checks import check_counts
 from guides.core.course import Course
 from guides.core.distributions import SpikeSlab, base_prior
 from guides.core.rng import kept_rng, seeded_rng
-from guides.core.settling import CLEAR, RISE, UnsettledWarning, still_moving
+from guides.core.settling import CLEAR, RISE, UnsettledWarning
 from guides.core.sites import UnsupportedSiteError, initial_value
 from guides.core.svi import DivergenceError, shuffled_epochs
 from guides.core.weight_sites import MAPS, WeightSites, scores
@@ -136,7 +136,7 @@ class JointSpikeSlab(FittedGuide):
         elbo = self.elbo(*args, seed=seed)
         self.facts = {**asdict(course), "seconds": seconds, "elbo": elbo, "precision": precision}
         _warn_of_rise(self.losses)
-        _warn_of_fall(self.losses, course)
+        course.warn_unsettled(self.losses)
         return self
 
     def _start(self, sites: WeightSites, spikes: Tensor) -> None:
@@ -366,17 +366,6 @@ def _warn_of_rise(losses: Sequence[float]) -> None:
         warnings.warn(
             f"the fit ended {rise:.3g} nats above its first steps: take a lower lr or more steps, or "
             "AutoSpikeSlab; scales of a hierarchy can be written non-centred, scale * Normal(0, 1)",
-            UnsettledWarning,
-            stacklevel=3,
-        )
-
-
-def _warn_of_fall(losses: Sequence[float], course: Course) -> None:
-    """Where the loss still fell at the end, beyond its noise."""
-    change, se = course.last_change(losses)
-    if still_moving(change, se):
-        warnings.warn(
-            f"the loss still fell by {change:.3g} nats in the last tenth of the learning: take more steps",
             UnsettledWarning,
             stacklevel=3,
         )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from guides.core.course import Course
+from guides.core.settling import UnsettledWarning
 from guides.core.svi import DivergenceError, half_cosine
 
 
@@ -72,3 +75,18 @@ def test_what_a_first_step_refuses_is_no_divergence():
         refuse(0)
     with pytest.raises(DivergenceError, match="step 1: no such thing; lower the learning rate"):
         refuse(1)
+
+
+def test_a_loss_that_still_falls_is_a_warning():
+    """By what a line without noise falls in the last tenth of the learning, between the middles of the two
+    windows of ten steps.
+    """
+    course = Course(200, 0.1, 0.0, 0, None)
+    begin = np.searchsorted(np.cumsum([half_cosine(0.1, i, 200) for i in range(200)]), 0.9 * 10.05)
+    fall = 0.1 * (194.5 - (begin - 0.5))
+    with pytest.warns(UnsettledWarning, match=f"still fell by {fall:.3g} nats.*more steps"):
+        course.warn_unsettled([-0.1 * step for step in range(200)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        course.warn_unsettled([-0.005 * step for step in range(200)])  # 0.37 nats
+        course.warn_unsettled([0.1 * step for step in range(200)])

@@ -12,9 +12,10 @@ import torch
 from pyro import distributions as dist
 
 from guides import UnsupportedSiteError
+from guides.core.course import Course
 from guides.core.svi import DivergenceError
 from guides.core.weight_sites import WeightSites, scores
-from guides.implicit import AADM, AdversarialVariationalBayes, DiscriminatorKL, SaturationWarning, adversarial
+from guides.implicit import AADM, AdversarialVariationalBayes, DiscriminatorKL, SaturationWarning
 from guides.implicit.adversarial import Contrast
 from guides.implicit.moments import Correlated, Diagonal, contrast_law, newest_weight
 from guides.posterior import log_joint
@@ -187,6 +188,26 @@ def test_the_classifier_s_learning_rate():
     assert fit().losses == fit(classifier_lr=5e-3).losses != fit(classifier_lr=1e-3).losses
 
 
+def test_every_fit_is_asked_whether_its_loss_fell(monkeypatch):
+    asked = []
+    monkeypatch.setattr(Course, "warn_unsettled", lambda course, losses: asked.append((losses, course)))
+    guide = AdversarialVariationalBayes(regression, num_particles=5, hidden=(3,), noise_features=2)
+    guide.fit(x, y, steps=2, lr=3e-3, batch_size=10)
+    assert asked == [(guide.losses, Course(2, 3e-3, 0.1, 0, 10))]
+    assert len(guide.losses) == 2
+
+
+@pytest.mark.slow
+def test_defaults_arrive_where_weights_are_few():
+    """At a fifth of the learning rate sds were 1.6 to 2.1 times too wide, without a warning."""
+    exact = conjugate_linear_regression(x.numpy(), y.numpy(), prior_scale=1.0, noise_scale=0.7)
+    guide = AdversarialVariationalBayes(regression).fit(x, y)
+    draws = guide.draws(10_000)["w"].double().numpy()
+    sd = np.sqrt(np.diag(exact.covariance))
+    np.testing.assert_allclose(draws.std(0) / sd, 1.0, atol=0.1)
+    assert np.abs((draws.mean(0) - exact.mean) / sd).max() < 0.2
+
+
 @pytest.mark.filterwarnings("ignore::guides.core.settling.UnsettledWarning")
 def test_a_classifier_that_hardly_errs_is_reported():
     """Few draws of many weights are told from independent ones without fail."""
@@ -307,25 +328,6 @@ def test_the_classifier_finds_what_the_moments_do_not_say():
     assert objective == pytest.approx(log_evidence, abs=0.2)
 
 
-@pytest.mark.filterwarnings("ignore::guides.core.settling.UnsettledWarning")
-@pytest.mark.filterwarnings("ignore::guides.implicit.SaturationWarning")
-@pytest.mark.parametrize("batch_size", [None, 10])
-def test_observations_are_counted_by_the_model(batch_size):
-    """Whatever its arguments are, and of the whole data in a minibatch."""
-    guide = AdversarialVariationalBayes(regression, num_particles=5, hidden=(3,)).fit(
-        x, y, steps=2, batch_size=batch_size
-    )
-    assert guide._observations == 40
-
-    def with_scale(scale, x, y=None):
-        w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
-        with pyro.plate("data", len(x)):
-            pyro.sample("y", dist.Normal(x @ w, scale), obs=y)
-
-    guide = AdversarialVariationalBayes(with_scale, num_particles=5, hidden=(3,))
-    assert guide.fit(torch.tensor(0.7), x, y, steps=2)._observations == 40
-
-
 def test_data_that_are_not_finite_are_not_blamed_on_the_rate():
     with pytest.raises(DivergenceError, match="step 0: the loss is nan; the data or the start"):
         AADM(regression, num_particles=20, hidden=(5,)).fit(x, torch.full_like(y, math.nan), steps=2)
@@ -344,18 +346,6 @@ def test_a_posterior_names_its_method(alpha, method):
         regression, alpha=alpha, num_particles=4, hidden=(4,), noise_features=2
     )
     assert guide.fit(x, y, steps=1).posterior(2).info["method"] == method
-
-
-def test_the_end_of_a_fit_is_looked_at(monkeypatch):
-    """All losses, by the course that they took, and the observations of the whole data."""
-    seen = []
-    monkeypatch.setattr(adversarial, "warn_unsettled", lambda *of: seen.append(of))
-    guide = AdversarialVariationalBayes(regression, num_particles=5, hidden=(3,), noise_features=2)
-    guide.fit(x, y, steps=2, lr=3e-3, batch_size=10)
-    ((losses, course, rows),) = seen
-    assert losses == guide.losses
-    assert len(losses) == 2
-    assert (course.steps, course.lr, rows) == (2, 3e-3, 40)
 
 
 def test_five_draws_a_number_are_enough_for_correlations():

@@ -17,12 +17,11 @@ from guides import JointSpikeSlab, SpikeSlab
 from guides.core.course import Course
 from guides.core.settling import UnsettledWarning
 from guides.core.sites import UnsupportedSiteError
-from guides.core.svi import half_cosine
 from guides.testing import assert_mean, assert_variance, perturb, z_bound
 from guides.truth.spike_slab_logistic import enumerate_spike_slab_logistic
 from guides.variational import joint_spike_slab
 from guides.variational.joint_law import JointLaw
-from guides.variational.joint_spike_slab import _warn_of_fall, _warn_of_rise
+from guides.variational.joint_spike_slab import _warn_of_rise
 
 NOISE, SLAB, INCLUSION = 0.7, 1.5, 0.3
 
@@ -362,27 +361,12 @@ def test_a_rise_is_beyond_its_noise_by_the_error_of_a_mean():
         _warn_of_rise(noise + [0.0] * 180 + [v + 1.5 for v in noise])
 
 
-def test_a_loss_that_still_falls_is_a_warning():
-    """By what a line without noise falls in the last tenth of the learning, between the middles of the two
-    windows of ten steps.
-    """
-    course = Course(200, 0.1, 0.0, 0, None)
-    begin = np.searchsorted(np.cumsum([half_cosine(0.1, i, 200) for i in range(200)]), 0.9 * 10.05)
-    fall = 0.1 * (194.5 - (begin - 0.5))
-    with pytest.warns(UnsettledWarning, match=f"still fell by {fall:.3g} nats.*more steps"):
-        _warn_of_fall([-0.1 * step for step in range(200)], course)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        _warn_of_fall([-0.005 * step for step in range(200)], course)  # 0.37 nats
-        _warn_of_fall([0.1 * step for step in range(200)], course)
-
-
 def test_every_fit_is_asked_whether_its_loss_rose_or_fell(data, monkeypatch):
     asked = []
-    for name in ("_warn_of_rise", "_warn_of_fall"):
-        monkeypatch.setattr(joint_spike_slab, name, lambda losses, *course: asked.append((losses, course)))
+    monkeypatch.setattr(joint_spike_slab, "_warn_of_rise", lambda losses: asked.append((losses, None)))
+    monkeypatch.setattr(Course, "warn_unsettled", lambda course, losses: asked.append((losses, course)))
     guide = JointSpikeSlab(regression, num_particles=4).fit(*data, steps=3, lr=0.02)
-    assert asked == [(guide.losses, ()), (guide.losses, (Course(3, 0.02, 0.0, 0, None),))]
+    assert asked == [(guide.losses, None), (guide.losses, Course(3, 0.02, 0.0, 0, None))]
 
 
 def test_refusals(data):

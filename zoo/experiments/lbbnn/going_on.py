@@ -58,7 +58,7 @@ COLD_GOES_ON = (
 #: What a longer fit leaves as it is: what is learned is counted, or says itself how a fit ended.
 UNMOVED = ("bound_charge", "bound_change")
 #: Methods whose priors can be learned.
-LEARNING = (*INCLUDING, CORRELATED, "gaussian")
+LEARNING = (*INCLUDING, "gaussian")
 
 
 def going_on(
