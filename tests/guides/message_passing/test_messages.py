@@ -211,6 +211,16 @@ def test_relu_keeps_both_probabilities_exact():
     np.testing.assert_allclose(rare.log_spike.numpy(), -np.exp(rare.log_slab.numpy()), rtol=1e-11)
 
 
+def test_relu_of_a_message_that_is_surely_on_has_a_gradient():
+    """There the form of ``log(1 - rho')`` that is not taken is minus infinity, with an infinite slope."""
+    mean = double([50.0, 1e4]).requires_grad_()
+    zero = double([0.0])
+    relu = SPIKE_SLAB.relu(SpikeSlabMessage(zero, zero - math.inf, mean, double([1.0, 4.0])))
+    (slope,) = torch.autograd.grad(relu.log_spike.sum(), mean)
+    # log Phi(-alpha) falls as -alpha^2 / 2 - log alpha
+    np.testing.assert_allclose(slope.numpy(), [-50.0 - 1 / 50, -5000.0 / 2], rtol=1e-5)
+
+
 def network(family, layers, bias: bool):
     """``x -> message`` through ReLU layers, the bias as the weight of an extra unit."""
 

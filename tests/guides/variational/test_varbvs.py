@@ -88,17 +88,30 @@ def test_flat_intercept_is_the_centring_of_the_paper():
     assert shifted.std() == pytest.approx(0.8 / np.sqrt(len(y)), rel=0.03)
 
 
-def test_unknown_noise_is_where_the_bound_is_largest():
+@pytest.mark.parametrize("slab_scale", [1.0, 0.4])
+def test_unknown_noise_is_where_the_bound_is_largest(slab_scale):
     X, y = linear(n=60)
-    free = VARBVS(bias_scale=math.inf).fit(X, y)
+    free = VARBVS(bias_scale=math.inf, slab_scale=slab_scale).fit(X, y)
     sd = free.fits[0].noise_scale
     assert 0.5 < sd < 1.2
     assert np.diff(free.fits[0].trace).min() > -1e-9
     for factor in (0.95, 1.0, 1.05):
-        fixed = VARBVS(bias_scale=math.inf, noise_scale=factor * sd).fit(X, y)
+        fixed = VARBVS(bias_scale=math.inf, slab_scale=slab_scale, noise_scale=factor * sd).fit(X, y)
         assert fixed.elbo <= free.elbo + 1e-6
         if factor == 1:
             assert fixed.elbo == pytest.approx(free.elbo, abs=1e-6)
+
+
+def test_climbing_goes_on_until_means_have_settled_too():
+    """Of columns that are surely in, and alike, inclusion settles rounds before the means do."""
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((60, 1)) + 0.2 * rng.standard_normal((60, 4))
+    y = X @ [2.0, 1.0, 3.0, 2.0] + 0.1 * rng.standard_normal(60)
+    fit = VARBVS(inclusion_prob=0.999, slab_scale=30.0, noise_scale=0.1, bias_scale=0, starts=1).fit(X, y)
+    assert fit.converged
+    assert fit.inclusion.min() > 1 - 1e-9
+    ridge = np.linalg.solve(X.T @ X + np.eye(4) / 900, X.T @ y)
+    np.testing.assert_allclose(fit.mean, ridge, atol=2e-4)
 
 
 # --------------------------------------------------------------------------------------------------- logistic
@@ -187,6 +200,25 @@ def test_grid_is_averaged_with_weights_from_the_bounds():
     assert fit.elbo == pytest.approx(np.logaddexp.reduce(evidence) - np.log(12), rel=1e-9)
 
 
+def test_a_grid_has_converged_where_all_its_settings_have():
+    X, y = linear()
+    short = VARBVS(slab_scale=[1e-9, 1.0], noise_scale=0.8, max_rounds=2).fit(X, y)
+    assert [fit.converged for fit in short.fits] == [True, False]
+    assert not short.converged
+
+
+def test_intercepts_of_a_grid_are_drawn_by_the_law_of_their_own_setting():
+    X, y = linear()
+    fit = VARBVS(noise_scale=[0.8, 0.9], bias_scale=math.inf).fit(X, y)
+    draws = fit.draws(4000, seed=3)
+    for k, noise in enumerate((0.8, 0.9)):
+        rows = draws["setting"] == k
+        left = draws["b"][rows] - (y.mean() - draws["w"][rows] @ X.mean(0))
+        z = left * math.sqrt(len(y)) / noise
+        assert rows.sum() > 500
+        assert abs((z**2).mean() - 1) < z_bound(2) * math.sqrt(2 / rows.sum())
+
+
 @pytest.mark.parametrize("family", ["linear", "logistic"])
 def test_draws_have_the_moments_that_are_reported(family):
     X, y = linear() if family == "linear" else problem(40, 5)
@@ -224,6 +256,33 @@ def test_warm_start_belongs_to_its_own_setting():
             alone = VARBVS(family, **setting).fit(X, labels)
             assert fit.elbo >= alone.elbo - 1e-6
             assert fit.elbo < alone.elbo + 3
+
+
+def test_settings_of_a_grid_start_from_the_best_of_all_too():
+    """Of columns this alike one setting finds by itself what another does not."""
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((60, 1)) + 0.3 * rng.standard_normal((60, 8))
+    y = X @ np.r_[0.3, 0.3, 0.3, 0, 0, 0, 0.3, 0.3] + rng.standard_normal(60)
+    grid = VARBVS(inclusion_prob=[0.02, 0.25, 0.7], noise_scale=1.0, starts=1).fit(X, y)
+    alone = [
+        VARBVS(inclusion_prob=fit.inclusion_prob, noise_scale=1.0, starts=1).fit(X, y) for fit in grid.fits
+    ]
+    gains = [together.elbo - one.elbo for together, one in zip(grid.fits, alone, strict=True)]
+    assert min(gains) > -1e-6
+    assert max(gains) > 1
+
+
+def test_a_posterior_has_an_intercept_where_its_model_has_one():
+    X, y = linear()
+    for bias_scale, sites in ((1.0, {"w", "b"}), (0, {"w"})):
+        assert VARBVS(bias_scale=bias_scale, starts=1).fit(X, y).posterior(3).draws().keys() == sites
+
+
+def test_a_constant_target_is_no_division_by_zero():
+    X, _ = linear()
+    fit = VARBVS(starts=1).fit(X, np.full(40, 3.0))
+    assert math.isfinite(fit.elbo)
+    np.testing.assert_allclose(fit.mean, 0, atol=1e-6)
 
 
 def test_without_information_the_law_is_the_prior():
