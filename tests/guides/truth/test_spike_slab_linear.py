@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from pyro import poutine
 from scipy import stats
 from scipy.linalg import null_space
 
@@ -103,6 +105,56 @@ def test_normal_gamma_evidence_and_marginals():
         assert stats.kstest(draws["w"][:, j], law.cdf).pvalue > FAMILY_WISE / 7
 
 
+@pytest.mark.parametrize("noise", ["known", "unknown"])
+def test_predictive_densities_are_ratios_of_evidences(noise):
+    X, y = problem(12, 3)
+    fit = {
+        "known": lambda X, y: conjugate_linear_regression(X, y, prior_scale=0.5, noise_scale=0.7),
+        "unknown": lambda X, y: normal_gamma_regression(X, y, prior_scale=0.5, a=1.5, b=0.4),
+    }[noise]
+    found = fit(X, y)
+    rows = np.array([[1.0, -2.0, 0.5], [0.0, 3.0, 1.0]])
+    for value in (-1.5, 0.3, 4.0):
+        expected = [
+            fit(np.r_[X, row[None]], np.r_[y, value]).log_evidence - found.log_evidence for row in rows
+        ]
+        density = found.predictive(rows).log_prob(torch.full((2,), value, dtype=torch.float64))
+        np.testing.assert_allclose(density, expected, rtol=1e-10)
+    # of the function itself: that of the target, less the noise
+    bare, full = found.predictive(rows, noise=False), found.predictive(rows)
+    np.testing.assert_allclose(bare.mean, full.mean)
+    less = 0.7**2 if noise == "known" else found.b / (found.a - 1)
+    np.testing.assert_allclose(bare.variance, full.variance - less, rtol=1e-10)
+
+
+def test_the_model_of_unknown_noise_is_that_of_its_evidence():
+    """Joint density of the Pyro model over the posterior's, at any weights and noise: ``p(y)``."""
+    X, y = problem(12, 2)
+    found = normal_gamma_regression(X, y, prior_scale=[0.5, 2.0], a=1.5, b=0.4)
+    for w, tau in (([0.3, -1.0], 0.4), ([2.0, 0.1], 3.0)):
+        sites = {"w": torch.tensor(w, dtype=torch.float64), "noise_precision": torch.tensor(tau).double()}
+        model = poutine.condition(found.model, sites)
+        joint = poutine.trace(model).get_trace(torch.as_tensor(X), torch.as_tensor(y)).log_prob_sum()
+        weights = stats.multivariate_normal(found.mean, np.linalg.inv(tau * found.precision)).logpdf(w)
+        precision = stats.gamma(found.a, scale=1 / found.b).logpdf(sites["noise_precision"].item())
+        assert joint.item() - weights - precision == pytest.approx(found.log_evidence, rel=1e-6)
+
+
+def test_numbers_of_regressions_that_are_not_positive_are_refused():
+    X, y = problem(10, 2)
+    for fit, words in [
+        (lambda: conjugate_linear_regression(X, y, prior_scale=1.0, noise_scale=0.0), "noise_scale must be"),
+        (
+            lambda: conjugate_linear_regression(X, y, prior_precision=np.diag([1.0, -1.0]), noise_scale=1.0),
+            "prior must be positive",
+        ),
+        (lambda: normal_gamma_regression(X, y, a=0.0), "a must be positive"),
+        (lambda: normal_gamma_regression(X, y, b=-1.0), "b must be positive"),
+    ]:
+        with pytest.raises(ValueError, match=words):
+            fit()
+
+
 # ---------------------------------------------------------------------------------------------------- g-prior
 
 
@@ -151,6 +203,9 @@ def test_g_prior_refusals_name_what_is_wrong():
     for value in (0.1, 0.7, 1.0, 3.3):  # whose mean is off by a rounding error, or not
         with pytest.raises(ValueError, match="column 3 of x is constant"):
             enumerate_g_prior(np.c_[X, np.full(20, value)], y, 10.0)
+    rounded = np.where(np.arange(20) % 2, 0.3, 0.1 + 0.2)
+    with pytest.raises(ValueError, match="column 3 of X is constant"):
+        enumerate_g_prior(np.c_[X, rounded], y, 10.0)
 
 
 # --------------------------------------------------------------------------------------------- spike and slab
@@ -370,6 +425,8 @@ def test_more_columns_than_rows_carry_are_counted():
     X = np.random.default_rng(0).standard_normal((5, 6))
     with pytest.raises(ValueError, match="6 columns of 5 rows are linearly dependent.*at least 2 out"):
         enumerate_g_prior(X, X[:, 0], 5.0)
+    with pytest.raises(ValueError, match="5 columns of 5 rows are linearly dependent.*at least 1 out"):
+        enumerate_g_prior(X[:, :5], X[:, 5], 5.0)
     assert np.isfinite(enumerate_g_prior(X[:, :4], X[:, 5], 5.0).log_bf).all()
 
 
@@ -440,3 +497,25 @@ def test_a_target_that_no_column_explains_is_refused_too():
     x, y = rng.standard_normal((50, 2)), 1e8 + rng.standard_normal(50)
     with pytest.raises(ValueError, match="rounding may change the evidence"):
         enumerate_spike_slab(x, y, slab_scale=1e-5, noise_scale=0.5)
+
+
+def test_a_hundredth_of_a_nat_of_rounding_is_seen_already():
+    a, z, rest = np.random.default_rng(0).standard_normal((3, 400))
+    with pytest.raises(ValueError, match="rounding changes a Bayes factor by 0.0[1-9] nats"):
+        enumerate_g_prior(np.c_[a, a + 1e-5 * z], z + 0.1 * rest, 400.0)
+
+
+def test_rounding_counts_by_the_noise_that_is_known_or_found():
+    rng = np.random.default_rng(0)
+    x, noise = np.c_[np.ones(50), rng.standard_normal((50, 2))], 0.5 * rng.standard_normal(50)
+    target = 1e4 + 0.01 * noise
+    with pytest.raises(ValueError, match="rounding may change the evidence by 0.0[1-9]"):
+        enumerate_spike_slab(x, target, slab_scale=1e4, noise_scale=0.01)
+    assert math.isfinite(enumerate_spike_slab(x, 1e4 + noise, slab_scale=1e4, noise_scale=0.5).log_evidence)
+    assert math.isfinite(enumerate_spike_slab(x, 1e4 + noise, slab_scale=1e4, b=1e-9).log_evidence)
+
+
+def test_a_known_noise_is_no_site_of_the_posterior():
+    X, y = problem(12, 2)
+    assert enumerate_spike_slab(X, y, noise_scale=0.5).posterior(3).draws().keys() == {"w"}
+    assert enumerate_spike_slab(X, y).posterior(3).draws().keys() == {"w", "noise_precision"}
