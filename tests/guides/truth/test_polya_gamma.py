@@ -173,6 +173,30 @@ def test_stretching_leaves_the_prior_as_it_is():
         assert np.abs(z).max() < z_bound(4), z
 
 
+def test_a_stretch_is_weighed_against_where_the_one_before_has_ended():
+    """From ten times the prior's sd a further stretch is refused, which the prior alone would take."""
+    built = tableau_problem()[0]
+    built = replace(built, columns=np.zeros_like(built.columns))
+    start = built.precision**-0.5 * np.append(np.zeros(4), 1.0)
+    for steps, last in (((np.log(10), 0.5, 0.0), 10.0), ((0.0, 0.5, 0.0), np.exp(0.5))):
+        uniform = np.array([0.0, 0.5, 0.5])
+        rng = SimpleNamespace(
+            normal=lambda centre, sds, steps=steps: np.array(steps), random=lambda n, uniform=uniform: uniform
+        )
+        chain = polya_gamma._Chain(rng, np.zeros(4, dtype=bool), start, sweeps=1)
+        chain._stretch(built)
+        np.testing.assert_allclose(chain.full, last * start)
+
+
+def test_pairs_of_equal_columns_are_proposed_a_hundred_times_as_often():
+    a, b = np.array([1.0, 1.0, -1.0, -1.0]), np.array([1.0, -1.0, 1.0, -1.0])
+    built = polya_gamma._Problem.build(
+        np.c_[a, b, 2 * a + 3], np.array([0.0, 1, 1, 0]), np.full(3, 0.3), np.ones(4)
+    )
+    assert built.pairs.tolist() == [[0, 1], [0, 2], [1, 2]]
+    np.testing.assert_allclose(np.diff(built.cumulative, prepend=0), np.array([1, 101, 1]) / 103, atol=1e-12)
+
+
 @pytest.mark.slow
 def test_without_information_the_chains_sample_the_prior():
     y = np.array([0.0, 1, 1, 0, 1, 1])

@@ -268,3 +268,12 @@ def test_resampled_draws_are_picked_out_of_eight_times_as_many(monkeypatch):
     for resample in (True, False):
         assert exact.draws(10, resample=resample)["w"].shape == (10, 2)
     assert asked == [(80, 8.0), (10, math.inf)]
+
+
+def test_draws_of_a_posterior_have_none_of_laplaces_error():
+    exact = enumerate_spike_slab_logistic(*problem(12, 2, 0))
+    resampled, plain = (exact.draws(50, seed=3, resample=resample) for resample in (True, False))
+    found = exact.posterior(50, seed=3).draws()
+    for name in ("w", "b"):
+        np.testing.assert_array_equal(found[name], resampled[name])
+        assert not np.array_equal(resampled[name], plain[name])
