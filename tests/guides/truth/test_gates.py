@@ -13,8 +13,9 @@ import numpyro.distributions as dist
 import pytest
 from numpyro.distributions import constraints
 
+from guides.posterior import arviz_io
 from guides.truth import mcmc, samplers
-from guides.truth.gates import Gates, judge
+from guides.truth.gates import Gates, MCMCResult, judge, load_if_same
 from guides.truth.interruption import held_back
 from guides.truth.mcmc import nuts
 from tests.guides.truth.runs import fake, nothing_to_sample
@@ -230,6 +231,33 @@ def test_the_worst_of_all_values_is_what_counts():
         assert found[name] == worst(one[name] for one in each)
     assert found["min_ess_bulk"] < 400 < min(one["min_ess_bulk"] for one in each[:2])
     assert list(problems) == ["ess"]
+
+
+def test_a_stored_result_answers_the_question_that_it_was_stored_for(tmp_path):
+    draws = {"x": np.arange(8.0).reshape(2, 4)}
+    settings = {"sampler": "numpyro"}
+    result = MCMCResult(draws, {"diverging": np.zeros((2, 4), bool)}, {"draws": 4}, settings, 1.5, True, "")
+    path = result.save(tmp_path / "reference.nc", fingerprint="this question")
+    np.testing.assert_array_equal(load_if_same(path, "this question").draws["x"], draws["x"])
+    assert load_if_same(path, "another question") is None
+    assert load_if_same(tmp_path / "nowhere.nc", "this question") is None
+
+
+@pytest.mark.parametrize(
+    ("rhat", "bulk", "failed"),
+    [
+        (1.009, 401.0, set()),
+        (1.01, 401.0, {"rhat"}),
+        (1.009, 400.0, {"ess"}),
+        (np.nan, 401.0, {"rhat"}),
+        (1.009, np.nan, {"ess"}),
+    ],
+)
+def test_what_is_at_a_bound_or_no_number_fails(monkeypatch, rhat, bulk, failed):
+    monkeypatch.setattr(arviz_io, "rhat", lambda values: np.array([rhat]))
+    monkeypatch.setattr(arviz_io, "ess", lambda values, kind: np.array([bulk]))
+    values = np.arange(20.0).reshape(2, 10, 1)
+    assert judge(values, np.zeros((2, 10), dtype=bool), Gates())[1].keys() == failed
 
 
 def test_a_run_at_the_higher_acceptance_goes_half_way_to_one(monkeypatch):

@@ -94,6 +94,23 @@ def test_odds_read_off_the_tableau_are_ratios_of_marginals(start):
                     assert tableau.log_odds_of_swap(j, k) == pytest.approx(expected, abs=1e-9)
 
 
+def test_coefficients_have_the_covariance_of_the_tableau():
+    """Exactly: by noise that is each unit vector in turn, and none."""
+    built, omega, *_ = tableau_problem()
+    inside = np.array([True, False, True, True])
+    tableau = polya_gamma._Tableau(built, omega, inside)
+    noises = np.concatenate([np.eye(4), np.zeros((1, 4))])
+    drawn = np.stack(
+        [tableau.draw(SimpleNamespace(standard_normal=lambda n, noise=noise: noise)) for noise in noises]
+    )
+    g = np.flatnonzero(np.append(inside, True))
+    precision = ((built.columns * omega) @ built.columns.T + np.diag(built.precision))[np.ix_(g, g)]
+    root, mean = (drawn[:-1] - drawn[-1])[:, g], drawn[-1, g]
+    np.testing.assert_allclose(root.T @ root, np.linalg.inv(precision), rtol=1e-10, atol=1e-14)
+    np.testing.assert_allclose(mean, np.linalg.solve(precision, built.moment[g]), rtol=1e-10)
+    assert not drawn[:, 1].any()
+
+
 @pytest.mark.slow
 def test_coefficients_drawn_from_the_tableau():
     built, omega, X, y, _, scales = tableau_problem()
