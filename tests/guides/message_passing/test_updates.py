@@ -239,3 +239,11 @@ def test_units_of_a_weight_do_not_matter(unit, dtype):
         assert found[2]
         torch.testing.assert_close(found[0] / unit, new_mean)
         torch.testing.assert_close(found[1] / unit**2, new_variance)
+
+
+def test_a_cavity_is_informative_up_to_a_million_times_the_prior():
+    site = double(0.5)
+    for spread, informative in ((0.9e6, True), (1.1e6, False)):
+        found = cavity(double(0.3), 1 / (site + 1 / spread), site)
+        assert bool(found.informative) == informative
+        assert float(found.variance) == pytest.approx(spread if informative else 1.0, rel=1e-6)

@@ -15,7 +15,7 @@ from torch import nn
 from data_loaders.graphs.edge_lists import EdgeList, edge_list
 from zoo.errors import UserError
 from zoo.fitting import graphs as fitting
-from zoo.fitting.graphs import GraphFit, GraphTraining, fit_graphs, nats_an_edge, train
+from zoo.fitting.graphs import GraphFit, GraphTraining, fit_graphs, median_gap, nats_an_edge, train
 from zoo.models.graphs.edge_batches import batches
 
 VALIDATION = 9
@@ -103,3 +103,39 @@ def test_the_seed_chooses_the_graphs_that_validate(monkeypatch):
 
 def test_change_is_that_of_the_last_tenth_of_the_epochs():
     assert GraphFit(validation=[float(i * i) for i in range(20)]).change == 19**2 - 17**2
+
+
+def test_training_ends_when_patience_does():
+    """Nothing moves: the first epoch stays the best, and so many follow."""
+    fit = train(OneNumber(), [path(1)], [path(VALIDATION)], GraphTraining(epochs=9, lr=0.0, patience=3))
+    assert (fit.best, len(fit.validation)) == (1, 4)
+
+
+def test_a_unit_of_time_is_the_median_of_gaps_that_are_not_zero():
+    graphs = [edge_list([(0, 1)] * 5, [0, 0, 0, 0, 2.0]), edge_list([(0, 1)] * 3, [5.0, 9.0, 19.0])]
+    assert median_gap(graphs) == 4.0
+    assert median_gap([edge_list([(0, 1)] * 2, [3.0, 3.0])]) == 1.0
+
+
+class Overflowing(OneNumber):
+    """The slope of one batch is no number, though its loss is one."""
+
+    def log_prob_of_batch(self, graphs):
+        found = super().log_prob_of_batch(graphs)
+        return found - (self.number * 0).sqrt() if len(graphs[0]) == 2 else found
+
+
+def test_a_step_without_a_slope_moves_nothing():
+    """And the model is steady from then on."""
+    model = Overflowing()
+    model.steady = False
+    settings = GraphTraining(epochs=1, lr=0.5, batch=1)
+    fit = train(model, [path(1), path(2)], [path(VALIDATION)], settings)
+    assert fit.skipped == 1
+    assert model.steady
+    assert model.number.isfinite()
+    before = model.number.item()
+    loss, norm = fitting._step(model, [path(2)], torch.optim.Adam(model.parameters(), 0.5), 1.0)
+    assert np.isfinite(loss)
+    assert not np.isfinite(norm)
+    assert model.number.item() == before

@@ -109,6 +109,7 @@ def test_outside_is_the_median_outside_the_range(lowest, highest, outside):
     [
         (2.3449, "2.34 ± 0.10", True, True),
         (2.3451, "2.34", False, True),
+        (0.155, "0.15", True, True),  # half a unit, which rounding makes a little more
         (-0.0351, "-0.03", False, False),
         (3.024e-5, "3.02e-5", True, True),
         (3.026e-5, "3.02e-5", False, True),
@@ -230,3 +231,14 @@ def test_what_is_printed_and_not_measured_has_its_line(tmp_path):
     line = lines["a", "m", "5", "score"]
     assert (line["mean"], line["n"], line["published"]) == ("", "0", "3.0")
     assert ("a", "n", "5", "score") not in lines
+
+
+@pytest.mark.parametrize(("factor", "explained"), [(1.0, True), (0.1, True), (0.4, False), (1e-3, False)])
+def test_a_correction_explains_what_it_brings_near(factor, explained):
+    """The print is ten times ours: a factor of 0.1 is near it, others are no explanation."""
+    found = Explanation(("*",) * 4, "another unit", "tens", factor=factor)
+    line = Line(*PLACE, summary([1.0, 2.0, 4.0]), Published(22.0, 5.0), explanation=found)
+    expected = (7 / 3 - factor * 22) / math.hypot(SE, factor * 5)
+    assert line.corrected_z == pytest.approx(expected, rel=1e-12)
+    assert line.far
+    assert line.explained == explained
