@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import hypothesis.extra.numpy as arrays
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 
-from data_loaders import DataError, Standardizer, load
+from data_loaders import DataError, Dataset, Standardizer, load
 
 NUMBERS = st.floats(-1e6, 1e6, allow_subnormal=False)
 TABLES = arrays.arrays(
@@ -123,3 +124,15 @@ def test_damaged_saved_standardisation(change, says):
     del saved["x_sd"]
     with pytest.raises(DataError, match="lacks 'x_sd'"):
         Standardizer.from_dict(saved)
+
+
+def test_inputs_that_are_scaled_already_are_copied_and_a_number_to_predict_is_no_such_input():
+    pixels, labels = np.linspace(0, 1, 12, dtype=np.float32).reshape(6, 2), np.array([0, 1] * 3)
+    images = Dataset("digits", "binary", pixels, labels, pixels[:0], labels[:0], ("a", "b"), "class")
+    images = dataclasses.replace(images, prescaled=True)
+    scaled = Standardizer.of(images).transform_x(pixels)
+    np.testing.assert_array_equal(scaled, pixels)
+    assert scaled.dtype == np.float32
+    assert not np.shares_memory(scaled, pixels)
+    with pytest.raises(DataError, match="digits: a regression target cannot do without standardisation"):
+        Standardizer.of(dataclasses.replace(images, task="regression", y_train=labels.astype(float)))
