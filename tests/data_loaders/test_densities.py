@@ -7,6 +7,7 @@ import tarfile
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from data_loaders import DataError, densities, load_density
 from data_loaders.densities import DENSITIES, six_gaussians, two_gaussians
@@ -57,6 +58,16 @@ def test_laws_are_those_of_their_draws(law):
         law.draw(0, 0)
 
 
+@pytest.mark.parametrize("law", [two_gaussians(3.0, 0.5), six_gaussians(3)])
+def test_densities_of_mixtures_are_those_of_their_components(law):
+    x = law.draw(20, seed=2)
+    logs = [
+        np.log(weight) + stats.multivariate_normal(mean, root @ root.T).logpdf(x)
+        for weight, mean, root in zip(law.weights, law.means, law.roots, strict=True)
+    ]
+    np.testing.assert_allclose(law.log_density(x), np.logaddexp.reduce(logs, axis=0), rtol=1e-10)
+
+
 def test_six_gaussians_are_as_wide_as_it_says():
     """And none is flat: every direction has a variance of 0.3 at least."""
     covariances = np.array([root @ root.T for root in six_gaussians().roots])
@@ -79,6 +90,13 @@ def test_grids_are_blurred_by_their_step(monkeypatch):
     assert abs(share).max() <= 0.5 + 1e-9
     assert abs(share.mean()) < 4.5 * (1 / 12 / 4000) ** 0.5
     assert share.std() == pytest.approx(12**-0.5, rel=4.5 * 0.45 / 4000**0.5)  # kurtosis 1.8: sd of a sd
+
+
+def test_a_column_of_fifty_values_has_a_density_and_one_of_fewer_has_none(monkeypatch):
+    columns = np.column_stack([np.arange(4000) % 49, np.arange(4000) % 50])
+    monkeypatch.setattr(densities, "_stored", lambda _: {"X": columns, "y": np.linspace(0, 1, 4000)})
+    monkeypatch.setattr(densities, "_shuffled", lambda _, table, names: names)
+    assert densities._table(DENSITIES["kin40k"]) == ("x2", "y")
 
 
 @pytest.mark.parametrize("name", ["mixture-2", "mixture-10"])
@@ -136,7 +154,7 @@ def test_miniboone_loses_columns_whose_smallest_value_is_repeated(suite):
     raw[:6, 2] = -9.0  # six ties: gone; five in the next column stay
     raw[:5, 3] = -9.0
     raw[10:15, 4] = 9.0
-    raw[-3:, 0] = -999.0
+    raw[0, 0], raw[-3:, 0] = -100.0, -999.0
     suite("miniboone", 4, (47, 5, 5), data=raw)
     data = load_density("miniboone")
     kept = raw[:57][:, [0, 1, 3, 4]]
@@ -159,10 +177,12 @@ def test_hepmass_keeps_the_signal(suite):
 
 def test_gas_drops_the_first_of_columns_that_agree(suite):
     raw = np.column_stack([table(50, 3), table(50, 3, seed=1)])
-    raw = np.column_stack([raw, raw[:, 4] + 0.01 * raw[:, 5]])
-    suite("gas", 3, (41, 4, 5), ethylene_CO=raw)
+    near = raw[:, 3] + 0.3 * raw[:, 5]  # a correlation below 0.98: both stay
+    raw = np.column_stack([raw, raw[:, 4] + 0.01 * raw[:, 5], near])
+    assert 0.92 < np.corrcoef(raw[:, 3], near)[0, 1] < 0.97
+    suite("gas", 4, (41, 4, 5), ethylene_CO=raw)
     data = load_density("gas")
-    kept = raw[:, [3, 5, 6]]
+    kept = raw[:, [3, 5, 6, 7]]
     np.testing.assert_allclose(
         np.vstack([data.train, data.validation, data.test]), (kept - kept.mean(0)) / kept.std(0)
     )
