@@ -192,6 +192,16 @@ def test_shapes_are_those_of_networkx():
     assert CYCLES.log_prob(edge_list([(0, 1), (1, 2), (2, 0)])) == -math.inf
 
 
+@pytest.mark.parametrize(
+    ("family", "law", "sizes"),
+    [("cycles", CYCLES, range(10, 41)), ("ladders", LADDERS, range(10, 41, 2))],
+)
+def test_families_of_shapes_have_the_sizes_of_their_laws(family, law, sizes):
+    """From ten nodes to forty, both included."""
+    assert law.sizes == tuple(sizes)
+    assert {graph.num_nodes for graph in draw_graphs(family, 600, seed=0)} == set(sizes)
+
+
 def test_preferential_attachment_sums_to_one():
     """All ways in which two nodes may arrive after the first three."""
     law, first = BarabasiAlbert(2), [0, 1]
