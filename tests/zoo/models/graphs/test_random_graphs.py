@@ -16,6 +16,7 @@ from scipy.special import gamma
 from scipy.stats import chisquare
 
 from data_loaders import DataError
+from data_loaders.graphs import random_graphs
 from data_loaders.graphs.edge_lists import edge_list
 from data_loaders.graphs.random_graphs import barabasi_albert, dnnd, draw_graphs, hollywood_picks, picks
 from zoo.models.graphs.random_graphs import (
@@ -315,6 +316,11 @@ def test_hollywood_graphs_have_fifty_to_five_hundred_edges():
     assert 490 < lengths.max() <= 500
     assert abs(lengths.mean() - 275) < 4.5 * sd / 300**0.5
     assert lengths.std() == pytest.approx(sd, rel=4.5 * 0.45 / 300**0.5)
+
+
+def test_hollywood_graphs_may_have_the_fewest_and_the_most_edges(monkeypatch):
+    monkeypatch.setattr(random_graphs, "HOLLYWOOD_EDGES", (2, 4))
+    assert {len(graph) for graph in draw_graphs("hollywood", 60, seed=0)} == {2, 3, 4}
 
 
 def test_preferential_attachment_is_told_from_any_node():
