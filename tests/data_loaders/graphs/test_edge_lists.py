@@ -97,3 +97,14 @@ def test_edges_of_one_time_keep_their_order():
     found = edge_list(edges, times=times)
     early, late = ([edge for edge, time in zip(edges, times, strict=True) if time == t] for t in (0, 1))
     np.testing.assert_array_equal(found.edges, edge_list([*early, *late]).edges)
+
+
+def test_edges_of_one_time_stay_in_their_order():
+    pairs = [(i, i + 1) for i in np.random.default_rng(0).permutation(200)]
+    tied = edge_list(pairs, np.arange(200) % 2)
+    np.testing.assert_array_equal(tied.edges, edge_list(pairs[::2] + pairs[1::2]).edges)
+
+
+def test_breadth_first_edges_come_with_their_later_end():
+    found = breadth_first(nx.Graph([(0, 1), (0, 2), (0, 3), (1, 2)]), 0)
+    assert found.edges.tolist() == [[0, 1], [0, 2], [1, 2], [0, 3]]
