@@ -12,6 +12,8 @@ import pytest
 
 from data_loaders import DataError, Recipe, TableOptions, load_csv, load_rows, load_table, survey
 from data_loaders.splits import standard_split
+from data_loaders.tables.columns import kind_of, unusable
+from data_loaders.tables.oddities import copied_rows
 
 IMPUTED = TableOptions(missing="impute")
 
@@ -383,3 +385,21 @@ def test_survey_tells_all_columns_without_refusing(write):
 def test_a_damaged_recipe(saved):
     with pytest.raises(DataError, match="damaged"):
         Recipe.from_dict(saved)
+
+
+def test_bounds_of_what_a_column_of_texts_may_be():
+    """Fifty categories, of more than one row each; dates only where most texts are."""
+    levels = [f"level {i}" for i in range(51)]
+    assert unusable(2 * levels[:50]) == ""
+    assert "51 categories, more than 50" in unusable(2 * levels)
+    assert unusable(["alone"]) == ""
+    assert "a category of its own in every row" in unusable(["one", "two"])
+    dates = ["2020-12-31", "2021-01-01"]
+    assert kind_of([*dates, "later", "never"]) == "category"
+    assert kind_of([*dates, "never"]) == "date"
+
+
+def test_copies_are_rows_of_equal_numbers_whatever_the_sign_of_zero():
+    x, y = np.array([[0.0, 1.0], [2.0, 3.0], [-0.0, 1.0]]), np.array([0.0, 1.0, -0.0])
+    said = copied_rows(x, y, np.array([0, 1]), np.array([2]))
+    assert said == ("in this split 1 of 1 test rows are exact copies of training rows",)
