@@ -146,9 +146,12 @@ class VARBVS:
     def fit(self, x: np.ndarray, y: np.ndarray) -> VARBVS:
         """Fit to x [n, p] and y [n] (labels 0 and 1 in the logistic case); returns itself.
 
-        :raises ValueError: shapes that do not fit, numbers that are not finite, other labels.
+        :raises ValueError: shapes that do not fit, numbers that are not finite, other labels; a constant y
+            where the noise is unknown, of which the bound has no largest value.
         """
         x, y = checked_logistic(x, y) if self.family == "logistic" else checked_data(x, y)
+        if self.family == "linear" and None in {noise for *_, noise in self.grid} and np.ptp(y) == 0:
+            raise ValueError(f"y is constant ({y[0]:g}), and its noise cannot be estimated: give noise_scale")
         rng, p = np.random.default_rng(self.seed), x.shape[1]
 
         def climb(
