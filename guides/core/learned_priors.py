@@ -16,7 +16,8 @@ inputs, and a bound without a charge flatters them: :meth:`LearnedPriors.charge`
 
 The prior follows the guide and the guide the prior, so that there are several optima.  From a start where all
 weights are in, a prior that says so is the nearest, and on images it is a dense one: let the weight of the
-divergence rise first (``Schedule.kl_weight``).  Nothing is learned as long as it does.  Weights of which
+divergence rise first (``Schedule.kl_weight``).  Nothing is learned as long as it does: until it has stood for
+longer than between two rises.  Weights of which
 the data say little then sit at the prior, wherever it is; to let those of a site move as one too
 (``FlatGuide.optimizer(common=...)``) leads to better bounds in as many steps.
 """
@@ -134,16 +135,20 @@ class LearnedPriors:
         numbers: Mapping[str, Learned | Mapping] | None = None,
         runs: int = 0,
         kl_weight: float = 1.0,
+        stood: int = 0,
+        stair: int = 0,
     ):
         self.rates = rates
         self.numbers = {name: _learned(given) for name, given in (numbers or {}).items()}
         self.runs, self.kl_weight = runs, kl_weight
+        self.stood, self.stair = stood, stair  # runs at this weight, and at most between two rises
         self._made: dict[str, tuple[Learned, dist.TorchDistribution]] = {}
 
     def state(self) -> dict:
         """JSON-safe; the arguments of a copy."""
         numbers = {name: {k: _listed(v) for k, v in vars(n).items()} for name, n in self.numbers.items()}
-        return {"rates": self.rates, "numbers": numbers, "runs": self.runs, "kl_weight": self.kl_weight}
+        names = ("rates", "runs", "kl_weight", "stood", "stair")
+        return {"numbers": numbers, **{name: getattr(self, name) for name in names}}
 
     def prior(self, name: str, own: dist.TorchDistribution) -> dist.TorchDistribution:
         """In place of the model's own: the same one where nothing is learned for the site."""
@@ -180,7 +185,11 @@ class LearnedPriors:
         weight of the divergence is still on its way.
         """
         if kl_weight != self.kl_weight:
-            self.kl_weight = kl_weight
+            self.stair = max(self.stair, self.stood) if kl_weight > self.kl_weight else 0
+            self.kl_weight, self.stood = kl_weight, 0
+            return
+        self.stood += 1
+        if self.stood <= self.stair:
             return
         if self.runs % EVERY == 0:
             self.numbers.update({name: self._best(numbers) for name, numbers in sites.items()})

@@ -117,7 +117,8 @@ class AdversarialVariationalBayes(FittedGuide):
         :param on_step: called after every step with its number, from 1, and this object
         :returns: this object; warns (:class:`~guides.implicit.SaturationWarning`) where the classifier
             ended ``saturated``, and (:class:`~guides.core.settling.UnsettledWarning`) where the loss still
-            fell by half a nat in the last tenth of the learning
+            fell by half a nat in the last tenth of the learning, beyond its noise.  That of minibatches
+            of many rows is hundreds of nats, and hides a fall that leaves sds several times too wide
         :raises UnsupportedSiteError: a latent site that no network's output can stand for
         :raises ValueError: a parameter without a prior that is not fixed
         :raises DivergenceError: a RuntimeError, at the first loss that is not finite

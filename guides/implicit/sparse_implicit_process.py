@@ -92,7 +92,9 @@ class SparseImplicitProcess(RegressionGuide):
     **No bound and no NUTS.**  The objective is no lower bound of the evidence; for ``alpha = 1`` it learns
     the predictive density, also one that the model's Gaussian noise alone could not have: then it does not
     approximate the posterior that NUTS samples.  The classifier saturates in most fits: its KL divergence is
-    a penalty, not a distance (see ``facts``).
+    a penalty, not a distance (see ``facts``).  A penalty may leave sds far too small, and does
+    so, without a ``saturated`` classifier, where there are more inducing inputs than the prior's functions
+    have dimensions (straight lines have two): their values then obey equations that nothing enforces.
 
     :param prior: an implicit process, or a Pyro model ``prior(x)`` with a ``pyro.deterministic`` site of its
         function's values ``[N]`` (see :class:`~guides.implicit.processes.FunctionSite`).  A torch module is
@@ -106,8 +108,8 @@ class SparseImplicitProcess(RegressionGuide):
         published 100
     :param jitter: variance added to the inducing values
     :param adaptive_contrast: see :class:`DiscriminatorKL`
-    :param symmetrised: False for ``KL(q || p)`` alone: with ``alpha = 0`` and a classifier that is not
-        saturated this is the variational bound, but the prior does not follow the data
+    :param symmetrised: False for ``KL(q || p)`` alone: with ``alpha = 0`` and a classifier that errs as it
+        should this is the variational bound, but the prior does not follow the data
     :param noise_scale: sd of the noise, in the units of ``y``; learned by default
     :param init_noise_scale: where a learned one starts.  From little noise the functions learn the rows
         first, as several branches need (``alpha = 1``); from much they learn what many rows share

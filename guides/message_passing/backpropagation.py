@@ -320,6 +320,7 @@ class ProbabilisticBackpropagation:
             return posterior.to_arviz()
         (x, y), _ = as_tensors(posterior.draws(), (x, y), {})
         recording = record(self.model, x, y)
+        self._fit().structure.check(recording)
         data = torch.from_numpy(recording.y).reshape(recording.y_shape)
         return posterior.to_arviz(x, observed_data={recording.observed: data})
 
@@ -332,7 +333,8 @@ class ProbabilisticBackpropagation:
 
     @classmethod
     def load(cls, path: str | Path, model: Callable) -> ProbabilisticBackpropagation:
-        """Reads what :meth:`save` wrote; that ``model`` is the one that was fitted is seen once it predicts.
+        """Reads what :meth:`save` wrote.  That ``model`` is the one that was fitted is seen once there are
+        rows, but not by :meth:`posterior`, whose draws any model with such sites can take.
 
         :raises ValueError: naming a damaged or foreign file
         """

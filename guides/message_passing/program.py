@@ -8,7 +8,7 @@ A :class:`Program` describes one row of the data.  It works on message families 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -21,6 +21,18 @@ from guides.message_passing.messages import FAMILIES
 
 Array = Any  #: a torch.Tensor or a jax array
 Weights = Mapping[str, tuple[Array, Array]]  #: site -> (mean, variance), each [*site]
+
+
+def _digest(array: np.ndarray) -> tuple:
+    return array.shape, hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+
+
+def _rough_digest(array: np.ndarray) -> tuple:
+    """Of numbers to 16 binary digits, of positions as they are."""
+    if array.dtype.kind != "f":
+        return _digest(array)
+    digits, exponent = np.frexp(array)
+    return _digest(np.ldexp(np.round(np.ldexp(digits, 16)), exponent - 16) + 0.0)  # one zero, not two
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,8 +117,8 @@ class WeightTable:
                     return shape, columns, transposed
         return None
 
-    def key(self) -> tuple:
-        return self.sites, self.shapes, *(_digest(a) for a in (self.index, self.factor, self.offset))
+    def key(self, digest: Callable[[np.ndarray], tuple] = _digest) -> tuple:
+        return self.sites, self.shapes, *(digest(a) for a in (self.index, self.factor, self.offset))
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,18 +144,14 @@ class Node:
     bias: WeightTable | None = None
     slope: float = 0.0
 
-    def key(self) -> tuple:
-        tables = (None if t is None else t.key() for t in (self.weights, self.bias))
-        values = None if self.values is None else _digest(self.values)
+    def key(self, digest: Callable[[np.ndarray], tuple] = _digest) -> tuple:
+        tables = (None if t is None else t.key(digest) for t in (self.weights, self.bias))
+        values = None if self.values is None else digest(self.values)
         return self.operation, self.inputs, self.width, self.row, values, *tables, self.slope
 
     @property
     def tables(self) -> list[WeightTable]:
         return [t for t in (self.weights, self.bias) if t is not None]
-
-
-def _digest(array: np.ndarray) -> tuple:
-    return array.shape, hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,8 +170,11 @@ class Program:
 
     @cached_property
     def digest(self) -> str:
-        """Short text that two programs share if they do the same."""
-        return hashlib.sha256(repr(self.key).encode()).hexdigest()[:32]
+        """Short text that two programs share if they do the same, up to the rounding of known numbers: in
+        single precision, or on another machine, their last digits are others.
+        """
+        key = tuple(node.key(_rough_digest) for node in self.nodes), tuple(self.shapes.items())
+        return hashlib.sha256(repr(key).encode()).hexdigest()[:32]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Program) and self.key == other.key

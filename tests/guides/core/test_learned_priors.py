@@ -217,6 +217,28 @@ def test_nothing_is_learned_while_the_weight_of_the_divergence_is_on_its_way():
     assert guide.learned_priors.numbers == {}
 
 
+@pytest.mark.parametrize("stair", [1, 7])
+def test_stairs_of_the_weight_are_a_rise_too(stair):
+    """From the second on it is known how long one is; as long as that the weight must stand at the end, and
+    one that falls begins anew.
+    """
+    learned = LearnedPriors()
+
+    def runs(weight, count):
+        before = learned.runs
+        for _ in range(count):
+            learned.after_run({}, weight)
+        return learned.runs - before
+
+    first = runs(0.1, stair)
+    assert first == stair - 1
+    assert [runs(weight, stair) for weight in (0.4, 0.7)] == [0, 0]
+    assert runs(1.0, stair + 3) == 3
+    again = LearnedPriors(**learned.state())
+    assert again.state() == learned.state()
+    assert runs(0.5, 4) == 3
+
+
 @pytest.mark.parametrize("slab", [True, False])
 def test_scales_are_around_the_prior_mean(slab):
     base = (

@@ -9,7 +9,13 @@ import torch
 from torch.distributions import MultivariateNormal, Normal
 
 from guides.core.svi import DivergenceError
-from guides.implicit import FunctionalBNN, GaussianProcess, VariationalImplicitProcess, evidence
+from guides.implicit import (
+    FunctionalBNN,
+    GaussianProcess,
+    VariationalImplicitProcess,
+    evidence,
+    functional_bnn,
+)
 from guides.implicit.evidence import FUNCTIONS, START_LOG_NOISE, fit_by_evidence, log_evidence, moments
 from zoo.models import BNNProcess
 from zoo.models.implicit_process import posterior_network
@@ -374,3 +380,13 @@ def test_the_white_noise_of_a_score_is_a_share_of_the_process_s_own():
     f = (20 * torch.randn(5, 3)).double().requires_grad_()
     (gradient,) = torch.autograd.grad(law.log_prob(f).sum(), f)
     torch.testing.assert_close(process.score(f.detach(), x), gradient)
+
+
+def test_the_end_of_a_fit_is_looked_at(monkeypatch):
+    """All losses, by the course that they took."""
+    seen = []
+    monkeypatch.setattr(functional_bnn, "warn_unsettled", lambda *of: seen.append(of))
+    guide = fitted(steps=3)
+    ((losses, course, rows),) = seen
+    assert losses == guide.losses
+    assert (len(losses), course.steps, rows) == (3, 3, len(X))

@@ -283,8 +283,26 @@ def test_a_model_of_the_same_weights_does_not_either(change, words, tmp_path):
         assert same.predictive(x[:rows]).mean.shape == (rows,)
         with pytest.raises(ValueError, match=f"the model {words} with these rows than"):
             other.predictive(x[:rows])
-    with pytest.raises(ValueError, match=words):
-        other.partial_fit(x, y)
+    for ask in (other.partial_fit, other.to_arviz):
+        with pytest.raises(ValueError, match=words):
+            ask(x, y)
+
+
+@pytest.mark.parametrize("number", [3.0, 0.1, 7e-5])
+def test_the_last_digits_of_known_numbers_do_not_make_another_model(number):
+    """Those of single and double precision differ."""
+
+    def model(x, y=None):
+        w = pyro.sample("w", dist.Normal(torch.zeros(x.shape[1], dtype=x.dtype), 1.0).to_event(1))
+        root = x.new_tensor(number).sqrt()
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(torch.relu(x @ w / root) - root, 1.0), obs=y)
+
+    x, y = data()
+    fit = ProbabilisticBackpropagation(model).fit(x.double(), y.double(), epochs=1)
+    torch.testing.assert_close(
+        fit.predictive(x.float()).mean, fit.predictive(x.double()).mean, rtol=1e-4, atol=1e-4
+    )
 
 
 def _small(unit=torch.relu, factor=1.0, noise=None, unit_of_noise=1.0):
