@@ -5,6 +5,8 @@ import math
 
 import numpy as np
 import pytest
+import torch
+from pyro import poutine
 from scipy import stats
 from scipy.special import expit
 
@@ -272,6 +274,35 @@ def test_settings_of_a_grid_start_from_the_best_of_all_too():
     assert max(gains) > 1
 
 
+@pytest.mark.parametrize(
+    ("family", "bias_scale"), [("linear", 2.0), ("linear", math.inf), ("linear", 0), ("logistic", 0.5)]
+)
+def test_the_model_has_the_density_at_the_head_of_the_module(family, bias_scale):
+    """Against numbers, at every setting of a grid; slabs of the linear model are in units of the noise."""
+    X, y = linear() if family == "linear" else problem(40, 5)
+    noise = [0.8, 1.7] if family == "linear" else None
+    fit = VARBVS(
+        family, inclusion_prob=[0.2, 0.6], slab_scale=0.7, noise_scale=noise, bias_scale=bias_scale, starts=1
+    ).fit(X, y)
+    w, b = np.array([0.5, 0.0, -0.3, 0.0, 0.1]), 0.4 if bias_scale else 0.0
+    given = {"w": torch.from_numpy(w)} | ({"b": torch.tensor(b, dtype=torch.float64)} if bias_scale else {})
+    for k, setting in enumerate(fit.fits):
+        q, sd = setting.inclusion_prob, setting.noise_scale
+        found = poutine.trace(poutine.condition(fit.model, given | {"setting": torch.tensor(k)})).get_trace(
+            X, torch.from_numpy(y)
+        )
+        slab = 0.7 * sd if family == "linear" else 0.7
+        expected = -math.log(len(fit.fits)) + 2 * math.log(1 - q) + 3 * math.log(q)
+        expected += stats.norm(0, slab).logpdf(w[w != 0]).sum()
+        expected += stats.norm(0, bias_scale).logpdf(b) if 0 < bias_scale < math.inf else 0.0
+        eta = X @ w + b
+        if family == "linear":
+            expected += stats.norm(eta, sd).logpdf(y).sum()
+        else:
+            expected += np.log(expit((2 * y - 1) * eta)).sum()
+        assert found.log_prob_sum().item() == pytest.approx(expected, rel=1e-6)
+
+
 def test_a_posterior_has_an_intercept_where_its_model_has_one():
     X, y = linear()
     for bias_scale, sites in ((1.0, {"w", "b"}), (0, {"w"})):
@@ -305,7 +336,10 @@ def test_refusals_name_what_is_wrong():
         ({"slab_scale": 0.0}, "slab_scale must be positive"),
         ({"noise_scale": -1.0}, "noise_scale must be positive"),
         ({"bias_scale": -1.0}, "bias_scale"),
+        ({"bias_scale": math.nan}, "bias_scale must be positive, infinite"),
         ({"starts": 0}, "starts"),
+        ({"max_rounds": 0}, "max_rounds must be at least 1"),
+        ({"tol": 0.0}, "tol must be positive"),
         ({"inclusion_prob": []}, r"inclusion_prob must be a number or a list.*got shape \(0,\)"),
         ({"slab_scale": [[1.0, 2.0]]}, r"slab_scale must be a number or a list"),
         ({"noise_scale": []}, r"noise_scale must be a number or a list"),
