@@ -83,6 +83,38 @@ def test_correlated_inclusions_are_learned_on_average_over_their_logits():
     assert abs(drawn - found.inclusion) > 0.01 * found.inclusion
 
 
+@pytest.mark.parametrize("make", SPARSE)
+def test_inclusions_that_a_prior_follows_keep_no_graph(make):
+    """They are kept until the gradient is taken, and would keep all that led to them."""
+    model, guide, (x, y) = trained(make, steps=0)
+    guide.elbo().loss(model, guide, x, y)
+    guide(x, y)
+    law = guide.trace.nodes["w1"]["fn"]
+    assert law.logits.requires_grad
+    assert not law.mean_logits()().requires_grad
+
+
+def test_correlated_inclusions_of_a_matrix_over_inputs_keep_their_places():
+    """Each beside the slab of its own weight, though the logits are kept by output."""
+
+    def model(x):
+        w = pyro.sample("w", spike_slab([3, 2], 0.7))
+        pyro.sample("y", dist.Normal(x @ w, NOISE).to_event(2), obs=torch.ones(len(x), 2))
+
+    x = torch.randn(4, 3)
+    guide = AutoSpikeSlabMVN(model, empirical_bayes="rates")
+    guide.setup(x)
+    perturb(guide, 1.0)
+    alpha = guide.inclusion_probabilities()["w"]
+    loc, log_scale = guide._detached()["w"][:2]
+    guide.elbo().loss_and_grads(model, guide, x)
+    found = guide.learned_priors.numbers["w"]
+    square = (alpha * ((2 * log_scale).exp() + loc.square())).sum() / alpha.sum()
+    assert found.scale == pytest.approx(square.sqrt().item(), rel=2e-3)
+    assert found.outputs == pytest.approx((alpha.mean(1) / alpha.mean()).tolist(), rel=5e-3)
+    assert found.inputs == pytest.approx((alpha.mean(0) / alpha.mean()).tolist(), rel=5e-3)
+
+
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("smallest", [1, kernels.SMALLEST])
 @pytest.mark.parametrize("make", [*SPARSE, AutoMeanField])

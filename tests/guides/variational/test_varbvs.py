@@ -306,7 +306,10 @@ def test_the_model_has_the_density_at_the_head_of_the_module(family, bias_scale)
 def test_a_posterior_has_an_intercept_where_its_model_has_one():
     X, y = linear()
     for bias_scale, sites in ((1.0, {"w", "b"}), (0, {"w"})):
-        assert VARBVS(bias_scale=bias_scale, starts=1).fit(X, y).posterior(3).draws().keys() == sites
+        fit = VARBVS(bias_scale=bias_scale, starts=1).fit(X, y)
+        posterior = fit.posterior(3)
+        assert posterior.draws().keys() == sites
+        assert (posterior.info["elbo"], posterior.info["converged"]) == (fit.elbo, fit.converged)
 
 
 @pytest.mark.parametrize("value", [0.0, 3.0])
