@@ -15,7 +15,7 @@ from torch.distributions import kl_divergence
 
 from guides import AutoConcrete, AutoMeanField, AutoMNF, AutoSpikeSlab, AutoSpikeSlabMVN, SpikeSlab
 from guides.core import kernels
-from guides.core.learned_priors import EVERY, Learned, LearnedPriors, Numbers
+from guides.core.learned_priors import EVERY, TINY, Learned, LearnedPriors, Numbers
 from guides.core.svi import half_cosine
 from guides.testing import (
     NOISE,
@@ -209,6 +209,24 @@ def test_rates_of_filters_are_means_over_their_places():
     torch.testing.assert_close(torch.tensor(found.inputs), alpha.mean((0, 2, 3)) / alpha.mean())
 
 
+@pytest.mark.parametrize(("logit", "inclusion"), [(-1e3, TINY), (1e3, 1 - TINY)])
+def test_a_prior_stays_one_where_all_weights_have_gone_or_all_are_known(logit, inclusion):
+    """Probabilities of 0 or 1, or no spread, would shut the weights in for ever."""
+    loc = torch.zeros(3)
+    law = Numbers(loc, loc - 60, lambda: torch.full((3,), logit), torch.tensor(0.0), 1)
+    assert LearnedPriors()._best(law) == Learned(TINY, inclusion)
+
+
+def test_a_vector_of_weights_has_one_probability_and_no_rates():
+    x, y = data()
+    model = linear_model(spike_slab)
+    guide = AutoSpikeSlab(model, empirical_bayes="rates")
+    fit(model, guide, x, y, steps=1, lr=0.01)
+    found = guide.learned_priors.numbers["w"]
+    assert 0 < found.inclusion < 1
+    assert found.outputs == found.inputs == ()
+
+
 def test_charge_of_what_was_learned_is_that_of_bic():
     numbers = {"w": Learned(1.0, 0.5, (1.0,) * 4, (1.0,) * 3), "b": Learned(2.0)}
     expected = math.log(12) + 3 / 2 * math.log(3) + 2 / 2 * math.log(4) + math.log(4) / 2
@@ -217,8 +235,9 @@ def test_charge_of_what_was_learned_is_that_of_bic():
         AutoSpikeSlab(network(spike_slab), empirical_bayes="rate")
 
 
-def test_numbers_follow_every_few_training_runs_and_no_other_run():
-    _, guide, (x, y) = trained(steps=0)
+@pytest.mark.parametrize("learned", [True, "rates"])
+def test_numbers_follow_every_few_training_runs_and_no_other_run(learned):
+    _, guide, (x, y) = trained(steps=0, learned=learned)
     svi = SVI(guide.model, guide, guide.optimizer(0.05), guide.elbo())
     seen = []
     for _ in range(2 * EVERY + 1):
@@ -450,6 +469,13 @@ def test_a_learned_prior_has_the_shape_of_the_models_own_in_every_run():
         made = priors.prior("w", own)
         assert (made.batch_shape, made.event_shape) == (own.batch_shape, own.event_shape)
         assert (made.base_dist.scale == 0.5).all()
+
+
+def test_a_learned_prior_has_the_precision_of_the_models_own_in_every_run():
+    priors = LearnedPriors(numbers={"w": Learned(0.5)})
+    for dtype in (torch.float32, torch.float64, torch.float32):
+        made = priors.prior("w", dist.Normal(torch.zeros(3, dtype=dtype), 1.0).to_event(1))
+        assert made.sample().dtype == made.base_dist.scale.dtype == dtype
 
 
 def of_weights(law):
