@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import warnings
 
 import numpy as np
@@ -58,6 +59,52 @@ def test_a_last_step_that_breaks_a_parameter_is_no_fit():
         list(Course(1, 0.1, 0.0, 0, None).run([p], itertools.repeat(()), lambda *_: (p - 1).sqrt().sum()))
 
 
+def test_any_parameter_that_a_last_step_breaks_is_no_fit():
+    whole, broken = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(2))
+    course = Course(1, 0.1, 0.0, 0, None)
+    with pytest.raises(DivergenceError, match="step 0: it leaves numbers that are not finite"):
+        list(
+            course.run(
+                [whole, broken], itertools.repeat(()), lambda *_: whole.sum() + (broken - 1).sqrt().sum()
+            )
+        )
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(math.nan, "step 1: the loss is nan; lower the learning rate"), (math.inf, "step 1: the loss is inf")],
+)
+def test_a_loss_that_is_not_finite_is_the_rates_fault_unless_it_is_the_first(value, words):
+    def run(*factors: float):
+        p, left = nn.Parameter(torch.ones(1)), iter(factors)
+        return list(
+            Course(3, 0.1, 0.0, 0, None).run([p], itertools.repeat(()), lambda *_: next(left) * p.sum())
+        )
+
+    with pytest.raises(DivergenceError, match=words):
+        run(1.0, value)
+    with pytest.raises(
+        DivergenceError, match="step 0: the loss is .*the data or the start may not be finite"
+    ):
+        run(value)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"steps": 0}, "steps must be a positive whole number, got 0"),
+        ({"lr": math.nan}, "lr must be positive"),
+        ({"batch_size": 0}, "batch_size must be a positive whole number, got 0"),
+        ({"warm_up": -0.1}, r"warm_up must lie in \[0, 1\], got -0.1"),
+        ({"warm_up": 1.1}, r"warm_up must lie in \[0, 1\], got 1.1"),
+        ({"warm_up": math.nan}, r"warm_up must lie in \[0, 1\], got nan"),
+    ],
+)
+def test_numbers_that_are_no_course_are_refused(change, words):
+    with pytest.raises(ValueError, match=words):
+        Course(**{"steps": 3, "lr": 0.1, "warm_up": 0.5, "seed": 0, "batch_size": None} | change)
+
+
 def test_what_a_first_step_refuses_is_no_divergence():
     """The arguments are to blame, and later the learning rate."""
 
@@ -90,3 +137,4 @@ def test_a_loss_that_still_falls_is_a_warning():
         warnings.simplefilter("error")
         course.warn_unsettled([-0.005 * step for step in range(200)])  # 0.37 nats
         course.warn_unsettled([0.1 * step for step in range(200)])
+        course.warn_unsettled([-0.1 * step + 30 * (-1) ** step for step in range(200)])  # 28 nats of noise
