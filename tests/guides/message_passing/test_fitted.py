@@ -14,6 +14,7 @@ from torch.distributions import Categorical, MixtureSameFamily, Normal
 
 from guides import ProbabilisticBackpropagation, SpikeSlab
 from guides.message_passing import compiled
+from guides.message_passing.fitted import FORMAT
 from guides.message_passing.messages import FAMILIES
 from guides.message_passing.program import propagate
 from guides.message_passing.recorder import record
@@ -249,6 +250,14 @@ def test_files_that_are_none_of_ours(tmp_path):
         ProbabilisticBackpropagation.load(path, NETWORKS["pbp"])
 
 
+def test_a_fit_of_another_format_is_none_of_ours(tmp_path):
+    path = tmp_path / "guide.safetensors"
+    fitted().save(path)
+    path.write_bytes(path.read_bytes().replace(FORMAT.encode(), FORMAT[:-1].encode() + b"2"))
+    with pytest.raises(ValueError, match="truncated or no saved message passing fit .'format'"):
+        ProbabilisticBackpropagation.load(path, NETWORKS["pbp"])
+
+
 def test_seeds_from_numpy_can_be_saved(tmp_path):
     x, y = data()
     guide = ProbabilisticBackpropagation(line()).fit(x[:, 0], y, epochs=1, seed=np.int64(3))
@@ -272,6 +281,7 @@ def test_another_model_does_not_fit_a_saved_fit(tmp_path):
         ({"factor": 7.0}, "does something else"),
         ({"noise": 9.0}, "has other Gamma sites"),
         ({"unit_of_noise": 2.0}, "has another noise"),
+        ({"unit_of_noise": 1.01}, "has another noise"),
     ],
 )
 def test_a_model_of_the_same_weights_does_not_either(change, words, tmp_path):

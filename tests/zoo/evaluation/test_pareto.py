@@ -86,3 +86,4 @@ def test_weights_that_are_equal_or_nothing_have_no_tail(carriers):
 def test_too_few_weights_are_refused(shape):
     with pytest.raises(ValueError, match="at least 25"):
         pareto_k(torch.zeros(shape))
+    assert math.isfinite(pareto_k(torch.randn(25, generator=torch.Generator().manual_seed(0))))
