@@ -38,3 +38,13 @@ def test_directions_that_are_flat_have_a_little_precision(slope):
     start = torch.tensor([1.0, 0.3], dtype=torch.float64)
     _, precision = mode_and_precision(ridge, start, torch.zeros(2, dtype=bool))
     torch.testing.assert_close(precision.diagonal(), torch.tensor([3.0, 3.0 * FLOOR], dtype=torch.float64))
+
+
+def test_curvatures_of_numbers_in_other_units_are_kept():
+    """A sd of 1 beside one of 1 / 300 is no flat direction."""
+    curvature = torch.tensor([9e4, 1.0], dtype=torch.float64)
+    start = torch.tensor([0.01, 0.3], dtype=torch.float64)
+    _, precision = mode_and_precision(
+        lambda w: -0.5 * (curvature * w.square()).sum(), start, torch.zeros(2, dtype=bool)
+    )
+    torch.testing.assert_close(precision.diagonal(), curvature)
