@@ -5,11 +5,12 @@ import torch
 from pyro import distributions as dist
 from torch.distributions import kl_divergence
 
+from guides import AutoMNF
 from guides.core import kernels
 from guides.core.distributions import SpikeSlab
 from guides.core.laws import Uses
 from guides.flows import fused
-from guides.testing import NOISE, assert_mean, data, normal, perturb, spike_slab
+from guides.testing import NOISE, assert_mean, data, network, normal, perturb, spike_slab
 from guides.truth.conjugate import conjugate_linear_regression
 from guides.variational.multiplied_laws import MultipliedSpikeSlabLaw
 from guides.variational.multipliers import Multipliers
@@ -197,3 +198,16 @@ def test_auxiliary_cost_is_counted_once_in_plates():
     assert law.kl.shape == (4,)
     torch.testing.assert_close(law.kl.sum(), own.sum() + law.cost)
     assert law.cost.abs() > 0.05
+
+
+def test_what_is_reported_has_an_auxiliary_density_of_the_weights_that_were_drawn():
+    """The limit of many weights, which training takes, would make it no bound."""
+    x, y = data()
+    guide = AutoMNF(network(spike_slab))
+    guide.setup(x, y)
+    with torch.no_grad():
+        guide(x, y)
+        law = guide.trace.nodes["w1"]["fn"]
+        seen = law._seen()
+        expected = law._contracted(law._value, law._multipliers.contraction)
+    torch.testing.assert_close(seen, expected)
