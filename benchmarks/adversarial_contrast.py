@@ -56,7 +56,13 @@ def regression(weights: int) -> Callable:
 
 
 def line(
-    weights: int, num_particles: int, steps: int, seed: int, width: int, classifier_lr: float | None
+    weights: int,
+    num_particles: int,
+    steps: int,
+    seed: int,
+    width: int,
+    lr: float,
+    classifier_lr: float | None,
 ) -> str:
     """A row of the table."""
     x, y, x_test = problem(weights)
@@ -68,7 +74,7 @@ def line(
         hidden=(width, width),
         noise_features=max(width, 100),
     )
-    guide.fit(x, y, steps=steps, lr=5e-3, classifier_lr=classifier_lr, seed=seed)
+    guide.fit(x, y, steps=steps, lr=lr, classifier_lr=classifier_lr, seed=seed)
     seconds = time.process_time() - begun
     objective = -sum(guide.losses[-LOOKS:]) / LOOKS
     functions = guide.draws(DRAWS, seed=seed)["w"].double() @ x_test.double().mT
@@ -89,6 +95,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--weights", nargs="+", type=int, default=[40], help="features of the regression")
+    parser.add_argument("--lr", type=float, default=5e-3, help="first learning rate")
     parser.add_argument("--num-particles", nargs="+", type=int, default=[100, 200], help="draws a step")
     parser.add_argument("--steps", nargs="+", type=int, default=[2000, 10000])
     parser.add_argument("--seeds", type=int, default=1)
@@ -98,7 +105,7 @@ def main() -> None:
         default=50,
         help="hidden units a layer, of both networks; noise has as many dimensions, 100 at least",
     )
-    parser.add_argument("--classifier-lr", type=float, help="default: 5e-3, as of the generator")
+    parser.add_argument("--classifier-lr", type=float, help="default: that of the generator")
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", SaturationWarning)  # the table shows the classifier's loss
@@ -108,7 +115,9 @@ def main() -> None:
         for num_particles in options.num_particles:
             for steps in options.steps:
                 for seed in range(options.seeds):
-                    row = line(weights, num_particles, steps, seed, options.width, options.classifier_lr)
+                    row = line(
+                        weights, num_particles, steps, seed, options.width, options.lr, options.classifier_lr
+                    )
                     print(row, flush=True)
 
 

@@ -249,7 +249,7 @@ class SpikeSlabLaw(RandomTensorLaw):
         self.logits = logits
 
     def mean_logits(self) -> Callable[[], Tensor]:
-        """Gives the logits of the inclusion probabilities, without a graph and as they are when asked."""
+        """Gives the logits of the inclusion probabilities of this run, without a graph."""
         logits = self.logits.detach()
         return lambda: logits
 

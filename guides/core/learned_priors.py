@@ -89,7 +89,7 @@ class Learned:
 
 
 class Numbers(NamedTuple):
-    """Of a site's law: numbers without a graph, as they are when they are asked.
+    """Of a site's law: numbers of this run, without a graph.
 
     :ivar loc, log_scale: of the Gaussians or slabs, broadcast
     :ivar logits: gives those of inclusion; None for Gaussians

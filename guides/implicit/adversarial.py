@@ -118,7 +118,8 @@ class AdversarialVariationalBayes(FittedGuide):
         :returns: this object; warns (:class:`~guides.implicit.SaturationWarning`) where the classifier
             ended ``saturated``, and (:class:`~guides.core.settling.UnsettledWarning`) where the loss still
             fell by half a nat in the last tenth of the learning, beyond its noise.  That of minibatches
-            of many rows is hundreds of nats, and hides a fall that leaves sds several times too wide
+            of many rows is hundreds of nats, and hides a fall that leaves sds several times too wide; a
+            classifier that lags behind hides it too, so that silence after few steps says nothing
         :raises UnsupportedSiteError: a latent site that no network's output can stand for
         :raises ValueError: a parameter without a prior that is not fixed
         :raises DivergenceError: a RuntimeError, at the first loss that is not finite

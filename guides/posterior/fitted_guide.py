@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -64,6 +65,9 @@ class FittedGuide(nn.Module):
         layout, state = read_guide(path)
         if layout.get("guide") != cls.__name__:
             raise ValueError(f"{path} is of a {layout.get('guide')}, not of a {cls.__name__}")
+        known = inspect.signature(cls).parameters
+        if unknown := layout["settings"].keys() - known.keys():
+            raise ValueError(f"{path} is of another version, with {min(unknown)!r}: fit again")
         guide = cls(*args, **layout["settings"], **kwargs)
         with kept_rng():  # new parameters start at random, until those of the file take over
             guide._make_room(state, layout)

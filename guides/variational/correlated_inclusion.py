@@ -49,10 +49,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid, softplus
@@ -63,10 +64,21 @@ from guides.core.laws import RandomTensorLaw, SiteLaw, SpikeSlabLaw
 from guides.core.sites import Site, initial_value, require_whole_plates, site_views
 from guides.variational.spike_slab import AutoSpikeSlab
 
-#: Nodes of the midpoint rule for ``E sigmoid(lambda)``, and where it is wanted time and again in training.
-NODES, FEW_NODES = 400, 20
+#: Nodes of Gauss and Hermite for ``E sigmoid(lambda)``, and where it is wanted time and again in training:
+#: within 2e-4 of it up to sds of 5, and 1e-3 up to 3.
+NODES, FEW_NODES = 64, 20
 #: Draws from ``r`` with which ``log q`` of drawn indicators is estimated.
 IMPORTANCE_DRAWS = 200
+
+
+def mean_sigmoid(mean: Tensor, variance: Tensor, nodes: int) -> Tensor:
+    """``E sigmoid(lambda)`` of ``lambda ~ N(mean, variance)``, elementwise, by Gauss-Hermite quadrature."""
+    places, weights = np.polynomial.hermite_e.hermegauss(nodes)
+    shares, scale = (weights / weights.sum()).tolist(), variance.sqrt()
+    return sum(
+        share * torch.sigmoid(mean + place * scale)
+        for place, share in zip(places.tolist(), shares, strict=True)
+    )
 
 
 @dataclass(frozen=True)
@@ -98,11 +110,9 @@ class LogitGaussian:
         """``Sigma [*groups, n, n]``."""
         return torch.diag_embed(self.diagonal) + self.factor @ self.factor.mT
 
-    def probs(self, nodes: int = NODES) -> Tensor:
-        """``E sigmoid(lambda)`` by the midpoint rule, ``[*groups, n]``."""
-        levels = (torch.arange(nodes, dtype=torch.float64) + 0.5) / nodes
-        scale = self.variance.sqrt()
-        return sum(torch.sigmoid(self.mean + scale * z) for z in torch.special.ndtri(levels).tolist()) / nodes
+    def probs(self) -> Tensor:
+        """``E sigmoid(lambda)``, ``[*groups, n]``."""
+        return mean_sigmoid(self.mean, self.variance, NODES)
 
     def deviations(self, leading: tuple[int, ...] = (), generator: torch.Generator | None = None) -> Tensor:
         """Draws of ``delta``, ``[*leading, *groups, n]``, reparameterised."""
@@ -204,9 +214,8 @@ class CorrelatedSpikeSlabLaw(SpikeSlabLaw):
         super().__init__(name, batch_shape, event_shape, loc, log_scale, logits, **kwargs)
 
     def mean_logits(self) -> Callable[[], Tensor]:
-        numbers = {field.name: getattr(self.gaussian, field.name).detach() for field in fields(LogitGaussian)}
-        gaussian, layout = LogitGaussian(**numbers), self.layout
-        return lambda: layout.from_groups(gaussian.probs(FEW_NODES)).logit()
+        mean, variance, layout = self.gaussian.mean.detach(), self.gaussian.variance.detach(), self.layout
+        return lambda: layout.from_groups(mean_sigmoid(mean, variance, FEW_NODES)).logit()
 
     def _draw(self, operation: str) -> Tensor:
         drawn = super()._draw(operation)

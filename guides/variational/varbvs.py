@@ -150,7 +150,8 @@ class VARBVS:
             where the noise is unknown, of which the bound has no largest value.
         """
         x, y = checked_logistic(x, y) if self.family == "logistic" else checked_data(x, y)
-        if self.family == "linear" and None in {noise for *_, noise in self.grid} and np.ptp(y) == 0:
+        flat = np.ptp(y) == 0 and (self.bias_scale > 0 or y[0] == 0)  # all of it may be explained
+        if flat and self.family == "linear" and None in {noise for *_, noise in self.grid}:
             raise ValueError(f"y is constant ({y[0]:g}), and its noise cannot be estimated: give noise_scale")
         rng, p = np.random.default_rng(self.seed), x.shape[1]
 

@@ -32,7 +32,7 @@ def pareto_k(log_weights: Tensor | np.ndarray) -> float:
         weight of 0
     :return: k; ``inf`` when a log weight is NaN or plus infinity, or when no more draws carry weight than
         a tail has (three times the root of the number of draws, at most a fifth of them): there is none to
-        fit; 0.0 when the weights of the tail are all equal (as those of an exact guide are)
+        fit; 0.0 when the weights of the tail and the next are all equal, as those of an exact guide are
     :raises ValueError: fewer than 25 draws, or not one dimension
     """
     values = torch.as_tensor(log_weights).detach().cpu().double().numpy()

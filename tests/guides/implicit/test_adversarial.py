@@ -18,7 +18,7 @@ from guides.core.weight_sites import WeightSites, scores
 from guides.implicit import AADM, AdversarialVariationalBayes, DiscriminatorKL, SaturationWarning
 from guides.implicit.adversarial import Contrast
 from guides.implicit.moments import Correlated, Diagonal, contrast_law, newest_weight
-from guides.posterior import log_joint
+from guides.posterior import fitted_guide, log_joint
 from guides.truth import conjugate_linear_regression
 from zoo.models import BNN
 
@@ -242,6 +242,17 @@ def test_refusals(tmp_path):
         AADM(lambda x: None).fit(x)
     (tmp_path / "fit").write_bytes(b"nothing")
     with pytest.raises(ValueError, match="truncated"):
+        AdversarialVariationalBayes.load(tmp_path / "fit", regression)
+
+
+def test_a_file_of_other_settings_is_refused_by_name(monkeypatch, tmp_path):
+    """As those are that were saved before an argument had another name."""
+    guide = AdversarialVariationalBayes(regression, num_particles=5, hidden=(3,)).fit(x, y, steps=1)
+    guide.save(tmp_path / "fit")
+    layout, state = fitted_guide.read_guide(tmp_path / "fit")
+    layout["settings"]["num_samples"] = layout["settings"].pop("num_particles")
+    monkeypatch.setattr(fitted_guide, "read_guide", lambda path: (layout, state))
+    with pytest.raises(ValueError, match="fit is of another version, with 'num_samples': fit again"):
         AdversarialVariationalBayes.load(tmp_path / "fit", regression)
 
 

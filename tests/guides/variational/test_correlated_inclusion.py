@@ -37,7 +37,7 @@ from guides.testing import (
     vectorized,
 )
 from guides.truth.spike_slab_linear import enumerate_spike_slab
-from guides.variational.correlated_inclusion import LogitGaussian
+from guides.variational.correlated_inclusion import FEW_NODES, NODES, LogitGaussian, mean_sigmoid
 from tests.guides.variational.correlated import each_kind, full, low_rank, nodes
 
 
@@ -558,3 +558,14 @@ def test_columns_of_a_product_have_a_group_each(shape):
     guide.setup(torch.ones(5, shape[0]), torch.zeros(5))
     inputs, units = shape
     assert guide.logit_covariance("w").shape == (units, inputs, inputs)
+
+
+@pytest.mark.parametrize(("places", "widest", "close"), [(NODES, 5.0, 2e-4), (FEW_NODES, 3.0, 1e-3)])
+def test_mean_sigmoids_are_right_where_inclusion_is_rare(places, widest, close):
+    """A rule that cuts the tail has half of them at a mean of -10."""
+    mean, sd = torch.meshgrid(torch.linspace(-10, 10, 11), torch.linspace(0.1, widest, 5), indexing="ij")
+    z = torch.linspace(-12, 12, 20_001, dtype=torch.float64)
+    values = torch.sigmoid(mean.double()[..., None] + sd.double()[..., None] * z)
+    exact = torch.trapezoid(values * torch.exp(-z.square() / 2) / math.sqrt(2 * math.pi), z)
+    found = mean_sigmoid(mean.double(), sd.double().square(), places)
+    torch.testing.assert_close(found, exact, rtol=close, atol=0)

@@ -319,6 +319,12 @@ def test_a_constant_target_has_no_noise_to_estimate(value):
     with pytest.raises(ValueError, match=rf"y is constant \({value:g}\), and its noise .* give noise_scale"):
         VARBVS(starts=1).fit(x, y)
     assert VARBVS(noise_scale=1.0, starts=1).fit(x, y).converged
+    without = VARBVS(bias_scale=0, starts=1)
+    if value:  # and nothing explains it
+        assert without.fit(x, y).fits[0].noise_scale > 0.5 * value
+    else:
+        with pytest.raises(ValueError, match="y is constant"):
+            without.fit(x, y)
 
 
 def test_without_information_the_law_is_the_prior():
