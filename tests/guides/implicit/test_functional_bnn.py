@@ -275,6 +275,7 @@ def test_refusals():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::guides.core.settling.UnsettledWarning")
 def test_a_sine_is_learned():
     """Under a prior of networks, whose score is estimated; that of a Gaussian process is compared above."""
     guide = FunctionalBNN(posterior_network(1, (30,)), BNNProcess(1, (20,)), num_particles=50)
