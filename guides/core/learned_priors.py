@@ -16,9 +16,9 @@ inputs, and a bound without a charge flatters them: :meth:`LearnedPriors.charge`
 
 The prior follows the guide and the guide the prior, so that there are several optima.  From a start where all
 weights are in, a prior that says so is the nearest, and on images it is a dense one: let the weight of the
-divergence rise first (``Schedule.kl_weight``).  Nothing is learned as long as it does: until it has stood for
-longer than between two rises.  Weights of which
-the data say little then sit at the prior, wherever it is; to let those of a site move as one too
+divergence rise first (``Schedule.kl_weight``).  Nothing is learned as long as it does: until it is 1, or
+has stood for longer than between two rises, each of which has what was learned before forgotten.  Weights of
+which the data say little then sit at the prior, wherever it is; to let those of a site move as one too
 (``FlatGuide.optimizer(common=...)``) leads to better bounds in as many steps.
 """
 
@@ -185,15 +185,23 @@ class LearnedPriors:
         weight of the divergence is still on its way.
         """
         if kl_weight != self.kl_weight:
-            self.stair = max(self.stair, self.stood) if kl_weight > self.kl_weight else 0
-            self.kl_weight, self.stood = kl_weight, 0
+            self._restart(kl_weight)
             return
         self.stood += 1
-        if self.stood <= self.stair:
+        if self.kl_weight < 1 and self.stood <= self.stair:  # a stair, for all that is known
             return
         if self.runs % EVERY == 0:
             self.numbers.update({name: self._best(numbers) for name, numbers in sites.items()})
         self.runs += 1
+
+    def _restart(self, kl_weight: float) -> None:
+        """At another weight of the divergence; where it rises, what a smaller one had taught is forgotten."""
+        if kl_weight > self.kl_weight:
+            self.stair, self.runs = max(self.stair, self.stood), 0
+            self.numbers.clear()
+        else:
+            self.stair = 0
+        self.kl_weight, self.stood = kl_weight, 0
 
     def _best(self, law: Numbers) -> Learned:
         """What makes the bound largest, or of rates nearly so."""

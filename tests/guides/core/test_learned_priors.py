@@ -270,24 +270,23 @@ def test_nothing_is_learned_while_the_weight_of_the_divergence_is_on_its_way():
 
 @pytest.mark.parametrize("stair", [1, 7])
 def test_stairs_of_the_weight_are_a_rise_too(stair):
-    """From the second on it is known how long one is; as long as that the weight must stand at the end, and
-    one that falls begins anew.
-    """
-    learned = LearnedPriors()
+    """How long one is is known from the second on; what the first taught is forgotten."""
+    learned = LearnedPriors(numbers={"w": Learned(1.0)})
 
     def runs(weight, count):
-        before = learned.runs
         for _ in range(count):
             learned.after_run({}, weight)
-        return learned.runs - before
+        return learned.runs
 
-    first = runs(0.1, stair)
-    assert first == stair - 1
+    assert runs(0.1, stair) == stair - 1
+    assert learned.numbers
     assert [runs(weight, stair) for weight in (0.4, 0.7)] == [0, 0]
-    assert runs(1.0, stair + 3) == 3
+    assert not learned.numbers
+    assert runs(0.9, stair + 3) == 3  # a cold posterior's end, which stands for longer
+    assert runs(1.0, 5) == 4  # the first run has the rise
     again = LearnedPriors(**learned.state())
     assert again.state() == learned.state()
-    assert runs(0.5, 4) == 3
+    assert runs(0.5, 5) == 8  # one that falls begins anew, and forgets nothing
 
 
 @pytest.mark.parametrize("slab", [True, False])
