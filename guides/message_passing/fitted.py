@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from torch import Tensor
 from guides.message_passing.recorder import Recording
 from guides.posterior.files import write_atomically
 
-FORMAT = "posterior-zoo message passing 1"
+FORMAT = "posterior-zoo message passing 2"
 
 
 class SiteMoments(NamedTuple):
@@ -40,6 +40,7 @@ class Structure:
     """What the state is about; JSON-safe.
 
     :ivar digest: of the program
+    :ivar numbers: those that it knows, as :attr:`Program.known_numbers`
     :ivar weights: ``{site: (shape, dtype name)}``
     :ivar gammas: ``{site: (shape, dtype name, prior concentration, prior rate)}``
     :ivar links: ``((weight site, precision site), ...)``
@@ -49,6 +50,7 @@ class Structure:
     """
 
     digest: str
+    numbers: Sequence[Sequence[float]]
     weights: dict[str, tuple]
     gammas: dict[str, tuple]
     links: tuple
@@ -61,6 +63,7 @@ class Structure:
         weights, gammas = recording.weights, recording.gammas
         return cls(
             recording.program.digest,
+            recording.program.known_numbers,
             {name: (p.shape, _dtype_name(p.dtype)) for name, p in weights.items()},
             {n: (p.shape, _dtype_name(p.dtype), p.concentration, p.rate) for n, p in gammas.items()},
             tuple((name, p.precision) for name, p in weights.items() if p.precision is not None),
@@ -74,7 +77,7 @@ class Structure:
         shapes = {name: tuple(shape) for name, (shape, _) in self.weights.items()}
         if dict(recording.program.shapes) != shapes:
             other = "has other weight sites"
-        elif recording.program.digest != self.digest:
+        elif recording.program.digest != self.digest or self._knows_others(recording.program.known_numbers):
             other = "does something else"
         elif recording.gammas.keys() != self.gammas.keys():
             other = "has other Gamma sites"
@@ -83,6 +86,14 @@ class Structure:
         else:
             return
         raise ValueError(f"the model {other} with these rows than with those it was fitted to")
+
+    def _knows_others(self, numbers: Sequence[Sequence[float]]) -> bool:
+        """Beyond their rounding."""
+        return any(
+            not math.isclose(one, other, rel_tol=0, abs_tol=1e-5 * total)
+            for (total, *sums), (other_total, *others) in zip(self.numbers, numbers, strict=True)
+            for one, other in zip((total, *sums), (other_total, *others), strict=True)
+        )
 
 
 def _dtype_name(dtype: torch.dtype) -> str:

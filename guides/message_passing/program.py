@@ -27,12 +27,9 @@ def _digest(array: np.ndarray) -> tuple:
     return array.shape, hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
 
 
-def _rough_digest(array: np.ndarray) -> tuple:
-    """Of numbers to 16 binary digits, of positions as they are."""
-    if array.dtype.kind != "f":
-        return _digest(array)
-    digits, exponent = np.frexp(array)
-    return _digest(np.ldexp(np.round(np.ldexp(digits, 16)), exponent - 16) + 0.0)  # one zero, not two
+def _but_for_numbers(array: np.ndarray) -> tuple:
+    """Of positions what they are; of known numbers, whose last digits hang on the precision, how many."""
+    return array.shape if array.dtype.kind == "f" else _digest(array)
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,11 +167,19 @@ class Program:
 
     @cached_property
     def digest(self) -> str:
-        """Short text that two programs share if they do the same, up to the rounding of known numbers: in
-        single precision, or on another machine, their last digits are others.
-        """
-        key = tuple(node.key(_rough_digest) for node in self.nodes), tuple(self.shapes.items())
+        """Short text that two programs share if they do the same with the same, or other, known numbers."""
+        key = tuple(node.key(_but_for_numbers) for node in self.nodes), tuple(self.shapes.items())
         return hashlib.sha256(repr(key).encode()).hexdigest()[:32]
+
+    @cached_property
+    def known_numbers(self) -> tuple[tuple[float, float], ...]:
+        """Of every array of them its absolute sum, and a sum by which another is told from it."""
+        tables = [table for node in self.nodes for table in node.tables]
+        arrays = [node.values for node in self.nodes if node.operation == "constant"]
+        arrays += [array for table in tables for array in (table.factor, table.offset)]
+        return tuple(
+            (float(np.abs(a).sum()), float(a.ravel() @ np.cos(np.arange(1.0, a.size + 1)))) for a in arrays
+        )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Program) and self.key == other.key
