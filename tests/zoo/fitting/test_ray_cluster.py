@@ -8,6 +8,7 @@ import random
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import replace
@@ -114,18 +115,23 @@ def of_session(leader: int) -> list[psutil.Process]:
 
 
 @pytest.fixture(scope="module")
-def head(tmp_path_factory):
-    """The address of a cluster of two workers, and the first of its processes."""
+def head():
+    """The address of a cluster of two workers, and the first of its processes.
+
+    In a folder of its own: below pytest's the names of its sockets may be longer than the 107 bytes that they
+    can have, as numbers of runs and processes grow.
+    """
     ports = free_ports(9)
-    for attempt in range(3):  # one that does not answer has lost a port, or a process that it waits for
-        address, process, said = start(*ports[3 * attempt : 3 * attempt + 3], tmp_path_factory.mktemp("ray"))
-        try:
-            if answers_soon(address, process):
-                yield address, process
-                return
-        finally:
-            stop(process)
-    pytest.fail(f"no head has answered in three attempts; the last said: {said.read_text()}")
+    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as temporary:
+        for attempt in range(3):  # one that does not answer has lost a port, or a process that it waits for
+            address, process, said = start(*ports[3 * attempt : 3 * attempt + 3], Path(temporary))
+            try:
+                if answers_soon(address, process):
+                    yield address, process
+                    return
+            finally:
+                stop(process)
+        pytest.fail(f"no head has answered in three attempts; the last said: {said.read_text()}")
 
 
 def start(place: int, client: int, agent: int, temporary: Path) -> tuple[str, subprocess.Popen, Path]:
