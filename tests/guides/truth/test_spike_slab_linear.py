@@ -204,7 +204,7 @@ def test_g_prior_refusals_name_what_is_wrong():
         with pytest.raises(ValueError, match="column 3 of x is constant"):
             enumerate_g_prior(np.c_[X, np.full(20, value)], y, 10.0)
     rounded = np.where(np.arange(20) % 2, 0.3, 0.1 + 0.2)
-    with pytest.raises(ValueError, match="column 3 of X is constant"):
+    with pytest.raises(ValueError, match="column 3 of x is constant"):
         enumerate_g_prior(np.c_[X, rounded], y, 10.0)
 
 
