@@ -219,10 +219,10 @@ class CorrelatedSpikeSlabLaw(SpikeSlabLaw):
 
     def mean_logits(self) -> Callable[[], Tensor]:
         mean, variance, layout = self.gaussian.mean.detach(), self.gaussian.variance.detach(), self.layout
-        least = torch.finfo(mean.dtype)
+        limits = torch.finfo(mean.dtype)
 
         def logits() -> Tensor:
-            probs = mean_sigmoid(mean, variance, QUICK).clamp(least.tiny, 1 - least.eps)
+            probs = mean_sigmoid(mean, variance, QUICK).clamp(limits.tiny, 1 - limits.eps)
             return layout.from_groups(probs).logit()
 
         return logits
