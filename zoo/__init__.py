@@ -91,8 +91,8 @@ def compare(
     from data_loaders import TableOptions
     from zoo.commands.compare import run
     from zoo.commands.comparison import ask
+    from zoo.commands.options import check_alone
     from zoo.commands.repeated import compare_often, frame
-    from zoo.errors import UserError
     from zoo.evaluation.scoreboard import wide_frame
     from zoo.evaluation.verdict import verdict
     from zoo.fitting.clusters import workers
@@ -123,8 +123,7 @@ def compare(
             with workers(jobs, cluster) as many:
                 often = compare_often(str(data), place, splits=splits, seeds=seeds, workers=many, **wishes)
             return frame(often)
-        if cluster is not None:
-            raise UserError("cluster is for several splits or seeds: one comparison is one process")
+        check_alone(jobs, cluster)
         comparison = ask(str(data), **wishes)
         rows = run(comparison, place)
     board = wide_frame(rows)

@@ -40,3 +40,5 @@ BUDGETS = {
     "quick": Budget(steps=2000, draws=500, warmup=500, mcmc_draws=500),
     "full": Budget(steps=10_000, draws=1000, warmup=600, mcmc_draws=600),
 }
+#: As lines of a help text.
+BUDGET_LINES = "\n".join(f"  {name}: {budget}" for name, budget in BUDGETS.items())

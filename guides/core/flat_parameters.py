@@ -187,7 +187,7 @@ class FlatParameters(nn.Module):
     def _take_layout(self, layout: dict) -> None:
         """Takes the sites from what :meth:`get_extra_state` saved; :raises ValueError: of another class."""
         own = type(self).__name__
-        saved = layout.get("guide", own)  # older files do not say
+        saved = layout["guide"]
         if saved != own:
             raise ValueError(f"the saved guide is an {saved}, this one an {own}: load it into an {saved}")
         sites = [

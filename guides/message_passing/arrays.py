@@ -128,10 +128,7 @@ def double_precision():
     """JAX with float64 inside the block, whatever the setting outside; nothing global changes."""
     import jax
 
-    enable = getattr(jax, "enable_x64", None)
-    if not callable(enable):  # older JAX has it under another name
-        from jax.experimental import enable_x64 as enable
-    with enable(True):
+    with jax.enable_x64(True):
         yield
 
 

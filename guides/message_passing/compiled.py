@@ -115,8 +115,7 @@ def initial_state(
     :param noise: ``(concentration, rate)`` of the noise precision, or a known noise variance
     :param precisions: ``{precision site: (concentration, rate)}``
     :param links: ``{weight site: (precision site, loc, factor)}``: ``w ~ N(loc, factor^2 / precision)``;
-    such a weight
-        starts at the expected prior variance ``factor^2 rate / (concentration - 1)``
+        such a weight starts at the expected prior variance ``factor^2 rate / (concentration - 1)``
     :param dtype: of the weights
     :returns: the state, and the ``links`` as :func:`refine` wants them
     :raises ValueError: a precision whose concentration is not above 1

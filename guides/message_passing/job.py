@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,19 +20,31 @@ from guides.message_passing.schedule import as_rows, in_batches, orders, start_m
 ROWS_IN_ONE_CALL = 50_000
 
 
+@dataclass
 class Job:
     """A fit that is ready to run: everything as arrays.  With ``trials`` all of them have a leading
     dimension.
 
+    :ivar start: of the clock
+    :ivar links: which weight sites share which precision
+    :ivar state: a :class:`~guides.message_passing.compiled.State`
+    :ivar rows: what the model takes from ``x``, ``{name: [N, ...]}``
+    :ivar y: ``[N]``
+    :ivar orders: in which rows are visited, ``[epochs, N]`` or ``[epochs, batches, batch]``
     :ivar structures: one for each trial
     :ivar facts: of what was done before, one for each trial
     """
 
-    def __init__(self, start, forward, links, state, rows, y, orders, structures, facts, trials=False):
-        self.start = start  # of the clock
-        self.forward, self.links, self.state = forward, links, state
-        self.rows, self.y, self.orders = rows, y, orders
-        self.structures, self.facts, self.trials = structures, facts, trials
+    start: float
+    forward: Forward
+    links: Any
+    state: Any
+    rows: Mapping[str, np.ndarray]
+    y: np.ndarray
+    orders: np.ndarray
+    structures: Sequence[Structure]
+    facts: Sequence[Mapping[str, Any]]
+    trials: bool = False
 
     @classmethod
     def prepare(

@@ -149,9 +149,8 @@ class PublishedConcreteLaw(ConcreteLaw):
 
     gates_are_hidden = False  # the terms are differentiated through them
 
-    def __init__(self, *args, **kwargs):
-        *args, hyper = args
-        super().__init__(*args, **kwargs)
+    def __init__(self, name, batch_shape, event_shape, loc, log_scale, logits, hyper, **kwargs):
+        super().__init__(name, batch_shape, event_shape, loc, log_scale, logits, **kwargs)
         self.hyper = hyper
 
     _log_density = RandomTensorLaw._log_density

@@ -123,7 +123,8 @@ class Horseshoe(Messenger):
 class GroupNormalJeffreysLaw(GaussianLaw):
     """``w = z w~``, ``w~ ~ Normal(loc, scale)``, given one draw of ``z`` for each input.
 
-    :param multiplier: mean and log standard deviation of ``z``, each ``[*site]`` with 1 beside the inputs
+    :param z_loc: mean of ``z``, ``[*site]`` with 1 beside the inputs
+    :param z_log_scale: log standard deviation of ``z``, of the same shape
     """
 
     def __init__(self, name, batch_shape, event_shape, loc, log_scale, z_loc, z_log_scale, **kwargs):

@@ -33,7 +33,7 @@ from guides.core.checks import check_counts
 from guides.core.course import Course
 from guides.core.distributions import SpikeSlab, base_prior
 from guides.core.rng import kept_rng, seeded_rng
-from guides.core.settling import CLEAR, RISE, UnsettledWarning
+from guides.core.settling import UnsettledWarning, still_moving
 from guides.core.sites import UnsupportedSiteError, initial_value
 from guides.core.svi import DivergenceError, shuffled_epochs
 from guides.core.weight_sites import MAPS, WeightSites, scores
@@ -362,7 +362,7 @@ def _warn_of_rise(losses: Sequence[float]) -> None:
     rise = (last.mean() - first.mean()).item()
     se = math.sqrt((first.var() + last.var()).item() / width)
     # the first steps fall from their start, which can only hide a rise
-    if rise - CLEAR * se > RISE:
+    if still_moving(rise, se):
         warnings.warn(
             f"the fit ended {rise:.3g} nats above its first steps: take a lower lr or more steps, or "
             "AutoSpikeSlab; scales of a hierarchy can be written non-centred, scale * Normal(0, 1)",

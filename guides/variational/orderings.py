@@ -151,7 +151,7 @@ class LearnedOrders(_Orders):
     def options(self, before: Sequence[tuple[int, int]]) -> tuple[list[tuple[int, int]], Tensor]:
         left = self.left(before)
         both = [*left, *((v, u) for u, v in left)]
-        return both, self.scorer(features(both, before, self.edges)).log_softmax(0)
+        return both, self.scorer(features(both, before)).log_softmax(0)
 
 
 class OrderScorer(nn.Module):
@@ -167,9 +167,7 @@ class OrderScorer(nn.Module):
         return self.layers(x).squeeze(-1)
 
 
-def features(
-    options: Sequence[tuple[int, int]], before: Sequence[tuple[int, int]], edges: Sequence[tuple[int, int]]
-) -> Tensor:
+def features(options: Sequence[tuple[int, int]], before: Sequence[tuple[int, int]]) -> Tensor:
     """``[options, 6]``: of sender and recipient, whether it is there already, its age as a share of the nodes
     that are there (0: the newest), and its share of the edges that have come.
     """

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from zoo.budgets import BASELINES, BUDGETS
+from zoo.budgets import BASELINES, BUDGET_LINES, BUDGETS
 from zoo.cli.options import (
     ActivationOption,
     BiasScaleOption,
@@ -41,12 +41,9 @@ from zoo.cli.options import (
 )
 from zoo.cli.progress import piece_counter, progress_bar
 from zoo.cli.tell import complain, print_notes
-from zoo.errors import UserError
 
 if TYPE_CHECKING:  # slow to import
     from zoo.evaluation.scoreboard import Row
-
-_BUDGETS = "\n".join(f"  {name}: {budget}" for name, budget in BUDGETS.items())
 
 COMPARE_HELP = f"""Fits guides, computes the ground truth, and writes one scoreboard. The main job.
 
@@ -75,7 +72,7 @@ differences.csv every pair of methods, paired. More splits and seeds may be adde
 
 \b
 Budgets:
-{_BUDGETS}
+{BUDGET_LINES}
 
 \b
 Examples:
@@ -163,13 +160,12 @@ def compare_command(
             )  # fmt: skip
         _tell_comparison(found.rows, found.words, found.notes, f"{model} on {data}", budget, out)
         return
-    for option, given in (("jobs", jobs != 1), ("cluster", cluster is not None)):
-        if given:
-            raise UserError(f"--{option} is for several --splits or --seeds: one comparison is one process")
     from zoo.commands.compare import run
     from zoo.commands.comparison import ask
+    from zoo.commands.options import check_alone
     from zoo.evaluation.verdict import verdict
 
+    check_alone(jobs, cluster)
     comparison = ask(data, seed=seed, split=split, **wishes)
     with progress_bar() as progress:
         rows = run(comparison, out, progress, tell=complain)

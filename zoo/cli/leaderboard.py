@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from zoo.budgets import BUDGETS
+from zoo.budgets import BUDGET_LINES, BUDGETS
 from zoo.cli.options import (
     ClusterOption,
     DeviceOption,
@@ -25,8 +25,6 @@ from zoo.cli.progress import piece_counter
 if TYPE_CHECKING:  # slow to import
     import pandas as pd
 
-_BUDGETS = "\n".join(f"  {name}: {budget}" for name, budget in BUDGETS.items())
-
 LEADERBOARD_HELP = f"""Ranks every guide on several data sets, against posteriors that can be trusted.
 
 A guide that cannot be fitted to a data set is listed with its reason, one that fails is a row that says why.
@@ -40,7 +38,7 @@ on when the same command is given again; more data sets, splits and seeds add to
 
 \b
 Budgets:
-{_BUDGETS}
+{BUDGET_LINES}
 
 \b
 Examples:

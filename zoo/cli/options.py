@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from zoo.commands.options import check_counts
 from zoo.errors import UserError
 
 if TYPE_CHECKING:  # slow to import
@@ -108,12 +109,6 @@ BiasScaleOption = Annotated[
 ]
 
 
-def check_at_least(least: int, **options: int | None) -> None:
-    for name, value in options.items():
-        if value is not None and value < least:
-            raise UserError(f"--{name} must be at least {least}, not {value}")
-
-
 def fit_options(guide: str, given: dict[str, float | None]) -> dict[str, Any]:
     """What ``zoo fit`` was told about the fit itself, as a method's ``settings`` takes it.
 
@@ -133,7 +128,7 @@ def check_fit_numbers(given: dict[str, float | None]) -> None:
     lr = given.get("lr")
     if lr is not None and not (lr > 0 and math.isfinite(lr)):
         raise UserError(f"--lr must be a positive number, not {lr:g}")
-    check_at_least(1, **{name: value for name, value in given.items() if name != "lr"})
+    check_counts(**{name: value for name, value in given.items() if name != "lr"})
 
 
 def split_widths(text: str | None) -> tuple[int, ...] | None:

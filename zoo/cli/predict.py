@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from zoo.cli.options import SeedOption, check_at_least
+from zoo.cli.options import SeedOption
 from zoo.cli.progress import progress_bar_or_lines
 from zoo.cli.tell import complain
-from zoo.commands.options import check_seed
+from zoo.commands.options import check_counts, check_seed
 from zoo.errors import UserError
 from zoo.fitting.threads import one_torch_thread
 
@@ -66,7 +66,7 @@ def predict_command(
     from zoo.commands.predict import predict
     from zoo.fitting.devices import check_device
 
-    check_at_least(1, draws=draws)
+    check_counts(draws=draws)
     check_seed(seed)
     check_device(device)
     if is_edge_fit(folder):
@@ -95,7 +95,7 @@ def sample_command(
     from zoo.commands.density import sample
     from zoo.commands.graphs import is_edge_fit, sample_edges
 
-    check_at_least(1, rows=rows)
+    check_counts(rows=rows)
     check_seed(seed)
     if is_edge_fit(folder):
         edges = sample_edges(folder, out, rows, seed)

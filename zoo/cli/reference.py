@@ -7,10 +7,8 @@ from typing import Annotated
 
 import typer
 
-from zoo.budgets import BUDGETS
+from zoo.budgets import BUDGET_LINES, BUDGETS
 from zoo.cli.options import DataArgument, ModelOption, SeedOption, SplitOption, TargetOption
-
-_BUDGETS = "\n".join(f"  {name}: {budget}" for name, budget in BUDGETS.items())
 
 REFERENCE_HELP = f"""Runs the NUTS of zoo compare, and keeps its draws in a file if they pass their gates.
 
@@ -22,7 +20,7 @@ draw is some hundred numbers of 4 bytes.
 
 \b
 Budgets:
-{_BUDGETS}
+{BUDGET_LINES}
 
 \b
 Examples:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from zoo.commands.options import check_seed
+from zoo.commands.options import check_counts, check_seed
 from zoo.commands.simulation import BOUND_CHANGE, CONVERGED, build, quantity_names
 from zoo.errors import UserError, unknown
 from zoo.experiments.engine.declaration import Cell
@@ -102,9 +102,7 @@ def ask(
     check_device(device)
     entry = find_model(model)
     counts = {"simulations": simulations, "draws": draws, "rows": rows, "columns": columns}
-    for name, count in {**counts, "points": points, "steps": steps}.items():
-        if count < 1:
-            raise UserError(f"--{name} must be at least 1, not {count}")
+    check_counts(**counts, points=points, steps=steps)
     least = -1 / (columns - 1) if columns > 1 else -1.0
     if not least < correlation < 1:
         raise UserError(f"--correlation of {columns} columns must lie between {least:g} and 1")

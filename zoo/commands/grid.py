@@ -38,11 +38,6 @@ class Place:
     folder: str
 
 
-def check_count(option: str, count: int) -> None:
-    if count < 1:
-        raise UserError(f"--{option} must be at least 1, not {count}")
-
-
 def label(split: int, seed: int) -> str:
     """The folder of a split and seed."""
     return f"split-{split}-seed-{seed}"

@@ -11,8 +11,8 @@ import pandas as pd
 
 from zoo.budgets import BUDGETS
 from zoo.commands.comparison import Comparison, ask
-from zoo.commands.grid import OnPiece, Place, check_count, compute, label
-from zoo.commands.options import check_seed
+from zoo.commands.grid import OnPiece, Place, compute, label
+from zoo.commands.options import check_counts, check_seed
 from zoo.errors import UserError, unknown
 from zoo.evaluation.leaderboard.page import page
 from zoo.evaluation.leaderboard.plot import plot_leaderboard
@@ -110,8 +110,7 @@ def plan(
     :raises UserError: for an unknown name, an empty list, a name given twice, data that no guide can be
         fitted to, or that have no trusted posterior
     """
-    check_count("splits", splits)
-    check_count("seeds", seeds)
+    check_counts(splits=splits, seeds=seeds)
     check_seed(seed)
     check_seed(seed + seeds - 1)
     if budget not in BUDGETS:

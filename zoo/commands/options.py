@@ -17,6 +17,20 @@ def check_seed(seed: int) -> None:
         raise UserError(f"--seed must lie between 0 and 2^32 - 1, not {seed}")
 
 
+def check_counts(**counts: int | None) -> None:
+    """:raises UserError: for one below 1; None is left out"""
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise UserError(f"--{name} must be at least 1, not {count}")
+
+
+def check_alone(jobs: int, cluster: str | None) -> None:
+    """:raises UserError: for more than this process where there is a single comparison"""
+    for name, given in (("jobs", jobs != 1), ("cluster", cluster is not None)):
+        if given:
+            raise UserError(f"--{name} is for several --splits or --seeds: one comparison is one process")
+
+
 def model_options(problem: Problem, model: str, guides: Sequence[str], given: dict[str, Any]) -> Options:
     """The model's options; the noise goes from the target's units to standardised ones.
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pandas as pd
 
 from zoo.commands.comparison import Comparison, ask
-from zoo.commands.grid import OnPiece, Place, check_count, compute, label
+from zoo.commands.grid import OnPiece, Place, compute, label
+from zoo.commands.options import check_counts
 from zoo.evaluation.plots import compared, plain, plot_scoreboard
 from zoo.evaluation.repeats import Difference, Run, average, difference_frame, differences, mean_over, student
 from zoo.evaluation.scoreboard import Row, wide_frame, write_scoreboard
@@ -62,8 +63,7 @@ def compare_often(
     :param wishes: of :func:`zoo.commands.comparison.ask`
     :raises UserError: for what cannot be done, before any work
     """
-    check_count("splits", splits)
-    check_count("seeds", seeds)
+    check_counts(splits=splits, seeds=seeds)
     places = [
         _place(ask(data, split=s, seed=k, **wishes))
         for s in range(split, split + splits)

@@ -8,14 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from guides.bootstrap.posterior_bootstrap import PosteriorBootstrap
 from guides.core.settling import UnsettledWarning
 from zoo.budgets import STEPS
 from zoo.evaluation.estimates import mean_estimate
 from zoo.fitting.methods import Fitted, Watch
-from zoo.fitting.stored import Numbers, Stored
+from zoo.fitting.stored import Numbers, Stored, in_turn
 from zoo.fitting.svi import FitSettings, fitting
 
 
@@ -65,14 +64,11 @@ class Bootstrap(Stored):
         tensors, facts = found.tensors, found.facts
         count = len(next(iter(tensors.values())))
 
-        def draws(n: int, seed: int) -> dict[str, Tensor]:
-            return {name: value[torch.arange(n) % count] for name, value in tensors.items()}
-
         changes = torch.tensor(facts["last_tenth"], dtype=torch.float64)  # nats a row
         steps, seconds, rows = facts["steps"], facts["seconds"], facts["rows"]
         return Fitted(
             model,
-            draws=draws,
+            draws=in_turn(tensors),
             most_draws=count,
             num_parameters=sum(value.numel() for value in tensors.values()),
             seconds=seconds,

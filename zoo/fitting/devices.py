@@ -12,18 +12,23 @@ from zoo.errors import UserError
 CPU = "cpu"
 
 
-def check_device(name: str) -> None:
-    """:raises UserError: for a device that there is not"""
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
-        raise UserError(f"--device takes cpu, cuda or cuda:N, not {name!r}")
+def check_device(name: str, option: str = "--device") -> None:
+    """:raises UserError: for a device that there is not; ``option`` is what the user set"""
+    check_device_name(name, option)
     if name == CPU:
         return
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if int(name.partition(":")[2] or 0) >= count:
         there = f"it has {count} GPU{'s' * (count > 1)}" if count else "torch finds no GPU"
         raise UserError(
-            f"--device {name}: this machine has no such device ({there}); leave it out for the CPU"
+            f"{option} {name}: this machine has no such device ({there}); leave it out for the CPU"
         )
+
+
+def check_device_name(name: str, option: str) -> None:
+    """:raises UserError: for what can be no device, here or on a worker elsewhere"""
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise UserError(f"{option} takes cpu, cuda or cuda:N, not {name!r}")
 
 
 def moved(data: tuple, device: str) -> tuple:

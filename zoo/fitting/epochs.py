@@ -262,7 +262,7 @@ def classes(probabilities: Tensor) -> Categorical:
 
 def entropy(probabilities: Tensor) -> Tensor:
     """``-sum p log p`` in nats, ``[..., K] -> [...]``."""
-    return -torch.special.xlogy(probabilities, probabilities).sum(-1)
+    return torch.special.entr(probabilities).sum(-1)
 
 
 def stacked(posteriors: list[FlatGuide]) -> dict[str, Tensor]:

@@ -17,7 +17,7 @@ from zoo.budgets import STEPS
 from zoo.errors import FailedError
 from zoo.evaluation.estimates import Estimate
 from zoo.fitting.methods import Fitted, Watch
-from zoo.fitting.stored import Numbers, Stored
+from zoo.fitting.stored import Numbers, Stored, in_turn
 from zoo.fitting.svi import FitSettings, default_batch_size, fitting
 from zoo.seeds import stable_seed
 
@@ -76,9 +76,6 @@ class PointEstimates(Stored):
         tensors, facts = found.tensors, found.facts
         count = len(next(iter(tensors.values())))
 
-        def draws(n: int, seed: int) -> dict[str, Tensor]:
-            return {name: value[torch.arange(n) % count] for name, value in tensors.items()}
-
         networks = "1 network" if count == 1 else f"{count} networks"
         last = ", ".join(f"{loss:.1f}" for loss, *_ in facts["ends"])
         changes = [Estimate(change, se) for _, change, se in facts["ends"]]
@@ -86,7 +83,7 @@ class PointEstimates(Stored):
         steps, seconds = facts["steps"], facts["seconds"]
         return Fitted(
             model,
-            draws=draws,
+            draws=in_turn(tensors),
             most_draws=count,
             num_parameters=sum(value.numel() for value in tensors.values()),
             seconds=seconds,

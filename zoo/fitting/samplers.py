@@ -114,14 +114,14 @@ def _nuts(model: Callable, x: Tensor, y: Tensor, n: int, seed: int) -> Sampled:
     import jax
 
     keys = jax.random.split(jax.random.PRNGKey(seed), CHAINS)
-    found, diverging, energy = jax.device_get(_compiled(model, CHAINS)(keys, x.numpy(), y.numpy()))
+    found, diverging, energy = jax.device_get(_compiled(model)(keys, x.numpy(), y.numpy()))
     # on the log density: weights of a network have symmetric modes
     _, problems = judge(energy[..., None], diverging, _gates(n))
     return Sampled(_thinned(found, n), not problems)
 
 
 @cache
-def _compiled(model: Callable, chains: int) -> Callable:
+def _compiled(model: Callable) -> Callable:
     """``(keys [chains], x, y) -> draws {site: [chains, draws, *site]}, divergent, log density``."""
     import jax
     from numpyro import distributions as dist

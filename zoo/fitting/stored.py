@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -44,6 +45,12 @@ class Numbers:
         with safe_open(str(path), framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
             return cls(tensors, json.loads(file.metadata()["facts"]))
+
+
+def in_turn(tensors: Tensors) -> Callable[[int, int], Tensors]:
+    """``draws(n, seed)`` that gives what there is, ``{name: [M, *site]}``, one after the other, and again."""
+    count = len(next(iter(tensors.values())))
+    return lambda n, seed: {name: value[torch.arange(n) % count] for name, value in tensors.items()}
 
 
 class Stored:

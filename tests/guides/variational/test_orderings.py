@@ -145,7 +145,7 @@ def test_breadth_first_starts_at_any_node_alike():
 
 def test_what_a_learned_law_sees_of_both_ends():
     """There, age, share of the edges so far: of nodes 2, 1, 5, which came in this order, and of a new one."""
-    found = features([(2, 1), (5, 7)], [(2, 1), (1, 5), (2, 5), (2, 1)], [])
+    found = features([(2, 1), (5, 7)], [(2, 1), (1, 5), (2, 5), (2, 1)])
     third = 1 / 3
     expected = [[1, 2 * third, 0.75, 1, third, 0.75], [1, 0, 0.5, 0, 0, 0]]
     torch.testing.assert_close(found, torch.tensor(expected))

@@ -128,8 +128,10 @@ def test_one_comparison_needs_no_cluster(tmp_path):
     result = run_zoo("compare", "diabetes", "--cluster", "auto", "--out", tmp_path / "out")
     assert result.exit_code == 2
     assert "--cluster is for several --splits or --seeds" in result.stderr
-    with pytest.raises(UserError, match="cluster is for several splits or seeds"):
+    with pytest.raises(UserError, match="--cluster is for several --splits or --seeds"):
         zoo.compare("diabetes", cluster="auto")
+    with pytest.raises(UserError, match="--jobs is for several --splits or --seeds"):
+        zoo.compare("diabetes", jobs=2)
 
 
 def test_a_cluster_that_goes_away_while_its_workers_are_counted():

@@ -107,7 +107,7 @@ def test_warmup_is_left_out(monkeypatch):
         return start, jax.numpy.arange(length)
 
     monkeypatch.setattr(jax.lax, "scan", numbered)
-    compiled = samplers._compiled.__wrapped__(BNN(3, widths=(), noise_scale=1.0), CHAINS)
+    compiled = samplers._compiled.__wrapped__(BNN(3, widths=(), noise_scale=1.0))
     kept = compiled(jax.random.split(jax.random.PRNGKey(0), CHAINS), X.numpy(), Y.numpy())
     assert np.array_equal(kept, [range(ITERATIONS // 2, ITERATIONS // 2 + ITERATIONS)] * CHAINS)
 

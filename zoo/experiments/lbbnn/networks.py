@@ -32,9 +32,9 @@ from guides import (
 from guides.core.flat_guide import FlatGuide
 from guides.core.sites import initial_value
 from guides.variational.sparse_networks import mean_weights, median_weights
-from zoo.errors import UserError
 from zoo.experiments.engine.declaration import Cell
 from zoo.experiments.lbbnn import kept_networks
+from zoo.fitting.devices import check_device
 from zoo.fitting.epochs import (
     History,
     Training,
@@ -147,8 +147,7 @@ def images(name: str, rows: int | None = None, device: str = "cpu", held_out: fl
     :param held_out: leave out this share of these at the end, for :func:`validation`
     :raises UserError: when the device is not there
     """
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise UserError(f"there is no device {device} here: leave it out, or take device=cpu")
+    check_device(device, "option device")
     data = load(FILES.get(name, name))
     unit = 1.0 if data.prescaled else DIGIT_LEVELS
     x, y = data.x_train[:rows], data.y_train[:rows]

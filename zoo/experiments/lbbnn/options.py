@@ -23,6 +23,8 @@ COST = {"widths": "400-600", "rows": 0, "device": "cpu"}
 
 def check_options(options: Mapping[str, Any]) -> None:
     """:raises UserError: for options that no network could be fitted with"""
+    from zoo.fitting.devices import CPU, check_device_name  # imports torch, for which a list does not wait
+
     for name in ("epochs", "members", "steps", "draws"):
         if options.get(name, 1) < 1:
             raise UserError(f"option {name} must be at least 1, not {options[name]}")
@@ -37,5 +39,4 @@ def check_options(options: Mapping[str, Any]) -> None:
             f"option widths must be the hidden units of each layer with - between, 400-600 for instance, "
             f"not {options['widths']!r}"
         )
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", options.get("device", "cpu")):
-        raise UserError(f"option device must be cpu, cuda or cuda:N, not {options['device']!r}")
+    check_device_name(options.get("device", CPU), "option device")

@@ -100,7 +100,7 @@ def test_deferred_functions_are_there(experiment):
         ("mnist", "rows=-5", "rows must be a count of training images, or 0 for all, not -5"),
         ("mnist", "widths=abc", "400-600 for instance, not 'abc'"),
         ("mnist", "widths=400-0", "400-600 for instance, not '400-0'"),
-        ("mnist", "device=mps", "device must be cpu, cuda or cuda:N, not 'mps'"),
+        ("mnist", "device=mps", "device takes cpu, cuda or cuda:N, not 'mps'"),
         ("cost", "steps=0", "steps must be at least 1, not 0"),
         ("cost", "epochs=3", "epochs"),
         ("cnn", "widths=400-600", "widths"),

@@ -199,7 +199,7 @@ def test_what_is_cold_is_called_so():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
 def test_device_that_is_not_there_is_told():
-    with pytest.raises(UserError, match="no device cuda here"):
+    with pytest.raises(UserError, match="option device cuda: this machine has no such device"):
         fit(cell(device="cuda"))
 
 
