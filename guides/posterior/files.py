@@ -8,8 +8,8 @@ import os
 import secrets
 from pathlib import Path
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 #: What the names of files end in that are not whole yet; nobody else calls a file so.
@@ -62,6 +62,13 @@ def write_json(path: str | Path, content: dict) -> None:
     write_atomically(path, lambda target: Path(target).write_text(json.dumps(content, indent=2) + "\n"))
 
 
+def read_safetensors(path: str | Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """``(header, tensors)`` of one file; :raises SafetensorError: for a damaged file"""
+    with safe_open(str(path), framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        return file.metadata() or {}, tensors
+
+
 def save_guide(guide: nn.Module, path: str | Path) -> None:
     """Saves a guide's ``state_dict`` in one safetensors file, the layout of its sites in the header.
 
@@ -87,11 +94,8 @@ def load_guide(guide: nn.Module, path: str | Path) -> nn.Module:
 
 def read_guide(path: str | Path) -> tuple[dict, dict[str, Tensor]]:
     """``(layout, state_dict)`` that :func:`save_guide` wrote; :raises ValueError: for a damaged file"""
-    from safetensors import safe_open
-
     try:
-        with safe_open(str(path), framework="pt") as file:
-            layout = json.loads((file.metadata() or {})["layout"])
-        return layout, load_file(str(path))
+        metadata, tensors = read_safetensors(path)
+        return json.loads(metadata["layout"]), tensors
     except (SafetensorError, KeyError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} is truncated or no saved guide ({error}): fit again") from error

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -24,7 +24,7 @@ from guides.bootstrap.training import InClosedForm, Law, Progress, Training, tra
 from guides.bootstrap.weights import NUM_PSEUDO, dirichlet_weights
 from guides.core.rng import seeded_rng
 from guides.core.svi import DivergenceError
-from guides.posterior.files import write_atomically
+from guides.posterior.files import read_safetensors, write_atomically
 from zoo.errors import FailedError, UserError
 from zoo.models.normalizing_flow import FlowDensity
 from zoo.seeds import stable_seed
@@ -144,9 +144,8 @@ class FittedDensity:
     def load(cls, path: Path) -> FittedDensity:
         """:raises UserError: naming a damaged file"""
         try:
-            with safe_open(str(path), framework="pt") as file:
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-                about = json.loads((file.metadata() or {})["about"])
+            metadata, tensors = read_safetensors(path)
+            about = json.loads(metadata["about"])
         except (SafetensorError, OSError, KeyError) as error:
             raise UserError(f"{path} is truncated or no density ({error}): delete it and fit again") from None
         shape = FlowShape(**{**about["shape"], "hidden": tuple(about["shape"]["hidden"]), "identity": False})

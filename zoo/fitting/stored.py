@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from guides.posterior.files import write_atomically
+from guides.posterior.files import read_safetensors, write_atomically
 from zoo.files.sealed import is_finished, read_seal, seal_of, write_seal
 from zoo.fitting.methods import UNWATCHED, Fitted, Place, Watch, unfinished
 
@@ -42,9 +41,8 @@ class Numbers:
 
     @classmethod
     def load(cls, path: Path) -> Numbers:
-        with safe_open(str(path), framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-            return cls(tensors, json.loads(file.metadata()["facts"]))
+        metadata, tensors = read_safetensors(path)
+        return cls(tensors, json.loads(metadata["facts"]))
 
 
 def in_turn(tensors: Tensors) -> Callable[[int, int], Tensors]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from pyro.infer import SVI
 from rich.progress import Progress
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -23,7 +23,7 @@ from guides.core.flat_guide import FlatGuide
 from guides.core.memory import keep_freed_memory
 from guides.core.rng import seeded_rng
 from guides.core.svi import Schedule, half_cosine, random_rows, svi_steps, unwatched
-from guides.posterior.files import write_atomically
+from guides.posterior.files import read_safetensors, write_atomically
 from guides.truth.interruption import held_back
 from zoo.errors import FailedError, UserError
 from zoo.evaluation.estimates import Estimate
@@ -228,9 +228,7 @@ def fitting() -> Iterator[None]:
 def read_checkpoint(path: Path) -> tuple[dict, dict[str, Tensor]]:
     """Header and tensors of a fit; :raises UserError: naming a damaged file"""
     try:
-        with safe_open(str(path), framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        metadata, tensors = read_safetensors(path)
         text, checksum = metadata["fit"], metadata["sha256"]
     except (SafetensorError, OSError, KeyError) as error:
         raise UserError(
