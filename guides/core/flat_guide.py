@@ -307,10 +307,15 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
             (self._watched or self.model)(*args, **kwargs)
         for uses in self._uses.values():
             uses.is_over = True
-        if not self._recording and self._shows_more_than_at_setup():
+        used = [use.rows for name, use in self._uses.items() if self.sites[name].by_moments]
+        if used and not self._recording and not self._asked.covers(*data_of(self.trace), used):
+            # data that the set-up run had not, rows where that had one, more or fewer rows for each number of
+            # the data: ask again whether rows meet
+            shown = *data_of(self.trace), used
             hide_other_sites(self.trace, (), parallel=False)  # a list's trace has seen this run
             with kept_statistics():
                 self._record_uses(*args, **kwargs)
+            self._asked.note_cause(*shown)
             return self(*args, **kwargs)
         self._learn_priors()
         parallel = self._purpose is Purpose.DRAWS and draws_in_parallel()
@@ -334,15 +339,6 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
             learned, weight = self.learned_priors, self.kl_weight
             sites = learned.numbers_of(laws)  # a hook that knew the laws would keep the run's graph for ever
             first.register_hook(lambda grad: learned.after_run(sites, weight))
-
-    def _shows_more_than_at_setup(self) -> bool:
-        """Whether this run has data that the set-up run had not, rows where that had one, or more or fewer
-        rows for each number of the data: then it must be asked again whether rows meet.
-        """
-        if not any(site.by_moments for site in self.sites.values()):
-            return False
-        used = [use.rows for name, use in self._uses.items() if self.sites[name].by_moments]
-        return not self._asked.covers(*data_of(self.trace), used)
 
     def _announce_modules(self) -> None:
         """A ``pyro.param`` statement for every parameter of a submodule: SVI trains what it has seen."""

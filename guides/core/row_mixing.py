@@ -202,6 +202,12 @@ class Asked:
         self.data, self.rows = data, rows
         self.ratios.add(_ratio(used, numbers))
 
+    def note_cause(self, data: set[str], numbers: int, used: Sequence[int]) -> None:
+        """That what a run shows has been asked about, where it looked otherwise from within."""
+        self.data = self.data | data
+        self.rows = max(self.rows, *used)
+        self.ratios.add(_ratio(used, numbers))
+
     def covers(self, data: set[str], numbers: int, used: Sequence[int]) -> bool:
         """Whether a run shows nothing that has not been asked about: no other data, no rows where there was
         one, no more or fewer rows for each number of the data.
@@ -218,11 +224,14 @@ def _ratio(used: Sequence[int], numbers: int) -> float:
 
 
 def data_of(trace: poutine.Trace) -> tuple[set[str], int]:
-    """Names of the observed sites of a run, and how many numbers they have together."""
-    nodes = trace.nodes.items()
-    data = {name: node for name, node in nodes if node["type"] == "sample" and node["is_observed"]}
-    values = [node["value"] for node in data.values()]
-    return set(data), sum(value.numel() for value in values if isinstance(value, Tensor))
+    """Names of the observed sites of a run, and how many numbers they have together.
+
+    ``pyro.deterministic`` is no data, and has more numbers with more particles.
+    """
+    nodes = {name: node for name, node in trace.nodes.items() if node["type"] == "sample"}
+    data = {n for n, node in nodes.items() if node["is_observed"] and not node["infer"].get("_deterministic")}
+    values = [nodes[name]["value"] for name in data]
+    return data, sum(value.numel() for value in values if isinstance(value, Tensor))
 
 
 def _experiments(rows: int) -> int:

@@ -60,7 +60,9 @@ class Horseshoe(Messenger):
     ``w_raw ~ Normal(0, s)``, ``w_local ~ HalfCauchy(1)`` for each input (``[1, in, 1, ...]``; in a vector for
     each element) and ``w_global ~ HalfCauchy(global_scale)``.  ``w`` itself is deterministic; it stays in
     traces, and the guide's sites are the three factors.  :class:`~guides.AutoMeanField` gives the scales
-    log-normal laws, and layers keep their local reparameterization.
+    log-normal laws, and layers keep their local reparameterization.  Of vectorised particles and of
+    ``Predictive(parallel=True)`` the product has the dimensions in front, ``[particles, 1, out, in]``, as
+    under Pyro's own guides: ``F.linear`` cannot take it.
 
     :param sites: names of the weights; by default all Normal sites with at least two event dimensions
     :param global_scale: of every site's half-Cauchy
@@ -74,10 +76,11 @@ class Horseshoe(Messenger):
         self.sites = checked_names(sites)
         self.global_scale = float(global_scale)
         self._met: list[str] = []
+        self._own: set[str] = set()
         self._took = False
 
     def __enter__(self) -> Horseshoe:
-        self._met, self._took = [], False
+        self._met, self._own, self._took = [], set(), False
         return super().__enter__()
 
     def __exit__(self, exc_type, exc_value, traceback) -> None:
@@ -94,14 +97,14 @@ class Horseshoe(Messenger):
 
     def _pyro_sample(self, msg: dict) -> None:
         name, prior = msg["name"], msg["fn"]
-        if msg["is_observed"] or site_is_subsample(msg):
+        if msg["is_observed"] or site_is_subsample(msg) or name in self._own:
             return
         self._met.append(name)
         if self.sites is not None and name not in self.sites:
             return
         base, event = base_prior(prior), prior.event_shape
         fits = isinstance(base, dist.Normal) and len(event) > 0
-        if self.sites is None and not (fits and len(event) > 1 and not name.endswith("_raw")):
+        if self.sites is None and not (fits and len(event) > 1):
             return
         if not fits:
             raise ValueError(
@@ -112,12 +115,14 @@ class Horseshoe(Messenger):
         shape = event if len(event) == 1 else (1, event[1]) + (1,) * (len(event) - 2)
         one = torch.ones((), dtype=base.loc.dtype, device=base.loc.device)
         self._took = True
+        self._own |= {f"{name}_{factor}" for factor in ("raw", "local", "global")}
         raw = pyro.sample(f"{name}_raw", prior)
         local = pyro.sample(f"{name}_local", dist.HalfCauchy(one).expand(shape).to_event(len(shape)))
         shrink = pyro.sample(f"{name}_global", dist.HalfCauchy(self.global_scale * one))
         value = raw * (local * shrink.reshape(shrink.shape + (1,) * len(shape)))
         msg["fn"] = dist.Delta(value, event_dim=len(event), validate_args=False).mask(False)
         msg["value"], msg["is_observed"] = value, True
+        msg["infer"] = {**msg["infer"], "_deterministic": True}
 
 
 class GroupNormalJeffreysLaw(GaussianLaw):

@@ -11,7 +11,7 @@ from pyro.infer import Predictive, Trace_ELBO, TraceMeanField_ELBO
 from pyro.infer.autoguide import init_to_value
 from pyro.nn import PyroModule, PyroSample
 
-from guides import AutoMeanField, SpikeSlab, UnsupportedSiteError
+from guides import AutoMeanField, Horseshoe, SpikeSlab, UnsupportedSiteError
 from guides.testing import (
     NOISE,
     assert_drawn_particles_are_runs,
@@ -147,6 +147,58 @@ def test_particles_of_weights_whose_outputs_are_a_plate(elbo):
     assert_same_mean(losses(units_in_plates, guide, together, 20, x, y), runs)
     drawn = Predictive(units_in_plates, guide=guide, num_samples=5, parallel=True)(x)
     assert drawn["y"].shape == (5, 20, 2)
+
+
+def named_function(x, y):
+    w = pyro.sample("w", dist.Normal(torch.zeros(3), 1.0).to_event(1))
+    f = pyro.deterministic("f", x @ w)
+    with pyro.plate("data", len(x)):
+        pyro.sample("y", dist.Normal(f, 0.5), obs=y)
+
+
+def half_observed(x, y):
+    w = pyro.sample("w", dist.Normal(torch.zeros(3), 1.0).to_event(1))
+    with pyro.plate("data", len(x)):
+        pyro.sample("y", dist.Normal(x @ w, 0.5), obs=y, obs_mask=torch.arange(len(x)) < 4)
+
+
+@Horseshoe(["other"])
+def beside_a_horseshoe(x, y):
+    other = pyro.sample("other", dist.Normal(torch.zeros(3), 1.0).to_event(1))
+    w = pyro.sample("w", dist.Normal(torch.zeros(3), 1.0).to_event(1))
+    with pyro.plate("data", len(x)):
+        pyro.sample("y", dist.Normal(x @ w + (x * other).sum(-1), 0.5), obs=y)
+
+
+@pytest.mark.parametrize("model", [named_function, half_observed, beside_a_horseshoe])
+def test_particles_of_models_with_deterministic_sites(model):
+    """They have more numbers with more particles, and are no data."""
+    x, y = torch.randn(6, 3), torch.randn(6)
+    guide = AutoMeanField(model)
+    guide.setup(x, y)
+    assert guide.sites["w"].by_moments
+    together = Trace_ELBO(num_particles=50, vectorize_particles=True, max_plate_nesting=1)
+    runs = losses(model, guide, Trace_ELBO(num_particles=50), 10, x, y)
+    assert_same_mean(losses(model, guide, together, 10, x, y), runs)
+    together.loss_and_grads(model, guide, x, y)
+    assert guide.loc.grad.isfinite().all()
+
+
+def test_what_a_run_shows_is_asked_about_once(monkeypatch):
+    """Also where the run within looks otherwise: here it has other data."""
+    asked, within = [], []
+    guide = AutoMeanField(named_function)
+    record = guide._record_uses
+
+    def recorded(*args):
+        asked.append(within.append(1))
+        record(*args)
+        within.clear()
+
+    monkeypatch.setattr(guide, "_record_uses", recorded)
+    monkeypatch.setattr("guides.core.flat_guide.data_of", lambda trace: ({"y"}, 6 if within else 20))
+    guide(torch.randn(6, 3), torch.randn(6))
+    assert len(asked) == 2  # the set-up's, and one more
 
 
 def constrained_model(y):

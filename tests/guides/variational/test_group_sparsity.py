@@ -178,6 +178,16 @@ def test_horseshoe_is_the_prior_it_says():
     assert_share((raw.abs() < 0.7 * 0.67449).double(), 0.5)
 
 
+def test_horseshoe_takes_all_weights_whatever_their_names():
+    @Horseshoe()
+    def model():
+        for name in ("w1_raw", "w2"):
+            pyro.sample(name, dist.Normal(torch.zeros(2, 3), 1.0).to_event(2))
+
+    sites = poutine.trace(model).get_trace().stochastic_nodes
+    assert set(sites) == {f"{n}_{part}" for n in ("w1_raw", "w2") for part in ("raw", "local", "global")}
+
+
 def test_horseshoe_of_filters_has_a_scale_for_every_input_channel():
     def filters():
         return pyro.sample("w", dist.Normal(torch.zeros(4, 3, 5, 5), 1.0).to_event(4))
