@@ -58,7 +58,7 @@ class EmpiricalBase:
 class IsotropicBase:
     """A round Gaussian.
 
-    :param centre: ``[d]``
+    :param centre: ``[d]``, or ``[]`` for rows that are numbers
     :param sd: of every column
     :raises ValueError: for an sd that is not positive and finite
     """
@@ -71,7 +71,7 @@ class IsotropicBase:
             raise ValueError(f"sd must be positive and finite, got {self.sd}")
 
     def draw(self, count: int, generator: torch.Generator) -> Rows:
-        noise = torch.randn(count, len(self.centre), generator=generator, dtype=torch.float64)
+        noise = torch.randn(count, *self.centre.shape, generator=generator, dtype=torch.float64)
         return ((self.centre + self.sd * noise).to(self.centre),)
 
 

@@ -95,7 +95,8 @@ class PosteriorBootstrap:
     ) -> Posterior:
         """Draws the posterior of the data ``args``.
 
-        :param args: the model's arguments, with data; those with a row a datum are weighted by row
+        :param args: the model's arguments, with data; those with a row a datum are weighted by row (a
+            tensor of as many places that has no rows is to be bound to it with ``functools.partial``)
         :param seed: of weights, pseudo-observations and starts; the caller's generators stay as they are
         :param steps: of Adam, whose rate falls from ``lr`` to zero
         :param jobs: processes, for a model that cannot be run for all draws at once
@@ -142,6 +143,7 @@ class PosteriorBootstrap:
             return ()
         base = base_for(self.base_measure, target.row_values)
         target.check_base(base)
+        target.warn_of_other_densities(base)
         drawn = [base.draw(self.num_pseudo, generator) for _ in range(num_draws)]
         parts = zip(*drawn, strict=True)
         return tuple(torch.stack(part).to(own) for part, own in zip(parts, target.row_values, strict=True))

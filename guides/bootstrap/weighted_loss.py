@@ -23,6 +23,8 @@ from guides.core.sites import UnsupportedSiteError
 
 Parameters = dict[str, Tensor]
 Loss = Callable[..., Tensor]
+#: What to do about an argument that is taken for rows.
+PARTIAL = "if one of them has no rows, but as many places, bind it to the model with functools.partial"
 #: Pseudo-observations that are drawn to see whether the likelihood allows them.
 TRIED = 100
 
@@ -79,24 +81,18 @@ class WeightedLoss:
         """
         if callable(self.loss):
             return
-        drawn = base.draw(TRIED, torch.Generator())
-        parts = zip(self.row_values, drawn, strict=True)
-        args = self._beside(tuple(more.to(own) for own, more in parts))
+        drawn, args = self._tried(base)
         # whatever latent values are drawn: what is compared are the data and the pseudo-observations
         with kept_rng(), pyro.validation_enabled(False), torch.no_grad():
             try:
-                nodes = poutine.trace(self.model).get_trace(*args).nodes
+                values = self._latent(args)
             except (RuntimeError, ValueError, IndexError) as error:
-                places = ", ".join(map(str, self.with_rows))
                 raise ValueError(
-                    f"the model fails with pseudo-observations behind the {self.rows} rows of its arguments "
-                    f"{places} ({str(error).partition(chr(10))[0]}): if one of them has no rows, but as many "
-                    "places, bind it to the model with functools.partial"
+                    f"the model fails with {self._appended} ({str(error).partition(chr(10))[0]}): {PARTIAL}"
                 ) from error
+            nodes = self._sites(args, values)
         for name, node in nodes.items():
-            if node["type"] != "sample" or not node["is_observed"]:
-                continue
-            if site_is_subsample(node) or _is_deterministic(node):
+            if name in values or not node["value"].numel():  # a pyro.factor has no value
                 continue
             possible = node["fn"].support.check(node["value"]).movedim(self.plate.dim, 0)
             possible = possible.reshape(len(possible), -1).all(1)
@@ -107,6 +103,56 @@ class WeightedLoss:
                     f"the base measure draws what the law of site {name!r} cannot be, {value.tolist()} for "
                     "one: use EmpiricalBase or PredictiveBase"
                 )
+
+    def warn_of_other_densities(self, base: BaseMeasure) -> None:
+        """Where a model does something else with the data when pseudo-observations stand behind them."""
+        if callable(self.loss):
+            return
+        _, args = self._tried(base)
+        with kept_rng(), pyro.validation_enabled(False), torch.no_grad():
+            values = self._latent(self.args)
+            before, again = self._terms(self.args, values), self._terms(self.args, values)
+            after = self._terms(args, values)
+        for name, term in before.items():
+            if _alike(term, again[name]) and not _alike(term, after[name]):  # of a random model all differ
+                warnings.warn(
+                    f"site {name!r} has another density with {self._appended}: {PARTIAL}", stacklevel=3
+                )
+                return
+
+    def _tried(self, base: BaseMeasure) -> tuple[Rows, list]:
+        """Some pseudo-observations, and the model's arguments with them."""
+        drawn = base.draw(TRIED, torch.Generator())
+        parts = zip(self.row_values, drawn, strict=True)
+        return drawn, self._beside(tuple(more.to(own) for own, more in parts))
+
+    @property
+    def _appended(self) -> str:
+        places = ", ".join(map(str, self.with_rows))
+        return f"pseudo-observations behind the {self.rows} rows of its arguments {places}"
+
+    def _latent(self, args: Sequence) -> Parameters:
+        nodes = poutine.trace(self.model).get_trace(*args).nodes
+        return {name: nodes[name]["value"] for name in self.transforms}
+
+    def _sites(self, args: Sequence, values: Parameters) -> dict[str, dict]:
+        """What counts in the loss: the sites of data, and with ``map`` the latent ones."""
+        nodes = poutine.trace(poutine.condition(self.model, values)).get_trace(*args).nodes
+        return {
+            name: node
+            for name, node in nodes.items()
+            if node["type"] == "sample"
+            and not (site_is_subsample(node) or _is_deterministic(node))
+            and (name not in values or self.loss == "map")
+        }
+
+    def _terms(self, args: Sequence, values: Parameters) -> dict[str, Tensor]:
+        """Log densities: of data one a row of the data, without what stands behind them."""
+        found = {}
+        for name, node in self._sites(args, values).items():
+            term = _log_prob(node)
+            found[name] = term if name in values else term.movedim(self.plate.dim, 0)[: self.rows]
+        return found
 
     def _beside(self, pseudo: Rows) -> list:
         """The model's arguments with pseudo-observations after the data."""
@@ -156,18 +202,24 @@ class WeightedLoss:
                     f"the loss must have one number a row, [{len(weights)}], got {list(losses.shape)}"
                 )
             return (weights.to(losses) * losses).sum()
-        nodes = poutine.trace(poutine.condition(self.model, values)).get_trace(*args).nodes
         total = 0.0
-        for name, node in nodes.items():
-            if node["type"] != "sample" or site_is_subsample(node) or _is_deterministic(node):
-                continue
-            log_prob = scale_and_mask(node["fn"].log_prob(node["value"]), node["scale"], node["mask"])
-            if name not in values:
+        for name, node in self._sites(args, values).items():
+            log_prob = _log_prob(node)
+            if name in values:
+                total = total - log_prob.sum() / self.rows
+            else:
                 shaped = weights.to(log_prob).reshape(-1, *(1,) * (-self.plate.dim - 1))
                 total = total - (shaped * log_prob).sum()
-            elif self.loss == "map":
-                total = total - log_prob.sum() / self.rows
         return total
+
+
+def _log_prob(node: dict) -> Tensor:
+    return scale_and_mask(node["fn"].log_prob(node["value"]), node["scale"], node["mask"])
+
+
+def _alike(a: Tensor, b: Tensor) -> bool:
+    """Up to the rounding of other sizes of products."""
+    return torch.allclose(a, b, rtol=1e-3, atol=1e-3, equal_nan=True)
 
 
 def _transforms(latent: dict[str, dict], plate: str) -> dict[str, Transform]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pyro
 import pytest
@@ -12,6 +13,7 @@ from pyro import poutine
 
 from guides import PosteriorBootstrap
 from guides.bootstrap.base_measures import EmpiricalBase, GaussianBase, IsotropicBase, PredictiveBase
+from guides.bootstrap.weighted_loss import WeightedLoss
 from tests.guides.bootstrap.problems import (
     double,
     generator,
@@ -169,3 +171,50 @@ def test_a_predictive_base_leaves_values_that_are_given():
     _, y = base.draw(20, torch.Generator().manual_seed(0))
     assert (y - given.nodes["w"]["value"]).abs().max() < 6e-3
     assert y.unique().numel() == 20
+
+
+@hurried
+@pytest.mark.parametrize("loss", ["mle", "map"])
+def test_an_argument_of_as_many_places_without_rows_is_told(loss):
+    """Pseudo-observations behind it change what the model makes of the data, or of its prior."""
+
+    def model(y, scales):
+        loc = pyro.sample("loc", dist.Normal(scales.sum() if loss == "map" else double(0.0), 1.0))
+        with pyro.plate("data", len(y)):
+            pyro.sample("y", dist.Normal(loc, 1.0 if loss == "map" else scales.sum()), obs=y)
+
+    y, scales = torch.randn(12, generator=generator(), dtype=torch.float64), torch.arange(1.0, 13.0).double()
+    bootstrap = PosteriorBootstrap(model, 5.0, loss=loss)
+    site = "loc" if loss == "map" else "y"
+    with pytest.warns(UserWarning, match=rf"site '{site}' has another density .*functools.partial"):
+        bootstrap.fit(y, scales, num_draws=3)
+    PosteriorBootstrap(partial(model, scales=scales), 5.0, loss=loss).fit(y, num_draws=3)
+
+
+def test_a_model_that_draws_in_its_rows_is_no_such_model():
+    def model(y):
+        loc = pyro.sample("loc", dist.Normal(double(0.0), 1.0))
+        with pyro.plate("data", len(y)):
+            pyro.sample("y", dist.Normal(loc + 0.1 * torch.randn(len(y)), 1.0), obs=y)
+
+    target = WeightedLoss.of(model, (torch.randn(12).double(),), "mle")
+    target.warn_of_other_densities(GaussianBase(torch.randn(12).double()))
+
+
+def test_a_likelihood_in_factors_takes_pseudo_observations():
+    """It has no value that the base measure could miss the support of; the draws are those of the mean."""
+
+    def factors(y):
+        loc = pyro.sample("loc", dist.Normal(double(0.0), 2.0))
+        with pyro.plate("data", len(y)):
+            pyro.factor("term", dist.Normal(loc, 1.0).log_prob(y))
+
+    y = torch.randn(12, generator=generator(), dtype=torch.float64)
+    found = [PosteriorBootstrap(f, 5.0).fit(y, num_draws=5).draws()["loc"] for f in (factors, mean_alone)]
+    torch.testing.assert_close(*found)
+
+
+def test_an_isotropic_base_of_rows_that_are_numbers():
+    (drawn,) = IsotropicBase(double(3.0), 2.0).draw(4000, generator())
+    assert drawn.shape == (4000,)
+    assert abs(drawn.mean() - 3) < 4 * 2 / math.sqrt(4000)
