@@ -116,7 +116,7 @@ class WeightedLoss:
         for name, term in before.items():
             if _alike(term, again[name]) and not _alike(term, after[name]):  # of a random model all differ
                 warnings.warn(
-                    f"site {name!r} has another density with {self._appended}: {PARTIAL}", stacklevel=3
+                    f"site {name!r} has another density with {self._appended}: {PARTIAL}", stacklevel=4
                 )
                 return
 

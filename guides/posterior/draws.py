@@ -60,7 +60,17 @@ class Posterior:
 
     @classmethod
     def from_guide(cls, guide, n: int = 1000, seed: int = 0) -> Posterior:
-        """From ``n`` independent draws of a fitted variational guide, for the model that it was built on."""
+        """From ``n`` independent draws of a fitted variational guide, for the model that it was built on.
+
+        :param guide: one of this package; of others see :meth:`from_draws`
+        :raises TypeError: for a guide of others
+        """
+        if not hasattr(guide, "draws"):
+            kind = type(guide).__name__
+            raise TypeError(
+                f"{kind} is no guide of this package: take Posterior.from_draws(model, draws) with draws "
+                "{site: [n, ...]}, as Pyro's Predictive(guide, num_samples=n) returns them"
+            )
         info = {"method": type(guide).__name__, "draw_seed": seed}
         return cls.from_draws(guide.model, guide.draws(n, seed=seed), info)
 
@@ -122,6 +132,9 @@ class Posterior:
         self, *args, observed_data: Mapping[str, Tensor | np.ndarray], n: int | None = None, **kwargs
     ) -> dict[str, Tensor]:
         """``{site: [n, N]}``, nats: what every draw gives to every observation, to an event as a whole.
+
+        A site that has neither draws nor data here, a local latent value of new rows or an observed site that
+        others hang on, is drawn anew in every run, and the figures are given its value: other ones every time.
 
         :param args: the model's arguments without data: tensors, or NumPy arrays
         :param observed_data: ``{observed site: its data}``

@@ -83,14 +83,14 @@ def conjugate_linear_regression(
     :param prior_precision: P as a number, a diagonal [p] or a matrix [p, p] ...
     :param prior_scale: ... or its standard deviations, a number or [p]; exactly one of the two.
     :raises ValueError: both or neither prior given; shapes that do not fit; values that are not positive or
-        finite.
+        finite; a matrix that is not symmetric, or not positive definite.
     """
     x, y = checked_data(x, y)
     n, p = x.shape
     if (prior_precision is None) == (prior_scale is None):
         raise ValueError("give exactly one of prior_precision and prior_scale")
     if prior_scale is None and np.shape(prior_precision) == (p, p):
-        prior = np.asarray(prior_precision, dtype=float)
+        prior = _checked_precision(np.asarray(prior_precision, dtype=float))
     elif prior_scale is None:
         prior = np.diag(checked_vector("prior_precision", prior_precision, p))
     else:
@@ -210,6 +210,20 @@ def _gaussian(precision: np.ndarray, n: int, rng: np.random.Generator) -> np.nda
     """``n`` draws of N(0, precision^-1), [n, p]: L'^-1 z."""
     root = np.linalg.cholesky(precision)
     return np.linalg.solve(root.T, rng.standard_normal((len(precision), n))).T
+
+
+def _checked_precision(matrix: np.ndarray) -> np.ndarray:
+    """:raises ValueError: unless it is finite, symmetric up to rounding and positive definite"""
+    if not np.isfinite(matrix).all():
+        raise ValueError("prior_precision must be finite")
+    size = np.abs(matrix).max()
+    if not np.allclose(matrix, matrix.T, rtol=0, atol=1e-6 * size):
+        raise ValueError("prior_precision must be symmetric: as a matrix it is P itself, no root of it")
+    matrix = (matrix + matrix.T) / 2
+    smallest = np.linalg.eigvalsh(matrix)[0]
+    if not smallest > 0:
+        raise ValueError(f"prior_precision must be positive definite, its least eigenvalue is {smallest:.3g}")
+    return matrix
 
 
 def _half_logdet(matrix: np.ndarray) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -20,6 +20,7 @@ import torch
 from pyro.infer import SVI, Trace_ELBO
 from pyro.infer.autoguide import AutoDelta
 from pyro.poutine.messenger import Messenger
+from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from guides.core.arguments import FixedParameters, blaming_arguments, check_parameters
@@ -64,7 +65,8 @@ def fit_ensemble(
         ``info["last_tenth"]`` by how much it still fell in the last tenth of the learning, nats, and
         ``info["last_tenth_se"]`` the standard error of that (None of few steps)
     :warns UnsettledWarning: when a member's loss still fell by more than half a nat
-    :raises ValueError: for arguments out of range, or of the model that are not finite; a site that nothing
+    :raises ValueError: for arguments out of range, or of the model that are not finite; a model that observes
+        nothing; a site that nothing
         is learned about, as the priors of others are where ``prior=False``; a parameter without a prior
         (``pyro.param``, or a module's) that is not fixed by ``requires_grad_(False)``
     :raises DivergenceError: a RuntimeError, when a loss or a parameter of a member is not finite
@@ -117,9 +119,17 @@ def _fit_member(
     taken = svi_steps(svi, itertools.repeat(args), schedule)
     with blaming_arguments(args, kwargs):
         first = next(taken)  # watched by Pyro, which tells what is wrong with a model
+    _check_data(guide.prototype_trace.nodes)
     begun = _point(guide)
     with unwatched():
         return begun, [first.loss, *(step.loss for step in taken)]
+
+
+def _check_data(nodes: Mapping[str, dict]) -> None:
+    """:raises ValueError: for a model without data, whose members would all be the mode of the prior"""
+    sites = (node for node in nodes.values() if node["type"] == "sample" and not site_is_subsample(node))
+    if not any(node["is_observed"] and not node["infer"].get("_deterministic") for node in sites):
+        raise ValueError("the model observes nothing: pass its data")
 
 
 def _point(guide: AutoDelta) -> dict[str, Tensor]:

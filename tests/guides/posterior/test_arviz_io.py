@@ -87,6 +87,12 @@ def test_bad_shapes_are_refused_by_name():
         to_arviz({"a": np.zeros(5)})
     with pytest.raises(ValueError, match="dims names 2 dimensions of 'w'"):
         to_arviz(POSTERIOR, dims={"w": ["a", "b"]})
+    with pytest.raises(ValueError, match="site 'draw' has the name of a dimension"):
+        to_arviz({"draw": np.zeros((2, 5))})
+    clash = {"w": np.zeros((2, 5, 3)), "w_dim_0": np.zeros((2, 5))}
+    with pytest.raises(ValueError, match="site 'w_dim_0' has the name of a dimension"):
+        to_arviz(clash)
+    assert set(to_arviz(clash, dims={"w": ["column"]})["posterior"].data_vars) == {"w", "w_dim_0"}
 
 
 @pytest.mark.parametrize("damage", ["truncated", "text", "empty", "flipped", "other netCDF"])

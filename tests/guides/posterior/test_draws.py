@@ -7,6 +7,7 @@ import pyro
 import pytest
 import torch
 from pyro import distributions as dist
+from pyro.infer.autoguide import AutoNormal
 
 from guides.posterior.draws import Posterior
 from guides.testing import (
@@ -157,3 +158,8 @@ def test_the_noiseless_predictive_of_classes_is_that_of_their_log_odds():
     assert (law.batch_shape, law.event_shape) == ((N,), (3,))
     torch.testing.assert_close(law.mean, f.mean(0))
     torch.testing.assert_close(law.variance, f.var(0, correction=0))
+
+
+def test_a_guide_of_others_is_told_what_to_do():
+    with pytest.raises(TypeError, match="AutoNormal is no guide of this package: take Posterior.from_draws"):
+        Posterior.from_guide(AutoNormal(linear_model(normal)))

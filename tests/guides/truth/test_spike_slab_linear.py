@@ -3,6 +3,7 @@
 import itertools
 import math
 import os
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -144,9 +145,17 @@ def test_numbers_of_regressions_that_are_not_positive_are_refused():
     X, y = problem(10, 2)
     for fit, words in [
         (lambda: conjugate_linear_regression(X, y, prior_scale=1.0, noise_scale=0.0), "noise_scale must be"),
-        (
-            lambda: conjugate_linear_regression(X, y, prior_precision=np.diag([1.0, -1.0]), noise_scale=1.0),
-            "prior must be positive",
+        *(
+            (
+                partial(conjugate_linear_regression, X, y, prior_precision=np.array(matrix), noise_scale=1.0),
+                said,
+            )
+            for matrix, said in [
+                ([[1.0, 0.0], [0.0, -1.0]], "positive definite, its least eigenvalue is -1"),
+                ([[1.0, 2.0], [2.0, 1.0]], "positive definite, its least eigenvalue is -1"),
+                ([[1.0, math.nan], [math.nan, 1.0]], "prior_precision must be finite"),
+                ([[2.0, 0.0], [5.0, 20.0]], "prior_precision must be symmetric"),
+            ]
         ),
         (lambda: normal_gamma_regression(X, y, a=0.0), "a must be positive"),
         (lambda: normal_gamma_regression(X, y, b=-1.0), "b must be positive"),

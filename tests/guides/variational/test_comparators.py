@@ -396,6 +396,8 @@ def test_ensemble_refuses():
 
     with pytest.raises(ValueError, match="members"):
         fit_ensemble(layer, x, y, members=0)
+    with pytest.raises(ValueError, match="the model observes nothing: pass its data"):
+        fit_ensemble(layer, x, steps=2)
     with pytest.raises(RuntimeError, match="member 0, step 0: the loss is inf; .* outliers"):
         fit_ensemble(layer, 1e25 * x, y, steps=1, members=1)
     with pytest.raises(RuntimeError, match=r"member 1, step 7: .*lower the learning rate .now 0\.02"):
