@@ -145,10 +145,11 @@ def check_parameters(
     kwargs: Mapping[str, Any] = MappingProxyType({}),
     *,
     fate: str = "this method would leave at its start",
-) -> None:
+) -> poutine.Trace:
     """Runs the model once; Pyro's store and the random generators stay as they are.
 
     :param fate: what would become of the parameter
+    :returns: the trace of the run
     :raises ValueError: a parameter without a prior: a ``pyro.param`` statement (also one of a ``PyroModule``
         that is used), or one of the module that the model is and that the density depends on; those with
         ``requires_grad`` False are fixed, and allowed, and those of a module that the model closes over are
@@ -164,6 +165,7 @@ def check_parameters(
             f"the model has a parameter {names[0]!r} without a prior, which {fate}: make it a pyro.sample, "
             "or fix it (a plain tensor, or requires_grad_(False) of a module's parameters)"
         )
+    return trace
 
 
 def _trained(model: Callable, trace: poutine.Trace) -> list[str]:

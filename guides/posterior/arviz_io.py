@@ -163,8 +163,8 @@ def _dataset(
             labels[dim] = (coords or {}).get(dim, np.arange(size))
     for name in variables.keys() & labels.keys():
         raise ValueError(
-            f"to_arviz: site {name!r} has the name of a dimension: call the site otherwise, or a dimension that "
-            "is not chain or draw by dims={site: [names]}"
+            f"to_arviz: site {name!r} has the name of a dimension: call the site otherwise, or a dimension "
+            "that is not chain or draw by dims={site: [names]}"
         )
     return xr.Dataset(variables, coords=labels)
 

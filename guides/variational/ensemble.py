@@ -75,7 +75,8 @@ def fit_ensemble(
     if members < 1 or steps < 1 or not lr > 0:
         raise ValueError(f"members, steps and lr must be positive, got {members}, {steps} and {lr}")
     with blaming_arguments(args, kwargs):
-        check_parameters(model, args, kwargs, fate="the members would share or lose")
+        trace = check_parameters(model, args, kwargs, fate="the members would share or lose")
+    _check_data(trace.nodes)
     scored = partial(FixedParameters()(model if prior else FlatPriors()(model)), **kwargs)
 
     def start(site: dict) -> Tensor:
@@ -119,7 +120,6 @@ def _fit_member(
     taken = svi_steps(svi, itertools.repeat(args), schedule)
     with blaming_arguments(args, kwargs):
         first = next(taken)  # watched by Pyro, which tells what is wrong with a model
-    _check_data(guide.prototype_trace.nodes)
     begun = _point(guide)
     with unwatched():
         return begun, [first.loss, *(step.loss for step in taken)]
