@@ -66,6 +66,18 @@ def linear_model(prior: Callable, batch_size: int | None = None) -> Callable:
     return model
 
 
+def local_model(batch_size: int | None = None) -> Callable:
+    """``y_i ~ Normal(z_i, NOISE)`` with a latent value of every row, ``z_i ~ Normal(m, 1)``."""
+
+    def model(y: Tensor) -> None:
+        m = pyro.sample("m", normal([]))
+        with pyro.plate("data", len(y), subsample_size=batch_size) as rows:
+            z = pyro.sample("z", dist.Normal(m, 1.0))
+            pyro.sample("y", dist.Normal(z, NOISE), obs=y[rows])
+
+    return model
+
+
 def network(prior: Callable, hidden: int = 4) -> Callable:
     """One hidden layer through ``F.linear``, random biases, Gamma noise precision."""
 
@@ -122,6 +134,7 @@ def priors_only(prior: Callable) -> Callable:
         output = F.linear(torch.ones(2, 3), w, b)
         with pyro.plate("groups", 2):
             pyro.sample("rate", dist.Gamma(torch.tensor([2.0, 3.0]), 1.5))
+            pyro.sample("shift", dist.Normal(0.0, 2.0))
         return output
 
     return model

@@ -15,7 +15,7 @@ from scipy.optimize import minimize
 from torch.distributions import biject_to
 
 from guides import AutoConcrete, AutoMeanField, AutoMNF, AutoSpikeSlab, UnsupportedSiteError
-from guides.core.laws import TransformedLaw
+from guides.core.laws import GaussianLaw, TransformedLaw
 from guides.testing import (
     CHECKS,
     GAP,
@@ -24,10 +24,12 @@ from guides.testing import (
     check_divergence,
     check_gradients,
     check_guide,
+    check_local_latents,
     check_minibatches,
     check_posterior,
     check_same_seed,
     check_saving,
+    check_training,
     constrained,
     constrained_data,
     constrained_evidence,
@@ -50,6 +52,7 @@ def test_a_guide_of_another_package():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:draws of AutoMNF are not weighed")
 @pytest.mark.parametrize("make", [AutoSpikeSlab, AutoMNF])
 def test_sparse_guides(make):
     check_guide(make, prior=spike_slab)
@@ -177,6 +180,57 @@ def test_a_term_that_is_left_out_is_found(make, check, message):
         check(Case("broken", make, normal))
 
 
+class LocalDivergencesCountOnce(MyGuide):
+    """In a minibatch too, whose rows stand for more."""
+
+    def get_traces(self):
+        traces = super().get_traces()
+        for trace in traces:
+            if "z" in trace.nodes:
+                trace.nodes["z"] = {**trace.nodes["z"], "scale": 1.0}
+        return traces
+
+
+def of_law(law) -> type[MyGuide]:
+    class Guide(MyGuide):
+        def _law(self, site):
+            return law
+
+    return Guide
+
+
+class WideLayers(GaussianLaw):
+    @property
+    def moments_and_kl(self):
+        mean, variance, divergence = super().moments_and_kl
+        return mean, 1.3 * variance, divergence
+
+
+class OtherDensity(GaussianLaw):
+    def _log_density(self, value):
+        return super()._log_density(value) + 0.1
+
+
+class PlatesCountOnce(GaussianLaw):
+    @property
+    def kl(self):
+        return super().kl / max(1, len(self.batch_shape) and self.batch_shape[-1])
+
+
+@pytest.mark.parametrize(
+    ("make", "check", "message"),
+    [
+        (LocalDivergencesCountOnce, check_local_latents, "z = "),
+        (of_law(WideLayers), check_training, "z = "),
+        (of_law(PlatesCountOnce), check_divergence, "z = "),
+        pytest.param(of_law(OtherDensity), check_posterior, "times the evidence", marks=pytest.mark.slow),
+    ],
+)
+def test_a_term_that_is_off_is_found(make, check, message):
+    with pytest.raises(AssertionError, match=message):
+        check(Case("broken", make, normal))
+
+
 def a_function(model):
     """A guide that knows no model."""
 
@@ -265,12 +319,14 @@ class PrintedVariance(AutoSpikeSlab):
 
 
 @pytest.mark.slow
-def test_a_guide_that_is_biased_by_construction_fails_the_posterior_alone():
+def test_a_guide_that_is_biased_by_construction_fails_in_training_and_misses_the_posterior():
     case = Case("printed variance", PrintedVariance, spike_slab)
     with pytest.raises(AssertionError, match="bound"):
         check_posterior(case)
+    with pytest.raises(AssertionError, match="z = "):
+        check_training(case)
     for check in CHECKS:
-        if check is not check_posterior:
+        if check not in (check_posterior, check_training):
             check(case)
 
 
