@@ -78,6 +78,13 @@ def test_a_cell_that_ends_after_its_call_leaves_nothing(tmp_path):
     assert not out.exists()
 
 
+def test_result_of_another_call_is_not_computed_again_but_a_failure_is(tmp_path):
+    store(tmp_path, status="failed: no")
+    first = run_cell(lambda cell: {"error": 5.0}, ["error"], CELL, tmp_path)
+    assert first.metrics == {"error": 5.0}
+    assert run_cell(lambda cell: pytest.fail("again"), ["error"], CELL, tmp_path) == first
+
+
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99])
 def test_truncated_result_is_none_and_is_replaced(share, tmp_path):
     path = store(tmp_path).folder / "result.json"
