@@ -348,3 +348,9 @@ def test_scales_that_are_none_are_refused(metric):
     for scale in (0.0, -3.0, math.nan):
         with pytest.raises(ValueError, match="target_scale must be positive"):
             metric(gaussian_mixture(3, 2), targets(3), scale)
+
+
+@pytest.mark.parametrize("metric", [metrics.accuracy, metrics.log_likelihood])
+def test_several_outputs_a_row_are_refused(metric):
+    with pytest.raises(ValueError, match=r"must be \[N\]"):
+        metric(Bernoulli(probs=torch.full((3, 2), 0.4)), torch.zeros(3, 2))
