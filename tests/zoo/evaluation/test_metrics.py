@@ -91,6 +91,16 @@ def test_crps_of_a_narrow_component_in_a_wide_mixture_goes_over_pairs():
     np.testing.assert_allclose(mixtures.crps_values(predictive, y), expected, rtol=1e-9)
 
 
+def test_crps_of_a_point_that_needs_many_nodes_beside_points_that_need_few():
+    predictive, y = gaussian_mixture(3, 300), targets(3)
+    parts, weights = predictive.component_distribution, predictive.mixture_distribution.probs
+    parts.scale[1] = 0.02
+    nodes = mixtures._node_counts(next(mixtures.chunks(predictive))[1])
+    assert 2 * max(nodes[0], nodes[2]) < nodes[1] < mixtures.PAIR_COST * 300
+    expected = scoringrules.crps_mixnorm(*(t.numpy() for t in (y, parts.loc, parts.scale, weights)))
+    np.testing.assert_allclose(mixtures.crps_values(predictive, y), expected, rtol=1e-9)
+
+
 def test_quadrature_is_exact_where_it_is_hardest():
     """Equal sds make the integrand least smooth; E|X - X'| of one Gaussian is 2 sd / sqrt(pi)."""
     one = mixtures.Mixture(*(torch.tensor([[v]], dtype=torch.float64) for v in (1.0, 0.3, 1.7)))
