@@ -229,3 +229,10 @@ def test_points_average_to_the_distance(classes):
     assert values.shape == (5,)
     assert values.isnan().tolist() == [False, False, False, not classes, False]
     assert values.nanmean().item() == pytest.approx(compare_functions(reference, draws).ref_w1.value)
+
+
+def test_a_class_that_does_not_vary_at_a_point_is_left_out_of_its_mean():
+    reference, draws = torch.randn(60, 2, 3), torch.randn(40, 2, 3)
+    reference[:, 1, 2] = 1.0
+    values = pointwise_w1(reference, draws)
+    assert values[1] == pointwise_w1(reference[..., :2], draws[..., :2])[1]
