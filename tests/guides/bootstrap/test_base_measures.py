@@ -218,3 +218,10 @@ def test_an_isotropic_base_of_rows_that_are_numbers():
     (drawn,) = IsotropicBase(double(3.0), 2.0).draw(4000, generator())
     assert drawn.shape == (4000,)
     assert abs(drawn.mean() - 3) < 4 * 2 / math.sqrt(4000)
+
+
+def test_every_call_of_the_prior_predictive_draws_other_targets():
+    base, one = PredictiveBase(linear, (torch.ones(1, 2, dtype=torch.float64),), "y"), generator()
+    (_, first), (_, second) = base.draw(5, one), base.draw(5, one)
+    assert len(set(torch.cat((first, second)).tolist())) == 10
+    assert torch.equal(base.draw(5, generator())[1], first)
