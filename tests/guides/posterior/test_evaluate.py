@@ -100,7 +100,7 @@ def test_log_joint_is_that_of_a_trace(name):
         )
 
 
-def test_pieces_are_as_large_as_said():
+def test_pieces_are_as_large_as_said(monkeypatch):
     seen = []
 
     def question(draw):
@@ -113,6 +113,8 @@ def test_pieces_are_as_large_as_said():
     assert torch.equal(doubled, 2 * draws["w"])
     assert torch.equal(sums, draws["w"].sum(1))
     assert evaluate.number_at_once(question, draws) == 4 * N * 4 // 2
+    monkeypatch.setattr(evaluate, "NUMBERS_AT_ONCE", 1)  # fewer than a draw makes
+    assert evaluate.number_at_once(question, draws) == 1
 
 
 def test_the_global_generator_is_left_alone_and_gradients_are_not_kept():
