@@ -11,6 +11,7 @@ import xarray as xr
 
 from guides.posterior import arviz_io
 from guides.posterior.arviz_io import (
+    arrays_of,
     decode_attrs,
     ess,
     group_names,
@@ -55,6 +56,13 @@ def test_round_trip_keeps_groups_values_dtypes_labels_and_attributes(tmp_path):
     assert back["constant_data"]["X"].dtype == np.float32
     assert decode_attrs(back) == ATTRS
     assert os.listdir(tmp_path / "deep") == ["fit.nc"]
+
+
+def test_names_that_no_netcdf_may_have_come_back(tmp_path):
+    sites = {name: np.zeros((2, 5)) for name in ("a/b", "a%2Fb", "a%b", "ab")}
+    assert set(arrays_of(load_netcdf(save_netcdf(to_arviz(sites), tmp_path / "fit.nc")), "posterior")) == set(
+        sites
+    )
 
 
 def test_groups_are_added_and_replaced():
@@ -198,9 +206,24 @@ def test_values_that_never_move_stick_or_are_not_finite():
     assert np.isnan(rhat(x)[3])
 
 
-def test_one_chain_is_refused():
-    with pytest.raises(ValueError, match="chain >= 2"):
-        rhat(np.zeros((1, 100)))
+def test_a_chain_that_sticks_beside_one_that_moves_has_numbers():
+    x = RNG.standard_normal((2, 100))
+    x[0] = x[1, 0]
+    assert 1 < rhat(x) < np.inf
+    assert ess(x) > 0
+    assert 0 < mcse(x) < np.inf
+
+
+def test_error_of_the_sd_is_that_of_squares_about_the_mean_of_all_chains():
+    x = RNG.standard_normal((2, 500))
+    x[1] += 3
+    assert mcse(x, "sd") == pytest.approx(mcse((x - x.mean()) ** 2) / (2 * x.std()))
+
+
+@pytest.mark.parametrize("shape", [(1, 100), (2, 3)])
+def test_few_chains_or_draws_are_refused(shape):
+    with pytest.raises(ValueError, match="chain >= 2, draw >= 4"):
+        rhat(np.arange(np.prod(shape)).reshape(shape))
 
 
 # ------------------------------------------------------------------------------------------------ fingerprint
