@@ -312,3 +312,24 @@ def test_limits_of_an_uncertainty_to_rely_on_are_those_of_the_verdict(runs, figu
     assert near.trusted == trusted
     said = " ".join(verdict([row for row in moved if row.method == "near"]))
     assert ("its mean is off" in said or "its uncertainty is" in said) != trusted
+
+
+def test_splits_are_no_data_sets_and_a_guide_that_always_fails_says_why():
+    runs = [replace(one_run("a", without="far"), split=split) for split in (0, 1)]
+    table = leaderboard_frame(standings(runs, NOTES), []).set_index("guide")
+    assert table["datasets"].to_dict() == {"other": 1, "near": 1, "cheap": 1, "far": 0}
+    assert table["status"].to_dict() == dict.fromkeys(NOTES, "ok") | {"far": "failed: the loss is nan"}
+
+
+def test_what_is_really_nearer_is_not_farther():
+    gaps = Gaps([one_run("a")])
+    assert gaps.larger("near", "far", "ref_w1")
+    assert not gaps.larger("far", "near", "ref_w1")
+
+
+def test_the_nearest_of_a_data_set_is_that_of_the_smallest_distance(runs):
+    said = words(standings(runs, NOTES), runs)
+    assert [text.partition(" (")[0] for text in said if "nearest is" in text] == [
+        "a: nearest is other",
+        "bb: nearest is other",
+    ]
