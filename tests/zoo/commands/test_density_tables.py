@@ -74,6 +74,14 @@ def test_scores_are_log_densities_in_the_tables_units(fitted):
     assert found["log_density"][held_out].mean() == pytest.approx(printed, abs=1e-3)
 
 
+def test_samples_are_in_the_tables_units(fitted):
+    folder, *_ = fitted
+    run_zoo("sample", folder / "fit", "--rows", 50, "--seed", 3, "--out", folder / "few.csv")
+    drawn, x = np.column_stack(list(read(folder / "few.csv").values())), cloud()
+    assert (abs(drawn.mean(0) - x.mean(0)) < 2 * x.std(0)).all()
+    assert (abs(np.log(drawn.std(0) / x.std(0))) < 1).all()
+
+
 @pytest.mark.slow
 def test_samples_look_like_the_table(fitted):
     folder, _, _ = fitted
