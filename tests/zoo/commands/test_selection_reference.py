@@ -157,7 +157,12 @@ def test_count_is_read_again_and_not_that_of_another_question(graded, tmp_path, 
     assert len(counted) == 3
 
 
-def test_laplace_that_is_far_off_fails(graded, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("se", "status"), [(0.0, "failed: Laplace's approximation is off by 0.0"), (0.02, "ok")]
+)
+def test_laplace_that_is_far_off_beyond_the_error_of_the_check_fails(
+    graded, se, status, tmp_path, monkeypatch
+):
     comparison, _, _ = graded
 
     class Wrong:
@@ -165,6 +170,9 @@ def test_laplace_that_is_far_off_fails(graded, tmp_path, monkeypatch):
             self.exact = exact
             self.inclusion = np.clip(exact.inclusion + np.array([0, 0.05, 0, 0, 0]), 0, 1)
             self.inclusion[2] += 0.06
+
+        def importance(self, draws, seed):
+            return replace(self.exact.importance(draws, seed=seed), inclusion_se=np.full(5, se))
 
         def __getattr__(self, name):
             return getattr(self.exact, name)
@@ -176,7 +184,13 @@ def test_laplace_that_is_far_off_fails(graded, tmp_path, monkeypatch):
         lambda *a, **k: Wrong(count(*a, **k)),
     )
     result = reference_posterior(comparison, tmp_path)
-    assert result.status.startswith("failed: Laplace's approximation is off by 0.0")
+    assert result.status.startswith(status)
+
+
+def test_density_counts_probabilities_above_one_half():
+    probabilities = np.array([0.9, 0.2, 0.6, 0.04])
+    found = zoo.commands.selection_reference._info(probabilities, np.zeros(4), None, "")["figures"]
+    assert found == {"density_mean": pytest.approx(0.435), "density_half": 0.5}
 
 
 def test_inclusion_that_rounds_above_one_is_one(graded, problem, tmp_path, monkeypatch):
