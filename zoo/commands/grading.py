@@ -135,6 +135,8 @@ def _draw_error(problem: Problem, graded: Graded) -> float:
     """Of the mean log predictive density, nats; a law that is no mixture of draws has none."""
     predictive, y = graded.predictive(problem.x_test), problem.y_test
     if is_gaussian(predictive):
+        if graded.closed_form and not _weighs_alike(predictive):  # a spike and a slab, say
+            return 0.0
         return draw_error(
             Normal(mixture.means, mixture.sds).log_prob(y[part].double().unsqueeze(-1)).T
             for part, mixture in chunks(predictive)
@@ -143,6 +145,11 @@ def _draw_error(problem: Problem, graded: Graded) -> float:
         return 0.0
     found = graded.posterior.log_likelihood(problem.x_test, observed_data={"y": y})
     return draw_error(found["y"].split(POINTS_AT_ONCE, 1))
+
+
+def _weighs_alike(predictive: Distribution) -> bool:
+    """Whether all components of a Gaussian mixture have one weight, as those of draws have."""
+    return all((part.weights == part.weights[:, :1]).all() for _, part in chunks(predictive))
 
 
 def _distances(problem: Problem, result: Graded, truth: Graded) -> tuple[dict[str, Estimate], int]:

@@ -9,9 +9,10 @@ import numpy as np
 import pyro
 import pyro.distributions as dist
 import torch
+from torch.distributions import Categorical, MixtureSameFamily, Normal
 
 from guides.posterior import Posterior
-from zoo.commands.grading import Graded, _difference
+from zoo.commands.grading import Graded, _difference, _draw_error
 
 ROWS, COLUMNS, TESTED, DRAWS, REPEATS = 30, 5, 300, 400, 40
 
@@ -45,3 +46,19 @@ def test_two_samples_of_one_posterior_are_seldom_told_apart():
     # nor is the error too large by more than the row part, which counts some of it twice, and chance
     scatter, claimed = np.std([one.value for one in found], ddof=1), np.mean([one.se for one in found])
     assert scatter / claimed > 1 / 1.5 - 4 / math.sqrt(2 * (REPEATS - 1))
+
+
+def test_a_spike_beside_a_slab_is_no_draw():
+    """The predictive distribution of messages has two components and no draws; one of drawn functions has
+    their errors.
+    """
+    parts = Normal(torch.tensor([[0.0, 1.0]] * 3), torch.tensor([[0.5, 1.0]] * 3))
+    problem = SimpleNamespace(x_test=torch.zeros(3, 1), y_test=torch.zeros(3))
+
+    def error(*weights: float) -> float:
+        law = MixtureSameFamily(Categorical(torch.tensor([weights] * 3)), parts)
+        closed_form = SimpleNamespace(predictive=lambda x: law)
+        return _draw_error(problem, Graded("ours", "line", None, {}, closed_form=closed_form))
+
+    assert error(1e-30, 1.0) == 0
+    assert error(0.5, 0.5) > 0.1
