@@ -147,6 +147,13 @@ def _draw_error(problem: Problem, graded: Graded) -> float:
     return draw_error(found["y"].split(POINTS_AT_ONCE, 1))
 
 
+def draw_errors(problem: Problem, results: Sequence[Graded]) -> dict[str, float]:
+    """Of every result the Monte Carlo standard error of its mean log likelihood; none without test rows."""
+    if not (problem.has_target and len(problem.x_test)):
+        return {}
+    return {result.method: _draw_error(problem, result) for result in results}
+
+
 def _weighs_alike(predictive: Distribution) -> bool:
     """Whether all components of a Gaussian mixture have one weight, as those of draws have."""
     return all((part.weights == part.weights[:, :1]).all() for _, part in chunks(predictive))

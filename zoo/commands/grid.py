@@ -13,7 +13,7 @@ from data_loaders.errors import short_reason
 from guides.posterior.draws import Posterior
 from zoo.commands.compare import Concluded, conclude, fit_guide
 from zoo.commands.comparison import Comparison
-from zoo.commands.grading import POINT_COLUMNS, Graded, point_values
+from zoo.commands.grading import POINT_COLUMNS, Graded, draw_errors, point_values
 from zoo.commands.reference import reference_posterior
 from zoo.errors import Interrupted, UserError
 from zoo.evaluation.repeats import Run
@@ -119,7 +119,8 @@ def _grade(i: int, place: Place, folder: Path, failed: Mapping[str, str]) -> tup
         if "cpu_seconds" in result.posterior.info
     }
     points = _points(comparison, concluded)
-    return i, Run(place.dataset, place.split, comparison.seed, concluded.rows, points, seconds)
+    errors = draw_errors(comparison.problem, concluded.results)
+    return i, Run(place.dataset, place.split, comparison.seed, concluded.rows, points, seconds, errors)
 
 
 def _failure(comparison: Comparison, name: str, status: str) -> Graded:

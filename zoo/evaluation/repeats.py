@@ -6,8 +6,8 @@ step, over the seeds of a split, over the splits of a data set, over data sets; 
 of the outermost step with more than one unit, whose units are the only ones that may pass for independent
 (splits of one data set share training rows, so that theirs is a little too small).  A difference between two
 methods is taken within a run, where both have the same rows and the same reference, before anything is
-averaged: what is hard for both cancels.  Of a single run the units are its test rows; a distance has the
-Monte Carlo errors of both methods beside the error over rows, for all rows share the draws.  A difference is
+averaged: what is hard for both cancels.  Of a single run the units are its test rows; beside the error over
+rows stand the Monte Carlo errors of both methods, for all rows share the draws.  A difference is
 real when it is farther from 0 than Student's t with as many units allows at 5 %.  Over several data sets it
 is the mean of theirs, with the errors that it has within each (:func:`over_these`).
 """
@@ -18,7 +18,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -30,8 +30,6 @@ from zoo.evaluation.scoreboard import LEGEND, Row
 LEVELS = ("dataset", "split", "seed")
 #: Figures by which methods are paired: those of a row of the test set, and those of a run alone.
 BY_ROW, BY_RUN = ("ref_w1", "log_likelihood"), ("ref_pip_rmse",)
-#: Those of a row whose errors in all rows are of the same draws.
-OF_DRAWS = ("ref_w1",)
 #: Chance of calling a difference real that is none.
 CHANCE = 0.05
 
@@ -46,6 +44,7 @@ class Run:
     :ivar rows: of its scoreboard
     :ivar points: columns ``method``, ``row`` and :data:`BY_ROW`, a line for every method and test row
     :ivar cpu_seconds: of the fits, by method
+    :ivar draw_errors: Monte Carlo standard errors of the mean log likelihood, by method
     """
 
     dataset: str
@@ -54,6 +53,7 @@ class Run:
     rows: Sequence[Row]
     points: pd.DataFrame
     cpu_seconds: Mapping[str, float]
+    draw_errors: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def place(self) -> Place:
@@ -210,9 +210,12 @@ def paired(runs: Sequence[Run], first: str, second: str, figure: str) -> Mean | 
         return mean_of(list(values.values()), "")
     run, *rows = both[place]
     mean = _over_rows(run.points, first, second, figure)
-    if mean is None or mean.se is None or figure not in OF_DRAWS:
+    if mean is None or mean.se is None:
         return mean
-    errors = [row.estimate(figure).se or 0.0 for row in rows]
+    if figure == "log_likelihood":  # its own error is that over rows
+        errors = [run.draw_errors.get(name, 0.0) for name in (first, second)]
+    else:
+        errors = [row.estimate(figure).se or 0.0 for row in rows]
     return replace(mean, se=math.hypot(mean.se, *errors))
 
 

@@ -12,7 +12,9 @@ import torch
 from torch.distributions import Categorical, MixtureSameFamily, Normal
 
 from guides.posterior import Posterior
-from zoo.commands.grading import Graded, _difference, _draw_error
+from zoo.commands.grading import Graded, _difference, _draw_error, draw_errors, point_values
+from zoo.evaluation.repeats import Run, paired
+from zoo.evaluation.scoreboard import Row
 
 ROWS, COLUMNS, TESTED, DRAWS, REPEATS = 30, 5, 300, 400, 40
 
@@ -23,29 +25,47 @@ def line(x, y=None):
         pyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
 
 
-def test_two_samples_of_one_posterior_are_seldom_told_apart():
-    """Many test rows, which all share the draws: these are what likelihoods differ by.  An error over rows
-    alone is beyond 2 in seven of ten repeats.
-    """
+def problem_and_law() -> tuple[SimpleNamespace, dist.MultivariateNormal]:
+    """Many test rows, and the posterior of ``w``."""
     torch.manual_seed(0)
     x, more = torch.randn(ROWS, COLUMNS), torch.randn(TESTED, COLUMNS)
     w = torch.randn(COLUMNS)
     y, seen = x @ w + torch.randn(ROWS), more @ w + torch.randn(TESTED)
     precision = torch.eye(COLUMNS) + x.T @ x
     law = dist.MultivariateNormal(torch.linalg.solve(precision, x.T @ y), precision_matrix=precision)
-    problem = SimpleNamespace(has_target=True, x_test=more, y_test=seen)
-    found = []
+    return SimpleNamespace(has_target=True, x_test=more, y_test=seen, evaluation_points=more), law
+
+
+def two_samples(law: dist.MultivariateNormal, draws: int) -> list[Graded]:
+    names = ("ours", "truth")
+    return [
+        Graded(name, "line", Posterior.from_draws(line, {"w": law.sample((draws,))}), {}) for name in names
+    ]
+
+
+def test_two_samples_of_one_posterior_are_seldom_told_apart():
+    """Many test rows, which all share the draws: these are what likelihoods differ by.  An error over rows
+    alone is beyond 2 in seven of ten repeats.
+    """
+    (problem, law), found = problem_and_law(), []
     for _ in range(REPEATS):
-        ours, truth = (
-            Graded(name, "line", Posterior.from_draws(line, {"w": law.sample((DRAWS,))}), {})
-            for name in ("ours", "truth")
-        )
-        found.append(_difference(problem, ours, truth)["ref_log_likelihood"])
+        found.append(_difference(problem, *two_samples(law, DRAWS))["ref_log_likelihood"])
     far = sum(abs(one.value) > 2 * one.se for one in found)
     assert far / REPEATS < 0.05 + 4 * math.sqrt(0.05 * 0.95 / REPEATS)
     # nor is the error too large by more than the row part, which counts some of it twice, and chance
     scatter, claimed = np.std([one.value for one in found], ddof=1), np.mean([one.se for one in found])
     assert scatter / claimed > 1 / 1.5 - 4 / math.sqrt(2 * (REPEATS - 1))
+
+
+def test_methods_that_differ_by_their_draws_alone_are_seldom_really_different():
+    """By errors over rows alone seven of ten pairs are."""
+    (problem, law), real, repeats = problem_and_law(), 0, 20
+    for _ in range(repeats):
+        pair = two_samples(law, 100)
+        points, errors = point_values(problem, pair, None), draw_errors(problem, pair)
+        rows = [Row(result.method, "line", log_likelihood=0.0) for result in pair]
+        real += paired([Run("d", 0, 0, rows, points, {}, errors)], "ours", "truth", "log_likelihood").real
+    assert real / repeats < 0.05 + 4 * math.sqrt(0.05 * 0.95 / repeats)
 
 
 def test_a_spike_beside_a_slab_is_no_draw():
