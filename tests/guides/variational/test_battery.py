@@ -357,6 +357,7 @@ def test_without_data_the_loss_is_the_kl_and_has_no_noise(case, elbo):
     kl = kl + kl_divergence(guide.site_distribution("b"), dist.Normal(torch.arange(4.0), 0.5)).sum()
     prior = dist.Gamma(torch.tensor([2.0, 3.0]), 1.5)
     kl = kl + kl_divergence(dist.LogNormal(rate.loc, rate.scale), prior).sum()
+    kl = kl + kl_divergence(guide.site_distribution("shift"), dist.Normal(torch.zeros(2), 2.0)).sum()
     assert single[0].item() == pytest.approx(kl.item(), rel=1e-5)
 
 
