@@ -133,6 +133,23 @@ def test_predictions_are_told_apart_by_their_own_differences():
     assert answers["best predictions"].startswith("other† (vs truth 0.2); not told apart from it: near")
 
 
+def test_a_guide_is_not_left_out_for_a_data_set_without_predictions():
+    """Fitted whole, it has no test rows: a guide that does not apply to it predicts wherever any does."""
+    whole = one_run("bb", without="far")
+    rows = [replace(row, ref_log_likelihood=None, log_likelihood=None) for row in whole.rows]
+    points = whole.points.assign(log_likelihood=np.nan)
+    runs = [one_run("a", noise=1.0), replace(whole, rows=rows, points=points)]
+    answers = dict(when(standings(runs, NOTES), runs))
+    assert answers["best predictions (of a alone)"].endswith("not told apart from it: near, cheap, far")
+    assert answers["left out of the other answers, for they are not ranked in all 2 runs"] == "far (1 of 2)"
+    assert "far" not in answers["nearest to the posterior"]
+    text = page(standings(runs, NOTES), runs, [], "zoo leaderboard", "1 step")
+    assert "**vs truth** is over a: there is none of bb, which is fitted whole" in text
+    assert "there is none of" not in page(
+        standings(runs[:1], NOTES), runs[:1], [], "zoo leaderboard", "1 step"
+    )
+
+
 def test_what_is_dearer_and_no_nearer_is_left_out(monkeypatch):
     monkeypatch.setitem(FIGURES, "far", (0.7, 0.3, -0.5, 8.0))
     runs = [one_run("a")]

@@ -44,6 +44,7 @@ def page(
         "## Table",
         markdown_table(cells, sides),
         _LEGEND,
+        *_without_test_rows(runs),
         *_by_dataset(found, runs, datasets),
         "## Verdict",
         *words(found, runs),
@@ -61,6 +62,17 @@ def page(
     if refusals:
         parts += ["## Not fitted", "\n".join(_refused(refusals))]
     return "\n\n".join(parts) + "\n"
+
+
+def _without_test_rows(runs: Sequence[Run]) -> list[str]:
+    """Data sets that the column of predictions is not over."""
+    names = dict.fromkeys(run.dataset for run in runs)
+    having = {run.dataset for run in runs for row in run.rows if row.ref_log_likelihood is not None}
+    without = [name for name in names if name not in having]
+    if not (having and without):
+        return []
+    return [f"**vs truth** is over {', '.join(name for name in names if name in having)}: there is none of "
+            f"{', '.join(without)}, which is fitted whole or has no posterior to trust."]  # fmt: skip
 
 
 def _by_dataset(found: Sequence[Standing], runs: Sequence[Run], datasets: Sequence[str]) -> list[str]:

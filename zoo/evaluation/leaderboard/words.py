@@ -141,8 +141,10 @@ def plural(count: int, word: str) -> str:
 
 
 def when(found: Sequence[Standing], runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """Which guide when: a question and its answer each, from the figures alone; only of guides that are
-    ranked in every run in which any guide is, for means of other runs are no answer; the others are named.
+    """Which guide when: a question and its answer each, from the figures alone.
+
+    Only of guides that have the figure in every run in which any guide has it, for means of other runs are no
+    answer; those that are left out are named.
     """
     places = {place for standing in found for place in standing.ranks}
     complete = [standing for standing in found if standing.ranks and set(standing.ranks) == places]
@@ -155,7 +157,13 @@ def when(found: Sequence[Standing], runs: Sequence[Run]) -> list[tuple[str, str]
     if own:
         title = f"nearest, of those without {MARK}"
         answers.append((title, _leaders(own, gaps, "ref_w1", least=True)))
-    answers.append(("best predictions", _leaders(complete, gaps, "ref_log_likelihood", least=False)))
+    predicting = _in_all(found, "ref_log_likelihood")
+    where = {dataset for standing in predicting for dataset, *_ in standing.figures["ref_log_likelihood"]}
+    unasked = [name for name in gaps.runs if name not in where]
+    title = (
+        f"best predictions (of {', '.join(sorted(where))} alone)" if where and unasked else "best predictions"
+    )
+    answers.append((title, _leaders(predicting, gaps, "ref_log_likelihood", least=False)))
     safe = [standing.name for standing in complete if standing.trusted]
     limits = (
         f"mean off by at most {LARGEST_MEAN_ERROR:g} sd and sd ratio from {SMALLEST_SD_RATIO:g} to "
@@ -165,10 +173,17 @@ def when(found: Sequence[Standing], runs: Sequence[Run]) -> list[tuple[str, str]
     answers.append(("little time: none of these guides is both cheaper and nearer", _frontier(complete)))
     partly = [standing for standing in found if standing.ranks and standing not in complete]
     if partly:
-        title = f"left out of these answers, for they are not ranked in all {len(places)} runs"
+        others = "the other" if set(map(id, partly)) & set(map(id, predicting)) else "these"
+        title = f"left out of {others} answers, for they are not ranked in all {len(places)} runs"
         names = (f"{standing.name} ({len(standing.ranks)} of {len(places)})" for standing in partly)
         answers.append((title, ", ".join(names)))
     return answers
+
+
+def _in_all(found: Sequence[Standing], figure: str) -> list[Standing]:
+    """The guides that have a figure in every run in which any guide has it."""
+    places = {place for standing in found for place in standing.figures[figure]}
+    return [standing for standing in found if places and set(standing.figures[figure]) == places]
 
 
 def _leaders(found: Sequence[Standing], gaps: Gaps, figure: str, *, least: bool) -> str:
