@@ -34,7 +34,7 @@ from zoo.cli.options import (
     TaskOption,
     WeightScaleOption,
     WidthsOption,
-    split_names,
+    named,
     split_scales,
     split_widths,
     table_options,
@@ -133,7 +133,7 @@ def compare_command(
     """See ``COMPARE_HELP``."""
     wishes = {
         "model": model,
-        "guides": None if guides is None else split_names(guides),
+        "guides": None if guides is None else named("guides", guides),
         "reference": reference,
         "budget": budget,
         "target": target,

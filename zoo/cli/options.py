@@ -159,6 +159,14 @@ def table_options(drop: str | None, categories: str | None, missing: str) -> Tab
     return TableOptions(tuple(split_names(drop or "")), tuple(split_names(categories or "")), missing)
 
 
+def named(option: str, text: str) -> list[str]:
+    """:func:`split_names`; :raises UserError: where there is none"""
+    names = split_names(text)
+    if not names:
+        raise UserError(f"--{option} names nothing")
+    return names
+
+
 def split_names(text: str) -> list[str]:
     """``'a, "b, c"'`` -> ``["a", "b, c"]``: as a line of CSV.
 

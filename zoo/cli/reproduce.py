@@ -123,6 +123,10 @@ def _changes(texts: list[str]) -> dict[str, str]:
     for text, (name, sign, value) in zip(texts, pairs, strict=True):
         if not (name and sign and value):
             raise UserError(f"--set takes NAME=VALUE as in --set epochs=4, not {text!r}")
+    names = [name for name, *_ in pairs]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"--set {name} is given twice")
     return {name: value for name, _, value in pairs}
 
 

@@ -24,6 +24,9 @@ from zoo.files.tables import markdown_table, write_csv, write_text
 from zoo.fitting.side_by_side import ALONE, CallEndedError, Workers, one_thread
 from zoo.registry.guides import GUIDES
 
+#: Simulations below which uniform ranks say nothing: the spread of 20 is known to a sixth.
+FEWEST = 20
+
 Ranks = dict[str, dict[str, np.ndarray]]
 
 
@@ -229,6 +232,8 @@ def _sentence(method: str, records: Sequence[Record], table: pd.DataFrame) -> st
 
 def _in_words(method: str, rows: pd.DataFrame, simulations: int) -> str:
     wrong = rows[rows["verdict"] != "uniform"]
+    if not len(wrong) and simulations < FEWEST:
+        return f"**{method}**: {simulations} simulations are too few to tell; take {FEWEST} or more."
     if not len(wrong):
         return f"**{method}** passes: {simulations} simulations, {len(rows)} quantities."
     by_words = wrong.groupby("verdict", sort=False)["quantity"].agg(list)

@@ -230,6 +230,7 @@ def test_bad_input_is_a_line_and_leaves_nothing(tables, tmp_path):
     assert not (tmp_path / "out").exists()
     assert "--splits must be at least 1" in refused("compare", table, "--splits", 0, *out)
     assert "--jobs is for several --splits or --seeds" in refused("compare", table, "--jobs", 2, *out)
+    assert "--guides names nothing" in refused("compare", table, "--guides", " ", *out)
 
 
 def test_folders_of_others_are_refused(board, tables, tmp_path):

@@ -46,6 +46,8 @@ def refused(*arguments: object) -> str:
         (["toy/measure", "--set", "epoch=2"], ["unknown option of toy/measure 'epoch'", "nearest: epochs"]),
         (["toy/measure", "--set", "epochs=two"], ["option epochs of toy/measure is of type int", "'two'"]),
         (["toy/measure", "--set", "epochs"], ["--set takes NAME=VALUE", "'epochs'"]),
+        (["toy/measure", "--set", "epochs=3", "--set", "epochs=4"], ["--set epochs is given twice"]),
+        (["toy/measure", "--set", "epochs=0"], ["option epochs of toy/measure must be at least 1, not 0"]),
         ([], ["which experiment?", "--list"]),
     ],
 )

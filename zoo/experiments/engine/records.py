@@ -37,6 +37,8 @@ def read_record(out: Path, cell: Cell) -> Record | None:
         content = json.loads((folder / RESULT).read_text("utf-8"))
         if content.pop("sha256") != _checksum(content) or content["cell"] != _identity(cell):
             return None
+        if not content["files"].items() <= _files(folder).items():  # what others put there does not matter
+            return None
         return Record(
             cell,
             content["status"],
@@ -89,6 +91,7 @@ def publish(out: Path, record: Record) -> Record:
         "metrics": dict(record.metrics),
         "seconds": record.seconds,
         "traceback": record.traceback,
+        "files": _files(record.folder),
     }
     os.chmod(record.folder, 0o755)  # a temporary folder is its owner's alone
     write_json(record.folder / RESULT, {**content, "sha256": _checksum(content)})
@@ -145,6 +148,12 @@ def _identity(cell: Cell) -> dict:
     """All that the numbers of a cell hang on, as JSON gives it back."""
     identity = {key: value for key, value in asdict(cell).items() if key != "folder"}
     return json.loads(json.dumps({**identity, "seed": cell.seed, "split_seed": cell.split_seed}))
+
+
+def _files(folder: Path) -> dict[str, str]:
+    """What a cell has left beside its result: SHA-256 by name, of files in folders of its own too."""
+    paths = (path for path in folder.rglob("*") if path.is_file() and path != folder / RESULT)
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
 
 def _checksum(content: Mapping) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -104,6 +105,8 @@ def plan(
     changed = {name: value for name, value in changed.items() if value != effort.options[name]}
     if found.check is not None:
         found.check({**effort.options, **changed})
+    for name, value in changed.items():
+        _check_range(found, name, value)
     request = Request(found, budget, chosen, effort.trials if trials is None else trials, seed, changed)
     if not request.cells():
         raise UserError(f"{found.name} has no cell with this combination of names: nothing to do")
@@ -124,6 +127,19 @@ def _option(experiment: Experiment, effort: Effort, name: str, text: str) -> obj
             f"option {name} of {experiment.name} is of type {kind.__name__} (its value is "
             f"{effort.options[name]}), not {text!r}"
         ) from None
+
+
+def _check_range(experiment: Experiment, name: str, value: object) -> None:
+    """No number is negative or not finite, and 0 is one where a budget has it.
+
+    :raises UserError: for another one
+    """
+    if isinstance(value, bool | str):
+        return
+    usual = [effort.options[name] for effort in experiment.efforts.values() if name in effort.options]
+    least = 0 if 0 in usual or isinstance(value, float) else 1
+    if not (math.isfinite(value) and value >= least):
+        raise UserError(f"option {name} of {experiment.name} must be at least {least}, not {value}")
 
 
 def _choose(experiment: Experiment, axis: str, names: Sequence[str]) -> tuple[str, ...]:

@@ -10,6 +10,10 @@ from dataclasses import dataclass
 from zoo.experiments.engine.declaration import Combination, Experiment, Explanation, Place, matches
 from zoo.experiments.engine.tables import FAR, Line
 
+#: Comes first where ours is the work of another budget.
+OTHER_WORK = (
+    "- **other work**, all: less or more than that of the full budget, which the reasons below are of"
+)
 #: Numbers that a verdict names, the farthest of all.
 MOST_NAMED = 12
 #: Behind a number of one run, where others have several.
@@ -159,8 +163,9 @@ def explanations(experiment: Experiment, lines: Sequence[Line]) -> str:
     for found in used:
         why = found.why + _not_enough(found, [line for line in lines if line.explanation is found])
         scopes.setdefault((found.kind, why), []).append(_scope(found.place))
+    work = [] if all(line.comparable for line in lines) else [OTHER_WORK]
     return "\n".join(
-        ["## Why ours and the print differ\n"]
+        ["## Why ours and the print differ\n", *work]
         + [f"- **{kind}**, {'; '.join(places)}: {why}" for (kind, why), places in scopes.items()]
     )
 

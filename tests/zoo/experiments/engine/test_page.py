@@ -252,6 +252,8 @@ def test_verdict_counts_what_is_far_and_names_what_is_not_explained(tmp_path):
         "- **another task**, b: b was turned round",
         "- **misprint**, a m; a n: not of the other",
     ]
+    less = run(tmp_path / "less", published=published, explained=explained, axes={"budget": "quick"})
+    assert section(less, "Why ours and the print differ")[0].startswith("- **other work**, all: less or more")
 
 
 def test_verdict_names_the_farthest_by_metric_where_there_are_several():

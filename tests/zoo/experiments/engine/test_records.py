@@ -78,6 +78,20 @@ def test_a_cell_that_ends_after_its_call_leaves_nothing(tmp_path):
     assert not out.exists()
 
 
+@pytest.mark.parametrize("damage", ["removed", "altered", "truncated"])
+def test_a_file_beside_the_result_belongs_to_it(damage, tmp_path):
+    file = store(tmp_path).folder / "left.txt"
+    (file.parent / ".DS_Store").write_text("of a file manager")
+    assert read_record(tmp_path, CELL) is not None
+    if damage == "removed":
+        file.unlink()
+    else:
+        file.write_text({"altered": "LEFT", "truncated": "le"}[damage])
+    assert read_record(tmp_path, CELL) is None
+    assert store(tmp_path).folder == file.parent  # computed anew, it takes the place of the damaged one
+    assert read_record(tmp_path, CELL) is not None
+
+
 def test_result_of_another_call_is_not_computed_again_but_a_failure_is(tmp_path):
     store(tmp_path, status="failed: no")
     first = run_cell(lambda cell: {"error": 5.0}, ["error"], CELL, tmp_path)
