@@ -127,7 +127,10 @@ def targets(cells: Cells, target: str, task: Task) -> np.ndarray:
     bad = np.flatnonzero((y != np.round(y)) | (y < 0) | ((y > 1) & (task == "binary")))
     if len(bad):
         wanted = "0 or 1" if task == "binary" else "a whole number from 0 to K - 1"
-        raise cells.fail(f"column {target!r}, row {bad[0] + 1}: label {y[bad[0]]:g} is not {wanted}")
+        remedy = "number the classes so, or name them in words"
+        raise cells.fail(
+            f"column {target!r}, row {bad[0] + 1}: label {y[bad[0]]:g} is not {wanted}: {remedy}"
+        )
     present = np.unique(y)
     if present[-1] != len(present) - 1:
         gap = next(k for k, label in enumerate(present) if label != k)

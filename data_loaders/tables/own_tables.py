@@ -28,6 +28,8 @@ from data_loaders.tables.recipe import Column, Recipe, encode
 
 #: With more levels, numbers with something around them are no classes, unless the task says so.
 FEW_LEVELS = 10
+#: Different whole numbers of a target up to which they may be classes.
+FEW_NUMBERS = 3
 
 Missing = Literal["refuse", "impute"]
 
@@ -91,7 +93,7 @@ def load_table(
     names = _used_columns(cells, target, options)
     columns = _learn(cells, names, train, options)
     y, labels, chosen = _classes_or_numbers(cells, target, task)
-    odd = _zero_or_one(target, y) if chosen == "regression" and task is None else ()
+    odd = _may_be_classes(target, y) if chosen == "regression" and task is None else ()
     recipe = Recipe(columns, options.drop, labels)
     if repeated := sorted({name for name in recipe.features if recipe.features.count(name) > 1}):
         raise cells.fail(f"would have two inputs of one name, {', '.join(repeated)}: rename a column")
@@ -231,11 +233,16 @@ def _classes_or_numbers(
     return y, tuple(labels), task or ("binary" if len(labels) == 2 else "multiclass")
 
 
-def _zero_or_one(target: str, y: np.ndarray) -> tuple[str, ...]:
-    """A sentence about a target that may be two classes."""
-    if not np.isin(y, (0, 1)).all():
+def _may_be_classes(target: str, y: np.ndarray) -> tuple[str, ...]:
+    """A sentence about a target of few whole numbers that follow each other."""
+    values = np.unique(y)
+    if len(values) > FEW_NUMBERS or (values != values[0] + np.arange(len(values))).any() or values[0] % 1:
         return ()
-    return (f"target {target!r} has only 0 and 1: --task binary makes classes of them",)
+    if np.isin(values, (0, 1)).all():
+        return (f"target {target!r} has only 0 and 1: --task binary makes classes of them",)
+    listed = ", ".join(f"{value:g}" for value in values)
+    said = "taken as numbers: classes are named in words, or numbered from 0 (with --task multiclass)"
+    return (f"target {target!r} has only {listed}, {said}",)
 
 
 def _notes(cells: Cells, recipe: Recipe) -> tuple[str, ...]:

@@ -259,6 +259,18 @@ def test_zeros_and_ones_without_a_task_are_told(write):
     assert not any("--task binary" in note for note in load_table(write(table), "zip").oddities)
 
 
+@pytest.mark.parametrize(("values", "told"), [([1, 2], "1, 2"), ([1, 2, 3], "1, 2, 3"), ([1, 2, 3, 4], None)])
+def test_few_whole_numbers_without_a_task_are_told(values, told, write):
+    table = messy()[["age", "zip"]].assign(y=(values * 20)[:40])
+    data = load_table(write(table))
+    said = [note for note in data.oddities if "taken as numbers" in note]
+    assert data.task == "regression"
+    assert [note.partition("only ")[2].partition(", taken")[0] for note in said] == ([told] if told else [])
+    for other in (table["y"] / 2, table["y"] + 0.5, table["y"] * 10):
+        data = load_table(write(table.assign(y=other)))
+        assert not any("taken as numbers" in note for note in data.oddities)
+
+
 def test_a_date_is_no_target_unless_dates_are_classes(write):
     table = messy().drop(columns=["id", "name"])
     for task in (None, "regression"):
