@@ -103,7 +103,7 @@ def test_fit_that_makes_no_sense(options, words, tmp_path):
     [
         (["--guides", "mean-field,mean-feld"], ["unknown guide 'mean-feld'", "mean-field"]),
         (["--guides", "mean-field,mean-field"], ["'mean-field' is named twice"]),
-        (["--guides", ",", "--reference", "none"], ["nothing to do"]),
+        (["--guides", ",", "--reference", "none"], ["--guides names nothing"]),
         (
             ["--guides", "spike-slab", "--model", "pbp-bnn"],
             ["'spike-slab' does not apply to model 'pbp-bnn'"],
