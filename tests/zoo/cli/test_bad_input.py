@@ -9,6 +9,7 @@ import shutil
 
 import pytest
 
+import zoo
 from tests.zoo.cli_helpers import linear_rows, run_zoo, write_csv
 from zoo.commands.predict import load_fit
 from zoo.errors import UserError
@@ -121,6 +122,11 @@ def test_comparison_that_makes_no_sense(options, words, tmp_path):
     line = refused("compare", "diabetes", *options, "--out", tmp_path / "a")
     assert all(word in line for word in words), line
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_comparison_of_nothing_is_refused():
+    with pytest.raises(UserError, match="nothing to do: name a guide"):
+        zoo.compare("diabetes", guides=[], reference="none")
 
 
 @pytest.mark.parametrize(("data", "likelihood"), [("breast_cancer", "bernoulli"), ("digits", "categorical")])
