@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -117,14 +118,18 @@ def _twin_sites(twin: Callable, args: tuple, kwargs: dict) -> tuple[list[str], l
             _refuse_discrete(site["name"], site["fn"].support.is_discrete)
             _refuse_scaled_map(site, constraints.real)
             names.append(site["name"])
-            base = site["fn"]
-            while isinstance(base, dist.Independent | dist.ExpandedDistribution):
-                base = base.base_dist
-            if type(base) is dist.Normal and _counts_whole(site["scale"]):
+            if type(_innermost(site["fn"], dist)) is dist.Normal and _counts_whole(site["scale"]):
                 normals.append(site["name"])
 
     jax.eval_shape(look, jax.random.PRNGKey(0))
     return _nonempty(names), normals
+
+
+def _innermost(law: Any, dist: ModuleType) -> Any:
+    """The law below ``Independent`` and ``expand``; ``dist`` is NumPyro's module of laws, or Pyro's."""
+    while isinstance(law, dist.Independent | dist.ExpandedDistribution):
+        law = law.base_dist
+    return law
 
 
 def _counts_whole(scale: Any) -> bool:
@@ -350,6 +355,7 @@ def _pyro_sites(model: Callable, args: tuple, kwargs: dict) -> tuple[list[str], 
     """As :func:`_twin_sites`, for a Pyro model."""
     import pyro.distributions as dist
     from pyro import poutine
+    from pyro.poutine.util import site_is_subsample
 
     from guides.core.arguments import check_pairing
 
@@ -357,18 +363,16 @@ def _pyro_sites(model: Callable, args: tuple, kwargs: dict) -> tuple[list[str], 
     for name, site in poutine.trace(model).get_trace(*args, **kwargs).nodes.items():
         if site["type"] != "sample":
             continue
-        if type(site["fn"]).__name__ == "_Subsample":
+        if site_is_subsample(site):
             _refuse_subsampling(name, (site["fn"].size, site["fn"].subsample_size))
         elif site["is_observed"]:
             check_pairing(site)
         else:
             _refuse_discrete(name, site["fn"].support.is_discrete)
             names.append(name)
-            base = site["fn"]
-            while isinstance(base, dist.Independent | dist.ExpandedDistribution):
-                base = base.base_dist
+            is_normal = type(_innermost(site["fn"], dist)) is dist.Normal
             is_unmasked = site["mask"] is None or site["mask"] is True
-            if type(base) is dist.Normal and is_unmasked and _counts_whole(site["scale"]):
+            if is_normal and is_unmasked and _counts_whole(site["scale"]):
                 normals.append(name)
     return _nonempty(names), normals
 
