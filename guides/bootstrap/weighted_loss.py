@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyro
@@ -116,7 +116,9 @@ class WeightedLoss:
         for name, term in before.items():
             if _alike(term, again[name]) and not _alike(term, after[name]):  # of a random model all differ
                 warnings.warn(
-                    f"site {name!r} has another density with {self._appended}: {PARTIAL}", stacklevel=4
+                    f"site {name!r} has another density with {self._appended}: {PARTIAL}; a model that uses "
+                    "its rows together (a mean, batch norm, their number) does so with these among them",
+                    stacklevel=4,
                 )
                 return
 
@@ -133,7 +135,7 @@ class WeightedLoss:
 
     def _latent(self, args: Sequence) -> Parameters:
         nodes = poutine.trace(self.model).get_trace(*args).nodes
-        return {name: nodes[name]["value"] for name in self.transforms}
+        return {name: _value(nodes, name) for name in self.transforms}
 
     def _sites(self, args: Sequence, values: Parameters) -> dict[str, dict]:
         """What counts in the loss: the sites of data, and with ``map`` the latent ones."""
@@ -166,7 +168,7 @@ class WeightedLoss:
         found = []
         for _ in range(num_draws):
             nodes = poutine.trace(InitMessenger(init_loc_fn)(self.model)).get_trace(*self.args).nodes
-            found.append({n: t.inv(nodes[n]["value"]).detach() for n, t in self.transforms.items()})
+            found.append({n: t.inv(_value(nodes, n)).detach() for n, t in self.transforms.items()})
         return {name: torch.stack([start[name] for start in found]) for name in self.transforms}
 
     def constrained(self, parameters: Parameters) -> Parameters:
@@ -211,6 +213,16 @@ class WeightedLoss:
                 shaped = weights.to(log_prob).reshape(-1, *(1,) * (-self.plate.dim - 1))
                 total = total - (shaped * log_prob).sum()
         return total
+
+
+def _value(nodes: Mapping[str, dict], name: str) -> Tensor:
+    """:raises UnsupportedSiteError: where a run has no such site"""
+    if name not in nodes:
+        raise UnsupportedSiteError(
+            f"site {name!r} is not in every run of the model: a bootstrap has a value of every site in "
+            "each draw"
+        )
+    return nodes[name]["value"]
 
 
 def _log_prob(node: dict) -> Tensor:

@@ -112,6 +112,7 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         self._watched: Watched | None = None
         self._prefix: str | None = None
         self._asked = Asked()
+        self._mixed: dict[str, str] = {}
         self._compared: list | None = []
         # Of the run in progress, or the last one:
         self._purpose = Purpose.EXPECTATIONS
@@ -233,16 +234,17 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         data, numbers = data_of(self.trace)
         uses = {name: self._uses.get(name, Uses()) for name in self.sites}
         usable = {n for n, site in self.sites.items() if uses[n].used_once and self._allows_moments(site)}
-        mixed = {}
         own = f"{self._prefix}."
         trained = [v["value"] for n, v in nodes if v["type"] == "param" and not n.startswith(own)]
         with moved(trained):
             if self._mixing(usable, *args, **kwargs):
-                mixed = {name: self._mixing({name}, *args, **kwargs) for name in sorted(usable)}
+                found = {name: self._mixing({name}, *args, **kwargs) for name in sorted(usable)}
+                # for good: a call that is known is not asked about again, whatever came between
+                self._mixed |= {name: site for name, site in found.items() if site}
         for name, site in self.sites.items():
             if self._needs_moments(site):
-                check_pathwise(name, uses[name], mixed.get(name))
-            self.sites[name] = replace(site, by_moments=name in usable and not mixed.get(name))
+                check_pathwise(name, uses[name], self._mixed.get(name))
+            self.sites[name] = replace(site, by_moments=name in usable and name not in self._mixed)
         used = [uses[name].rows for name, site in self.sites.items() if site.by_moments]
         self._asked.note(data, max((use.rows for use in uses.values()), default=0), used, numbers)
 

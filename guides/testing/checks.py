@@ -58,7 +58,7 @@ GAP = 0.15
 
 
 def check_guide(make: Callable, prior: Callable = normal) -> None:
-    """Every law, for a guide of any package.  Takes some seconds.
+    """Every law, for a guide of any package.  Takes 10 to 20 seconds.
 
     >>> from guides.testing import check_guide, spike_slab
     >>> check_guide(MyGuide)
@@ -102,8 +102,8 @@ def check_posterior(case: Case) -> None:
     exact = _exact_posterior(case, x, y)
     bound, truth = float(bounds.mean()), float(exact.log_evidence)
     assert truth - GAP - error < bound < truth + error, f"bound {bound:.3f}, evidence {truth:.3f}"
-    _check_weights(case, model, guide, truth, x, y)
     draws, gap = guide.draws(4000, seed=1)["w"], truth - bound + error
+    _check_weights(case, model, guide, truth, gap, x, y)
     if case.prior is spike_slab:
         _check_inclusion(draws, exact, gap)
     else:
@@ -117,7 +117,8 @@ def _exact_posterior(case: Case, x: Tensor, y: Tensor):
     return conjugate_linear_regression(x.numpy(), y.numpy(), prior_scale=1.0, noise_scale=NOISE)
 
 
-def _check_weights(case: Case, model: Callable, guide, evidence: float, *args) -> None:
+def _check_weights(case: Case, model: Callable, guide, evidence: float, gap: float, *args) -> None:
+    """Of posterior mass that draws miss, ``sqrt(gap / 2)`` at most (Pinsker), a sample sees nothing."""
     try:
         run = Importance(model, guide=guide, num_samples=300).run(*args)
     except NotImplementedError as refusal:
@@ -126,7 +127,9 @@ def _check_weights(case: Case, model: Callable, guide, evidence: float, *args) -
     ratios = (torch.stack(list(run.log_weights)).double() - evidence).exp()
     error = z_bound() * float(ratios.std()) / len(ratios) ** 0.5
     found = float(ratios.mean())
-    assert abs(found - 1) < error + 1e-3, f"weighed draws have {found:.3f} times the evidence"
+    assert abs(found - 1) < error + max(gap / 2, 0.0) ** 0.5 + 1e-3, (
+        f"weighed draws have {found:.3f} times the evidence"
+    )
 
 
 def _check_moments(scores: Tensor, gap: float) -> None:
@@ -243,7 +246,7 @@ def check_local_latents(case: Case) -> None:
     try:
         set_up(guide, y)
         set_up(of_batches, y)
-    except (UnsupportedSiteError, NotImplementedError) as refusal:
+    except (UnsupportedSiteError, NotImplementedError, ValueError) as refusal:
         warnings.warn(f"{case} is not checked with latent values of rows: {refusal}", stacklevel=2)
         return
     perturb(guide, 0.2)

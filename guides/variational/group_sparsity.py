@@ -41,6 +41,9 @@ K1, K2, K3 = 0.63576, 1.87320, 1.48695
 #: and has no slope, and the logarithm of the mean has neither.
 TINY_MEAN = 1e-15
 
+#: Marks the factors of a horseshoe, which no other one takes.
+FACTOR = "_horseshoe_factor"
+
 #: Draws from which quantiles of products are estimated.
 QUANTILE_DRAWS = 4000
 
@@ -76,11 +79,10 @@ class Horseshoe(Messenger):
         self.sites = checked_names(sites)
         self.global_scale = float(global_scale)
         self._met: list[str] = []
-        self._own: set[str] = set()
         self._took = False
 
     def __enter__(self) -> Horseshoe:
-        self._met, self._own, self._took = [], set(), False
+        self._met, self._took = [], False
         return super().__enter__()
 
     def __exit__(self, exc_type, exc_value, traceback) -> None:
@@ -97,7 +99,7 @@ class Horseshoe(Messenger):
 
     def _pyro_sample(self, msg: dict) -> None:
         name, prior = msg["name"], msg["fn"]
-        if msg["is_observed"] or site_is_subsample(msg) or name in self._own:
+        if msg["is_observed"] or site_is_subsample(msg) or msg["infer"].get(FACTOR):
             return
         self._met.append(name)
         if self.sites is not None and name not in self.sites:
@@ -115,10 +117,14 @@ class Horseshoe(Messenger):
         shape = event if len(event) == 1 else (1, event[1]) + (1,) * (len(event) - 2)
         one = torch.ones((), dtype=base.loc.dtype, device=base.loc.device)
         self._took = True
-        self._own |= {f"{name}_{factor}" for factor in ("raw", "local", "global")}
-        raw = pyro.sample(f"{name}_raw", prior)
-        local = pyro.sample(f"{name}_local", dist.HalfCauchy(one).expand(shape).to_event(len(shape)))
-        shrink = pyro.sample(f"{name}_global", dist.HalfCauchy(self.global_scale * one))
+        laws = {
+            "raw": prior,
+            "local": dist.HalfCauchy(one).expand(shape).to_event(len(shape)),
+            "global": dist.HalfCauchy(self.global_scale * one),
+        }
+        raw, local, shrink = (
+            pyro.sample(f"{name}_{part}", law, infer={FACTOR: True}) for part, law in laws.items()
+        )
         value = raw * (local * shrink.reshape(shrink.shape + (1,) * len(shape)))
         msg["fn"] = dist.Delta(value, event_dim=len(event), validate_args=False).mask(False)
         msg["value"], msg["is_observed"] = value, True

@@ -147,7 +147,9 @@ def _tell(outcome: Outcome, out: Path) -> None:
     """What has been done; failures to stderr, the first of them with its reason."""
     asked, others = len(outcome.asked), len(outcome.records) - len(outcome.asked)
     parts = [f"{asked} cells, {outcome.reused} of them from earlier calls"]
-    parts += [f"{outcome.damaged} damaged, computed again"] if outcome.damaged else []
+    parts += (
+        [f"{outcome.damaged} damaged or of an earlier version, computed again"] if outcome.damaged else []
+    )
     parts += [f"the folder has {others} more"] if others else []
     print("; ".join(parts))
     print(f"the table is {out / 'table.md'}")

@@ -225,3 +225,14 @@ def test_every_call_of_the_prior_predictive_draws_other_targets():
     (_, first), (_, second) = base.draw(5, one), base.draw(5, one)
     assert len(set(torch.cat((first, second)).tolist())) == 10
     assert torch.equal(base.draw(5, generator())[1], first)
+
+
+def test_a_site_that_not_every_run_has_is_refused():
+    def model(y):
+        loc = pyro.sample("loc", dist.Normal(double(0.0), 1.0))
+        more = pyro.sample("more", dist.Normal(double(0.0), 1.0)) if len(y) == 12 else 0.0
+        with pyro.plate("data", len(y)):
+            pyro.sample("y", dist.Normal(loc + more, 1.0), obs=y)
+
+    with pytest.raises(ValueError, match="'more' is not in every run"):
+        PosteriorBootstrap(model, 5.0).fit(torch.randn(12).double(), num_draws=3)

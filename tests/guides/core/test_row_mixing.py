@@ -35,9 +35,9 @@ def weights(spike: bool, *shape: int):
     return pyro.sample("w", prior.expand(shape).to_event(len(shape)))
 
 
-def observe(law, y, rows: int):
-    with pyro.plate("data", rows):
-        pyro.sample("y", law, obs=y)
+def observe(law, y, rows: int, name: str = "y"):
+    with pyro.plate(f"rows of {name}", rows):
+        pyro.sample(name, law, obs=y)
 
 
 def choice(x, y, spike=False):  # x: [N, alternatives, P]
@@ -311,6 +311,28 @@ def test_other_numbers_of_rows_for_each_datum_are_asked_about():
     assert asked == [4]
     assert guide.sites["w"].by_moments
     guide(torch.randn(12, 2), torch.arange(6).repeat_interleave(2), torch.zeros(6))
+    assert not guide.sites["w"].by_moments
+
+
+def test_rows_that_met_once_are_not_forgotten():
+    """Where another call has been asked about between two of the same kind."""
+
+    def model(x, y, z=None):
+        w = pyro.sample("w", dist.Normal(torch.zeros(1, 2), 1.0).to_event(2))
+        v = pyro.sample("v", dist.Normal(torch.zeros(1, 2), 1.0).to_event(2))
+        f = F.linear(x, w).squeeze(-1)
+        if z is None:
+            f = f - f.mean()
+        else:
+            observe(dist.Normal(f, 1.0), z, len(x), "z")
+        observe(dist.Normal(f + F.linear(x, v).squeeze(-1), 1.0), y, len(x))
+
+    x, y = torch.randn(6, 2), torch.randn(6)
+    guide = AutoMeanField(model)
+    guide(x, y)
+    assert [site.by_moments for site in guide.sites.values()] == [False, True]
+    guide(x, y, torch.randn(6))
+    guide(x, y)
     assert not guide.sites["w"].by_moments
 
 

@@ -188,6 +188,18 @@ def test_horseshoe_takes_all_weights_whatever_their_names():
     assert set(sites) == {f"{n}_{part}" for n in ("w1_raw", "w2") for part in ("raw", "local", "global")}
 
 
+def test_horseshoes_within_each_other_take_no_factors_of_each_other():
+    def model():
+        for name in ("v", "w"):
+            pyro.sample(name, dist.Normal(torch.zeros(2, 3), 1.0).to_event(2))
+
+    both = Horseshoe()(Horseshoe(["v"], global_scale=0.1)(model))
+    sites = poutine.trace(both).get_trace().stochastic_nodes
+    assert set(sites) == {f"{n}_{part}" for n in ("v", "w") for part in ("raw", "local", "global")}
+    with pytest.raises(ValueError, match="no site is a matrix of weights"):
+        Horseshoe()(Horseshoe()(model))()
+
+
 def test_horseshoe_of_filters_has_a_scale_for_every_input_channel():
     def filters():
         return pyro.sample("w", dist.Normal(torch.zeros(4, 3, 5, 5), 1.0).to_event(4))

@@ -141,8 +141,30 @@ def test_a_guide_is_not_left_out_for_a_data_set_without_predictions():
     runs = [one_run("a", noise=1.0), replace(whole, rows=rows, points=points)]
     answers = dict(when(standings(runs, NOTES), runs))
     assert answers["best predictions (of a alone)"].endswith("not told apart from it: near, cheap, far")
-    assert answers["left out of the other answers, for they are not ranked in all 2 runs"] == "far (1 of 2)"
+    left = answers["left out of these answers, for they are not ranked in all 2 runs"]
+    assert left == "far (1 of 2; compared by predictions)"
     assert "far" not in answers["nearest to the posterior"]
+    three = [*runs, one_run("ccc", noise=1.0, without="cheap")]  # a set that has predictions
+    left = dict(when(standings(three, NOTES), three))
+    title = "left out of these answers, for they are not ranked in all 3 runs"
+    assert left[title] == "cheap (2 of 3), far (2 of 3; compared by predictions)"
+
+
+def test_a_guide_that_does_not_predict_everywhere_is_named():
+    def mute(row):
+        return replace(row, ref_log_likelihood=None) if row.method == "near" else row
+
+    runs = [one_run("a"), one_run("bb")]
+    runs[1] = replace(runs[1], rows=[mute(row) for row in runs[1].rows])
+    answers = dict(when(standings(runs, NOTES), runs))
+    assert answers["left out of predictions, of which they have none in some run"] == "near"
+    assert "near" not in answers["best predictions"]
+
+
+def test_a_page_names_data_sets_without_test_rows():
+    whole = one_run("bb")
+    rows = [replace(row, ref_log_likelihood=None, log_likelihood=None) for row in whole.rows]
+    runs = [one_run("a"), replace(whole, rows=rows, points=whole.points.assign(log_likelihood=np.nan))]
     text = page(standings(runs, NOTES), runs, [], "zoo leaderboard", "1 step")
     assert "**vs truth** is over a: there is none of bb, which is fitted whole" in text
     assert "there is none of" not in page(

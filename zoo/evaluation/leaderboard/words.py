@@ -173,10 +173,16 @@ def when(found: Sequence[Standing], runs: Sequence[Run]) -> list[tuple[str, str]
     answers.append(("little time: none of these guides is both cheaper and nearer", _frontier(complete)))
     partly = [standing for standing in found if standing.ranks and standing not in complete]
     if partly:
-        others = "the other" if set(map(id, partly)) & set(map(id, predicting)) else "these"
-        title = f"left out of {others} answers, for they are not ranked in all {len(places)} runs"
-        names = (f"{standing.name} ({len(standing.ranks)} of {len(places)})" for standing in partly)
+        title = f"left out of these answers, for they are not ranked in all {len(places)} runs"
+        counted = {s.guide: f"{s.name} ({len(s.ranks)} of {len(places)}" for s in partly}
+        apart = {standing.guide for standing in predicting}
+        names = (
+            f"{text}{'; compared by predictions' * (guide in apart)})" for guide, text in counted.items()
+        )
         answers.append((title, ", ".join(names)))
+    mute = [s.name for s in complete if predicting and s not in predicting]
+    if mute:
+        answers.append(("left out of predictions, of which they have none in some run", ", ".join(mute)))
     return answers
 
 

@@ -37,7 +37,7 @@ def read_record(out: Path, cell: Cell) -> Record | None:
         content = json.loads((folder / RESULT).read_text("utf-8"))
         if content.pop("sha256") != _checksum(content) or content["cell"] != _identity(cell):
             return None
-        if not content["files"].items() <= _files(folder).items():  # what others put there does not matter
+        if any(_digest(folder / name) != digest for name, digest in content["files"].items()):
             return None
         return Record(
             cell,
@@ -153,7 +153,15 @@ def _identity(cell: Cell) -> dict:
 def _files(folder: Path) -> dict[str, str]:
     """What a cell has left beside its result: SHA-256 by name, of files in folders of its own too."""
     paths = (path for path in folder.rglob("*") if path.is_file() and path != folder / RESULT)
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+    return {str(path.relative_to(folder)): _digest(path) for path in paths}
+
+
+def _digest(path: Path) -> str:
+    """Nothing of a file that cannot be read."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return ""
 
 
 def _checksum(content: Mapping) -> str:

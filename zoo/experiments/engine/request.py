@@ -130,16 +130,17 @@ def _option(experiment: Experiment, effort: Effort, name: str, text: str) -> obj
 
 
 def _check_range(experiment: Experiment, name: str, value: object) -> None:
-    """No number is negative or not finite, and 0 is one where a budget has it.
-
-    :raises UserError: for another one
+    """:raises UserError: for a number that is negative or not finite, a whole one that is 0 where no budget
+    has it so, and a learning rate of 0
     """
     if isinstance(value, bool | str):
         return
     usual = [effort.options[name] for effort in experiment.efforts.values() if name in effort.options]
-    least = 0 if 0 in usual or isinstance(value, float) else 1
+    least = 1 if isinstance(value, int) and 0 not in usual else 0
     if not (math.isfinite(value) and value >= least):
         raise UserError(f"option {name} of {experiment.name} must be at least {least}, not {value}")
+    if name == "lr" and value == 0:
+        raise UserError(f"option lr of {experiment.name} must be positive, not {value}")
 
 
 def _choose(experiment: Experiment, axis: str, names: Sequence[str]) -> tuple[str, ...]:

@@ -81,6 +81,7 @@ def test_a_cell_that_ends_after_its_call_leaves_nothing(tmp_path):
 @pytest.mark.parametrize("damage", ["removed", "altered", "truncated"])
 def test_a_file_beside_the_result_belongs_to_it(damage, tmp_path):
     file = store(tmp_path).folder / "left.txt"
+    os.mkfifo(file.parent / "notes")  # nothing that others put there is read
     (file.parent / ".DS_Store").write_text("of a file manager")
     assert read_record(tmp_path, CELL) is not None
     if damage == "removed":
