@@ -191,9 +191,9 @@ def test_logistic_regression_is_what_it_says(inputs):
 # ------------------------------------------------------------------------------------------------ LeNet
 
 
-@pytest.mark.parametrize(("pixels", "flat"), [(784, 768), (64, 192)])
+@pytest.mark.parametrize(("pixels", "flat"), [(784, 768), (64, 192), (256, 48), (225, 432)])
 def test_lenet_has_the_published_layers(pixels, flat):
-    """28 x 28: 24, 12, 8, 4; 8 x 8 in a frame of two: 8, 4, 4, 2."""
+    """28 x 28: 24, 12, 8, 4; 16 x 16: 12, 6, 2, 1; framed 8 x 8: 8, 4, 4, 2; 15 x 15: 15, 7, 7, 3."""
     model = LeNet(pixels)
     shapes = [(32, 1, 5, 5), (48, 32, 5, 5), (256, flat), (84, 256), (10, 84)]
     assert model.layers == shapes
