@@ -117,6 +117,13 @@ def test_a_unit_of_time_is_the_median_of_gaps_that_are_not_zero():
     assert median_gap([edge_list([(0, 1)] * 2, [3.0, 3.0])]) == 1.0
 
 
+def test_ones_own_graphs_set_the_unit_of_time(monkeypatch):
+    monkeypatch.setattr(fitting, "train", lambda model, *parts: GraphFit())
+    graphs = [edge_list([(0, 1)] * 3, [0.0, 60.0, 120.0]) for _ in range(2)]
+    model, _ = fit_graphs(graphs)
+    assert model.unit.item() == 60.0
+
+
 class Overflowing(OneNumber):
     """The slope of one batch is no number, though its loss is one."""
 
