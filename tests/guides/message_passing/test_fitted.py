@@ -204,11 +204,12 @@ def test_a_weight_precision_that_is_no_gamma_is_stood_in_for():
     assert guide.log_prob(guide.draws(3)).isfinite().all()
 
 
-def test_the_stand_in_is_in_units_of_the_prior():
+@pytest.mark.parametrize("improper", [(-3.0, 2.0), (3.0, -2.0), (3.0, 0.0)])
+def test_the_stand_in_is_in_units_of_the_prior(improper):
     """``w = loc + factor u``, and only the weights of this precision count."""
     name = "two_precisions"
     guide, kept = ProbabilisticBackpropagation(NETWORKS[name]), fitted(name)._fitted
-    precisions = kept.state.precisions | {"b": compiled.Precision(-3.0, 2.0)}
+    precisions = kept.state.precisions | {"b": compiled.Precision(*improper)}
     guide._fitted = replace(kept, state=kept.state._replace(precisions=precisions))
     mean, variance = guide.sites["v"]
     squares = (((mean - 0.1).square() + variance) / 0.25).sum().item()

@@ -107,13 +107,13 @@ def test_gamma_update_keeps_its_digits_when_the_shape_is_large():
 
 def test_guards_keep_the_old_values():
     nan, inf = math.nan, math.inf
-    mean, variance = double([1.0] * 6), double([2.0] * 6)
-    by_mean = double([nan, 0.0, inf, 5.0, 0.1, 0.0])
-    by_variance = double([0.0, nan, inf, 0.0, 0.0, -0.25])
+    mean, variance = double([1.0] * 7), double([2.0] * 7)
+    by_mean = double([nan, 0.0, inf, 5.0, 0.1, 0.0, 0.0])
+    by_variance = double([0.0, nan, inf, 0.0, 0.0, -0.25, inf])
     new_mean, new_variance, accepted = adf_update(mean, variance, by_mean, by_variance)
-    assert accepted.tolist() == [False, False, False, False, True, False]
-    assert new_mean[~accepted].tolist() == [1.0] * 5
-    assert new_variance[~accepted].tolist() == [2.0] * 5
+    assert accepted.tolist() == [False, False, False, False, True, False, False]
+    assert new_mean[~accepted].tolist() == [1.0] * 6
+    assert new_variance[~accepted].tolist() == [2.0] * 6
     assert new_mean[4] == pytest.approx(1.2)
     assert new_variance[4] == pytest.approx(2 - 4 * 0.01)
 
