@@ -339,6 +339,13 @@ def test_a_hierarchy_whose_density_is_unbounded_starts_beside_its_singularity():
     assert guide.facts["elbo"][0] > -40
 
 
+@pytest.mark.parametrize("broken", [math.nan, -math.inf, math.inf])
+def test_a_start_whose_bound_is_no_number_is_the_worst(broken, data, monkeypatch):
+    guide = JointSpikeSlab(regression)
+    monkeypatch.setattr(guide, "_loss", lambda args: torch.tensor(broken))
+    assert guide._loss_here(data) == math.inf
+
+
 def test_a_loss_that_ends_above_its_start_is_a_warning():
     generator = torch.Generator().manual_seed(0)
     level = torch.randn(200, generator=generator)
