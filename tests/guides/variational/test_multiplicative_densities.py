@@ -10,7 +10,7 @@ from guides.core import kernels
 from guides.core.distributions import SpikeSlab
 from guides.core.laws import Uses
 from guides.flows import fused
-from guides.testing import NOISE, assert_mean, data, network, normal, perturb, spike_slab
+from guides.testing import NOISE, assert_mean, data, network, normal, perturb, spike_slab, z_bound
 from guides.truth.conjugate import conjugate_linear_regression
 from guides.variational.multiplied_laws import MultipliedSpikeSlabLaw
 from guides.variational.multipliers import Multipliers
@@ -109,6 +109,15 @@ def test_quantiles_are_those_of_the_draws(prior):
         assert ((draws < value).double().mean(0) - level < 0.02).all()
         assert (level - (draws <= value).double().mean(0) < 0.02).all()
     assert torch.equal(guide.median()["w"], guide.quantiles(levels)["w"][2])
+
+
+@each_prior
+def test_the_mean_of_a_site_is_that_of_the_draws(prior):
+    """It has the error of 4096 draws itself."""
+    _, guide = moved(prior, *data())
+    draws = guide.draws(20_000, seed=2)["w"].double()
+    error = draws.std(0) * (1 / 20_000 + 1 / 4096) ** 0.5
+    assert ((guide.mean_of_site("w") - draws.mean(0)).abs() < z_bound(error.numel()) * error).all()
 
 
 # ---------------------------------------------------------------------- densities without Monte Carlo
