@@ -46,10 +46,8 @@ def test_guesses_have_the_auxiliary_density(flow):
     assert_mean(guesses.double() ** 2, (weights @ grid**2).double())
 
 
-@pytest.mark.slow
-@each_prior
-def test_log_prob_converges_to_a_sum_over_multipliers(prior):
-    """One column: ``q(w) = int q(z) q(w | z) dz`` on a grid."""
+def summed_over_multipliers(prior):
+    """One column: a guide, weights ``w [3, 1]`` and ``log int q(z) q(w | z) dz`` on a grid, ``[3]``."""
     x, y = data(columns=1)
     _, guide = moved(prior, x, y)
     slabs = guide.draws(1000, seed=1)["w"]
@@ -65,7 +63,24 @@ def test_log_prob_converges_to_a_sum_over_multipliers(prior):
         if prior is normal
         else SpikeSlab(logits=guide.logits.detach(), loc=loc, scale=scale)
     )
-    truth = torch.stack([(density * law.log_prob(value).exp().squeeze(-1)).sum().log() for value in w])
+    return (
+        guide,
+        w,
+        torch.stack([(density * law.log_prob(value).exp().squeeze(-1)).sum().log() for value in w]),
+    )
+
+
+@each_prior
+def test_density_by_a_few_guesses_is_unbiased(prior):
+    guide, w, truth = summed_over_multipliers(prior)
+    estimates = guide.log_prob({"w": w.repeat(500, 1)}, num_multipliers=2)
+    assert_mean(estimates.view(500, 3).double().exp(), truth.double().exp())
+
+
+@pytest.mark.slow
+@each_prior
+def test_log_prob_converges_to_a_sum_over_multipliers(prior):
+    guide, w, truth = summed_over_multipliers(prior)
     copies = {"w": w.repeat(2000, 1)}
     estimates = guide.log_prob(copies, num_multipliers=10)
     assert_mean(estimates.view(2000, 3).double().exp(), truth.double().exp())  # unbiased for any number
