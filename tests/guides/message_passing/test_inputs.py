@@ -176,8 +176,9 @@ def test_other_errors():
     def logarithm(x, y=None):
         observe(x.log() @ weights("w", INPUTS), y)
 
-    with pytest.raises(ValueError, match="what the model computes from x"):
-        ProbabilisticBackpropagation(logarithm).fit(x, y)
+    for wrong in (x, x.abs() * (x > x.min())):  # NaN and, of one zero, minus infinity
+        with pytest.raises(ValueError, match="what the model computes from x"):
+            ProbabilisticBackpropagation(logarithm).fit(wrong, y)
 
     def tanh(x, y=None):
         observe(torch.tanh(x @ weights("w", INPUTS)), y)
