@@ -12,6 +12,7 @@ from pyro import distributions as dist
 from torch import nn
 
 from guides import SharedParameterBootstrap
+from guides.bootstrap import shared_parameters
 from guides.bootstrap.base_measures import EmpiricalBase, GaussianBase
 from guides.bootstrap.shared_parameters import Laws, SharedPosterior, _ByOptimisation, frozen, local_draws
 from guides.bootstrap.training import InClosedForm, Law, Progress, Training, train
@@ -233,7 +234,15 @@ def test_training_stops_early_and_keeps_the_best():
     assert not flow.training
 
 
-def test_starts_are_compared_by_their_validation():
+def test_starts_are_compared_by_their_validation(monkeypatch):
+    ends = []
+
+    def noted(objective, *others):
+        progress = train(objective, *others)
+        ends.append([value.clone() for value in objective.module.state_dict().values()])
+        return progress
+
+    monkeypatch.setattr(shared_parameters, "train", noted)
     x, held = rows(30).float(), rows(30, seed=4).float()
     torch.manual_seed(2)
     flow = FlowDensity(2, hidden=(10,))
@@ -243,6 +252,8 @@ def test_starts_are_compared_by_their_validation():
     assert len(set(fitted.info["starts"])) == 3
     assert fitted.info["starts"].index(max(fitted.info["starts"])) != 2  # nor is it the last by chance
     assert fitted.info["validation"] == max(fitted.info["starts"])
+    best = ends[fitted.info["starts"].index(fitted.info["validation"])]
+    assert all(map(torch.equal, flow.state_dict().values(), best))
 
 
 def test_same_seed_same_posterior_and_nothing_else_moves():
