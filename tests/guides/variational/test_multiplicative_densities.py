@@ -12,6 +12,7 @@ from guides.core.laws import Uses
 from guides.flows import fused
 from guides.testing import NOISE, assert_mean, data, network, normal, perturb, spike_slab, z_bound
 from guides.truth.conjugate import conjugate_linear_regression
+from guides.variational import multiplicative_flow
 from guides.variational.multiplied_laws import MultipliedSpikeSlabLaw
 from guides.variational.multipliers import Multipliers
 from tests.guides.variational.multiplied import each_flow, each_prior, fitted, law_given, log_joint, moved
@@ -124,6 +125,17 @@ def test_quantiles_are_those_of_the_draws(prior):
         assert ((draws < value).double().mean(0) - level < 0.02).all()
         assert (level - (draws <= value).double().mean(0) < 0.02).all()
     assert torch.equal(guide.median()["w"], guide.quantiles(levels)["w"][2])
+
+
+def test_quantiles_far_out_are_those_of_one_normal_where_the_multipliers_are_equal():
+    loc, scale, columns = torch.tensor([[2.0, -1.0], [0.1, 3.0], [0, 0]]).double()
+    law = dist.Normal(0.5 * loc, scale)
+    nodes = torch.full((9, 1), 0.5, dtype=torch.float64)
+    for level in torch.tensor([1e-9, 0.001, 0.4, 0.999]).double():
+        found = multiplicative_flow._mixture_quantile(
+            level, nodes, loc, scale, columns.long(), torch.ones_like(loc)
+        )
+        torch.testing.assert_close(found, law.icdf(level))
 
 
 @each_prior
