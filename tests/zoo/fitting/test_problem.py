@@ -103,7 +103,7 @@ def test_lists_have_a_fingerprint_too():
     assert len(found | {replace(problem, train=(graphs[:1],)).fingerprint()}) == 3
 
 
-@pytest.mark.parametrize(("sds", "refused"), [(1e14, False), (1e16, True)])
+@pytest.mark.parametrize(("sds", "refused"), [(1e14, False), (1e16, True), (-1e16, True)])
 @pytest.mark.parametrize("part", ["x_test", "y_test"])
 def test_numbers_whose_squares_a_network_could_not_hold_are_refused(part, sds, refused):
     data = load("diabetes")
