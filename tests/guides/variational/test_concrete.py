@@ -290,6 +290,8 @@ def test_schedule():
         guide.anneal(1.5)
     with pytest.raises(ValueError, match="objective"):
         AutoConcrete(used_twice, objective="wrong")
+    with pytest.raises(ValueError, match="anneal_runs must be at least 1, got 0"):
+        AutoConcrete(used_twice, anneal_runs=0)
 
 
 def test_plain_svi_anneals_by_the_number_of_runs():
