@@ -136,6 +136,7 @@ FIT_ERRORS = {
     "unknown site": (dict(init_means={"w9": np.zeros(3)}), "no weight site 'w9', but w1, w2"),
     "wrong mean": (dict(init_means={"w1": np.zeros(3)}), r"site 'w1' has shape \(4, 4\), got \(3,\)"),
     "NaN mean": (dict(init_means={"w1": np.full((4, 4), math.nan)}), "'w1' has values that are not finite"),
+    "no mean": (dict(init_means={"w1": np.full((4, 4), math.inf)}), "'w1' has values that are not finite"),
 }  # fmt: skip
 
 
@@ -166,6 +167,8 @@ def test_other_errors():
             ask()
     with pytest.raises(ValueError, match="NaN"):
         fitted().predictive(x * math.nan)
+    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+        fitted().partial_fit(x, y, batch_size=0)
 
     def wide_gamma(x, y=None):
         observe(x @ weights("w", INPUTS), y, gamma("tau", 0.5, 1.0).rsqrt())
