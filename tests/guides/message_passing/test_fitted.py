@@ -334,6 +334,13 @@ def _small(unit=torch.relu, factor=1.0, noise=None, unit_of_noise=1.0):
     return model
 
 
+def test_a_noise_precision_counts_in_units_of_its_scale():
+    """The variance is ``9 / tau``, whose mean is ``9 b / (a - 1)``."""
+    guide = ProbabilisticBackpropagation(_small(unit_of_noise=3.0)).fit(*data(), epochs=1)
+    concentration, rate = guide.precisions["tau"]
+    assert guide.noise_variance == pytest.approx(9 * rate / (concentration - 1))
+
+
 @pytest.mark.parametrize("proper", [(0.5, 2.0), (3.0, 0.1)])
 def test_a_weight_precision_that_is_a_gamma_stays(proper):
     """One whose inverse has no mean, too."""
