@@ -156,6 +156,18 @@ def test_every_row_is_seen_once_an_epoch_at_the_right_scale(digits):
     assert runs[:200] != runs[200:]
 
 
+def test_loss_of_an_epoch_is_of_all_rows_however_many_steps_it_has(digits):
+    """Nothing moves; a step's loss is that of all rows, which a tenth of them and its draws estimate."""
+    whole, steps = (
+        train(
+            NETWORK, AutoSpikeSlab(NETWORK, init_scale=0.05), (digits.x, digits.y),
+            Training(1, lr=1e-9, batch_size=rows, seed=3),
+        ).losses[0]
+        for rows in (200, 20)
+    )  # fmt: skip
+    assert steps == pytest.approx(whole, rel=0.1)
+
+
 @pytest.mark.slow
 def test_training_learns_and_its_seed_decides(digits):
     def fitted(seed, epochs):
