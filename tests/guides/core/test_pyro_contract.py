@@ -280,6 +280,14 @@ def test_starting_inclusion(start, low, high):
     assert high >= guide.logits.max() > high - 0.1 * (high - low)
 
 
+def test_density_is_the_mean_inclusion_and_the_share_above_one_half():
+    guide = AutoSpikeSlab(linear_model(spike_slab))
+    guide.setup(torch.randn(5, 4), torch.randn(5))
+    with torch.no_grad():
+        guide.logits.copy_(torch.tensor([0.1, 0.45, 0.55, 0.9]).logit())
+    assert guide.density() == (pytest.approx(0.5), 0.5)
+
+
 def test_wrong_arguments():
     with pytest.raises(ValueError, match="init_scale must be positive"):
         AutoMeanField(lambda: None, init_scale=0.0)
