@@ -175,6 +175,16 @@ def test_learnt_rate_follows_the_evidence():
     assert rates["none"] > 0.35
 
 
+def test_a_file_holds_the_rate_of_dropout(tmp_path):
+    x, y = data()
+    guide = AutoDropout(network(normal), rate=0.4)
+    guide.setup(x, y)
+    save_guide(guide, tmp_path / "guide.safetensors")
+    loaded = load_guide(AutoDropout(network(normal), rate=0.1), tmp_path / "guide.safetensors")
+    assert loaded.dropout_rates() == guide.dropout_rates()
+    assert torch.equal(loaded.draws(9, seed=1)["w1"], guide.draws(9, seed=1)["w1"])
+
+
 def test_mc_dropout_keeps_its_rate_and_points():
     x, y = data()
     model = network(normal)
