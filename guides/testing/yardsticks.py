@@ -13,6 +13,8 @@ from scipy import stats
 from torch import Tensor
 
 FAMILY_WISE = 1e-5
+#: Samples of a variance: of 200 Gaussian ones a claim of half the variance has a z of 5.
+FEWEST = 200
 
 
 def z_bound(comparisons: int = 1) -> float:
@@ -37,6 +39,12 @@ def _assert_small(error: Tensor, variance: Tensor, size: Tensor | float) -> None
 
 
 def assert_variance(samples: Tensor, truth: Tensor | float) -> None:
+    """``samples [n, ...]`` have this variance.
+
+    :raises ValueError: of few samples, whose own spread can make no z large, however small the claim is
+    """
+    if len(samples) < FEWEST:
+        raise ValueError(f"a variance needs {FEWEST} samples or more, got {len(samples)}")
     assert_mean((samples - samples.mean(0)) ** 2 * len(samples) / (len(samples) - 1), truth)
 
 

@@ -20,6 +20,7 @@ from guides.testing import (
     CHECKS,
     GAP,
     Case,
+    assert_variance,
     check_constrained,
     check_divergence,
     check_gradients,
@@ -56,6 +57,16 @@ def test_a_guide_of_another_package():
 @pytest.mark.parametrize("make", [AutoSpikeSlab, AutoMNF])
 def test_sparse_guides(make):
     check_guide(make, prior=spike_slab)
+
+
+def test_a_variance_is_not_judged_by_few_samples():
+    """Of 40 a claim of next to nothing had a z of 4.4 at most."""
+    samples = torch.randn(200, generator=torch.Generator().manual_seed(0))
+    assert_variance(samples, 1.0)
+    with pytest.raises(AssertionError, match="z = "):
+        assert_variance(samples, 0.4)
+    with pytest.raises(ValueError, match="needs 200 samples or more, got 199"):
+        assert_variance(samples[1:], 1.0)
 
 
 class HalfTheDivergence(MyGuide):
