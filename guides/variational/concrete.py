@@ -21,6 +21,7 @@ from torch.nn.functional import softplus
 from guides.core.flat_parameters import elementwise_law
 from guides.core.fused import chunks, cost_of_on, spike_slab_prior_gradient
 from guides.core.laws import RandomTensorLaw, SiteLaw, SpikeSlabLaw
+from guides.core.random_tensors import PathwiseGradientError
 from guides.core.sites import Site, initial_value
 from guides.variational.hyper_priors import (
     published_log_inclusion,
@@ -119,6 +120,13 @@ class ConcreteLaw(SpikeSlabLaw):
     def kl(self) -> Tensor:
         fused = self.__dict__.get("_fused_kl")
         return super().kl if fused is None else fused
+
+    def _refuse_gradient(self, operation: str) -> None:
+        if self.uses.wants_grad_of_draws and not self.uses.is_over:
+            raise PathwiseGradientError(
+                f"site {self.name!r}: `{operation}` under a loss that weighs draws by their density, which "
+                "relaxed indicators have none of; train with Trace_ELBO or TraceMeanField_ELBO"
+            )
 
     def _draw(self, operation: str) -> Tensor:
         if self.uses.scores_draws:
