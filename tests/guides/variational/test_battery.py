@@ -145,6 +145,7 @@ def test_spike_slab_posterior_is_exact_on_an_orthogonal_design(monkeypatch):
 HOLDS_THE_POSTERIOR = {"mean-field-draws": (), "mnf-on-normal": pytest.mark.slow, "spike-slab": ()}
 
 
+@pytest.mark.filterwarnings("ignore:draws of mnf.* are not weighed")
 @pytest.mark.parametrize(
     "case",
     [pytest.param(c, marks=HOLDS_THE_POSTERIOR[c.name]) for c in CASES if c.name in HOLDS_THE_POSTERIOR],
