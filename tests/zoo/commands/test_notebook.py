@@ -106,7 +106,6 @@ def test_work_has_one_thread_and_the_caller_keeps_its_own(compared, monkeypatch)
     [
         {"guides": ["mean-feld"]},
         {"guides": ["mean-field", "mean-field"]},
-        {"guides": [], "reference": "none"},
         {"model": "bn"},
         {"budget": "ful"},
         {"reference": "exact"},
