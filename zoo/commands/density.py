@@ -173,10 +173,11 @@ def _standardised(table: DensityData, data: str) -> tuple[list[Tensor], np.ndarr
 
 
 def _words(figures: dict[str, float]) -> str:
-    """The figures of held-out rows in a line."""
+    """The figures of held-out rows in a line; of a single row there is no standard error."""
+    error = f" ± {figures['points_se']:.3f}" if math.isfinite(figures["points_se"]) else ""
     return (
         f"mean log density {figures['mixture']:.3f} by the mixture of the draws, "
-        f"{figures['log_likelihood']:.3f} ± {figures['points_se']:.3f} by one of them, "
+        f"{figures['log_likelihood']:.3f}{error} by one of them, "
         f"median {figures['median']:.3f}"
         + (f", {100 * figures['below_100']:.3g} % below -100" if figures["below_100"] else "")
     )

@@ -90,7 +90,7 @@ class FittedDensity:
 
     def figures(self, x: Tensor, units: float = 0.0) -> dict[str, float]:
         """Scores of test rows: the mean over draws and rows, the same of the mixture of all draws, and what
-        says whether a few rows decide them.
+        says whether a few rows decide them; ``points_se`` of a single row is NaN.
 
         :param units: sum of the logs of the sds by which the rows were standardised: densities are then
             those of the table's own units
@@ -105,7 +105,7 @@ class FittedDensity:
         whole = torch.cat(rows)
         return {
             "log_likelihood": whole.mean().item(),
-            "points_se": (whole.std() / len(whole) ** 0.5).item(),
+            "points_se": whole.std().item() / len(whole) ** 0.5 if len(whole) > 1 else math.nan,
             "mixture": torch.cat(mixed).mean().item(),
             "draws_sd": of_draws.std().item() if count > 1 else 0.0,
             "median": whole.median().item(),  # of an even number the lower of the middle two

@@ -57,6 +57,13 @@ def test_a_fit_that_has_not_settled_says_so(fitted, tmp_path):
     assert " is kept; saved in" in settled.stdout
 
 
+def test_a_single_row_held_out_has_no_standard_error(tmp_path):
+    table = write(tmp_path / "table.csv", cloud(15))
+    result = run_zoo("fit", table, "--model", "maf", "--steps", 2, "--out", tmp_path / "fit")
+    assert result.exit_code == 0, result.stderr
+    assert re.search(r"1 held out: .*the draws, -?\d+\.\d+ by one of them, median", result.stdout)
+
+
 def test_scores_are_log_densities_in_the_tables_units(fitted):
     folder, table, words = fitted
     out = folder / "scores.csv"
