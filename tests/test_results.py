@@ -7,6 +7,7 @@ import re
 import tarfile
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from zoo.experiments.engine.page import numbers
@@ -14,6 +15,7 @@ from zoo.experiments.engine.records import RESULT, read_all
 from zoo.experiments.engine.request import plan
 from zoo.experiments.engine.rewrite import pages, rewritten
 from zoo.experiments.engine.tables import table_lines, write_tables
+from zoo.registry.queries import GUIDES
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 KEPT = sorted(RESULTS.rglob("*.tar.gz"))
@@ -77,3 +79,22 @@ def test_a_first_page_leads_to_every_page_and_picture_beside_it(first):
 
 def test_the_first_page_leads_to_that_of_every_paper():
     assert set(FIRST_PAGES) - {RESULTS / "README.md"} <= _linked(RESULTS / "README.md")
+
+
+@pytest.mark.parametrize(
+    ("guide", "method"),
+    {
+        "spike-slab": "lrt",
+        "mnf": "mnf",
+        "concrete": "concrete",
+        "mean-field": "gaussian",
+        "group-normal-jeffreys": "group-normal-jeffreys",
+        "mc-dropout": "mc-dropout",
+        "concrete-dropout": "concrete-dropout",
+    }.items(),
+)
+def test_a_guide_tells_the_cost_that_was_measured(guide, method):
+    """``zoo show GUIDE`` against the page of the times of an epoch."""
+    table = pd.read_csv(RESULTS / "lbbnn" / "cost.csv").set_index(["method", "metric"])["mean"]
+    told = re.match(r"an epoch on MNIST takes (\S+) times", GUIDES[guide].card.cost)
+    assert float(told[1]) == round(table[method, "relative"], 1)

@@ -11,7 +11,7 @@ import json
 
 
 def stable_seed(*parts: object) -> int:
-    """A number below 2^32 that hangs on the parts alone, not on process, platform or version.
+    """A number below 2^32 that depends on the parts alone, not on process, platform or version.
 
     :param parts: what the numbers are for, first in a word, then whatever tells it from others of its kind:
         ``stable_seed("draws", seed, guide)``; JSON-safe

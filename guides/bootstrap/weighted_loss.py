@@ -278,7 +278,7 @@ def _check_supports(model: Callable, args: tuple, values: Parameters, maps: dict
         found, before = biject_to(again[name]["fn"].support)(free), maps[name](free)
         if not torch.allclose(found, before, atol=0, equal_nan=True):
             raise UnsupportedSiteError(
-                f"site {name!r} has a support that hangs on other sites: draw it from a fixed one, a share "
+                f"site {name!r} has a support that depends on other sites: draw it from a fixed one, a share "
                 "for instance, and compute what is meant in the model"
             )
 

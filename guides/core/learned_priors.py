@@ -226,7 +226,7 @@ class LearnedPriors:
 
 
 def shares_a_prior(law: RandomTensorLaw) -> bool:
-    """Whether a site has several elements, with one prior for all of them that hangs on no other site.
+    """Whether a site has several elements, with one prior for all of them that depends on no other site.
 
     It may be written as a tensor of equal numbers: ``Normal(torch.zeros(3), 1.0)``.
     """

@@ -17,7 +17,7 @@ def kept_rng() -> Iterator[None]:
 
 @contextmanager
 def seeded_rng(seed: int) -> Iterator[None]:
-    """What is drawn within, on the CPU and on GPUs in use, hangs on the seed alone; they end as they began.
+    """What is drawn within, on the CPU and on GPUs in use, depends on the seed alone; they end as they began.
 
     :param seed: a whole number, numpy's too
     """

@@ -101,7 +101,7 @@ class FunctionSite(nn.Module):
         """Looks at one run of the model on ``x: [N, d]``, N at least 2.
 
         :raises ValueError: the site is missing, is drawn instead of computed or has another shape than
-            ``[N]``; a latent site, or its law, hangs on the rows; a parameter belongs to no module
+            ``[N]``; a latent site, or its law, depends on the rows; a parameter belongs to no module
         """
         with torch.no_grad(), kept_rng():
             trace, short = self._trace(x, {}), self._trace(x[:-1], {})

@@ -35,7 +35,7 @@ def stein_score(draws: Tensor, at: Tensor | None = None, *, kept: float = 0.99) 
     if not draws.isfinite().all():
         raise ValueError("draws must be finite")
     draws, width = draws.detach(), _width(draws.detach())
-    centre = draws.mean(0)  # the score hangs on differences alone, and rounding on how far away they are
+    centre = draws.mean(0)  # the score depends on differences alone, and rounding on how far away they are
     scaled, places = ((points - centre) / width for points in (draws, draws if at is None else at.detach()))
     values, vectors = torch.linalg.eigh(_kernel(scaled, scaled).double())
     values, vectors = values.flip(0), vectors.flip(1)

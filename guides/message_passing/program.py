@@ -28,7 +28,7 @@ def _digest(array: np.ndarray) -> tuple:
 
 
 def _but_for_numbers(array: np.ndarray) -> tuple:
-    """Of positions what they are; of known numbers, whose last digits hang on the precision, how many."""
+    """Of positions what they are; of known numbers, whose last digits depend on the precision, how many."""
     return array.shape if array.dtype.kind == "f" else _digest(array)
 
 

@@ -1,4 +1,4 @@
-"""What a run of a model draws anew, and no answer may hang on: rows of a plate, sites of which there are no
+"""What a run of a model draws anew, and no answer may depend on: rows of a plate, sites of which there are no
 draws.
 
 No model looks different from outside, so it is run again, with other rows or other random numbers, to see
@@ -19,7 +19,7 @@ from torch import Tensor
 from guides.posterior.law_of_draws import elementwise
 
 #: Draws that the model is run with, other choices of rows and other seeds that are tried with each: where a
-#: draw is 0, as of spikes and slabs, nothing may hang on the rest, and rare values are seldom drawn.
+#: draw is 0, as of spikes and slabs, nothing may depend on the rest, and rare values are seldom drawn.
 DRAWS, CHOICES, SEEDS = 8, 3, 8
 
 #: A run of the model: number of the draw, number for the rows that plates take, seed -> its trace.
@@ -54,7 +54,7 @@ def check_rows(run: Run, draws: int, sites: Sequence[str]) -> None:
     """A plate may take some rows only to weigh a minibatch that the model is given.
 
     :param draws: how many there are
-    :raises ValueError: where the laws of ``sites`` hang on which rows it takes
+    :raises ValueError: where the laws of ``sites`` depend on which rows it takes
     """
     for draw in range(draws):
         first = run(draw, 0, 0)
@@ -80,7 +80,7 @@ def check_unknown(
 
     :param unknown: names of such sites
     :param missing: names of sites that it has and of which there are no draws
-    :raises ValueError: where the laws of ``sites`` hang on what is drawn in their place
+    :raises ValueError: where the laws of ``sites`` depend on what is drawn in their place
     """
     if not unknown:
         return

@@ -134,8 +134,8 @@ class Posterior:
         """``{site: [n, N]}``, nats: what every draw gives to every observation, to an event as a whole.
 
         A site that has neither draws nor data here, a local latent value of new rows or an observed site
-        that others hang on, is drawn anew in every run, and the figures are given its value: they differ from
-        call to call.
+        that others depend on, is drawn anew in every run, and the figures are given its value: they differ
+        from call to call.
 
         :param args: the model's arguments without data: tensors, or NumPy arrays
         :param observed_data: ``{observed site: its data}``

@@ -188,8 +188,8 @@ def _looked_at(model: Callable, values: Draws, args: tuple, kwargs: Mapping) -> 
 def _check_drawn(
     trace: poutine.Trace, model: Callable, draws: Draws, args: tuple, kwargs: Mapping, data: Draws
 ) -> None:
-    """:param data: some values of the sites that are asked for, which may hang on each other
-    :raises ValueError: where their laws hang on rows or latent values that every run draws
+    """:param data: some values of the sites that are asked for, which may depend on each other
+    :raises ValueError: where their laws depend on rows or latent values that every run draws
     """
     unknown = [name for name in draws if name not in trace.nodes]
     if not (unknown or any(map(takes_some, trace.nodes.values()))):
@@ -317,8 +317,8 @@ def log_likelihood(model: Callable, draws: Draws, data: Mapping[str, Tensor], *a
 
     0 where a mask hides an observation.  A scale (of a minibatch, say) does not count.
 
-    :param data: ``{observed site: value}``, of the shape that the model gives; sites that hang on each other
-        are conditioned on all of them
+    :param data: ``{observed site: value}``, of the shape that the model gives; sites that depend on each
+        other are conditioned on all of them
     :raises ValueError: for a site that the model does not have, or data of another shape
     """
     data = matching(model, draws, data, *args, **kwargs)

@@ -273,7 +273,7 @@ def _run_chain(advance: Callable, plan: Plan, state: Any, tick: Callable[[int], 
 
 
 def _next_size(n: int, seconds: float) -> int:
-    """Draws of the next block, when ``n`` have taken so long.  What is drawn does not hang on it."""
+    """Draws of the next block, when ``n`` have taken so long.  What is drawn does not depend on it."""
     return max(1, min(_BLOCK, 4 * n, int(_SECONDS * n / max(seconds, 1e-9))))
 
 

@@ -29,7 +29,7 @@ class Calibration:
 
     :ivar methods: names of guides and samplers
     :ivar simulations: of each
-    :ivar options: all that a simulation hangs on beside model, method, seed and number; JSON-safe
+    :ivar options: all that a simulation depends on beside model, method, seed and number; JSON-safe
     """
 
     entry: ModelEntry

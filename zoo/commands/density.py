@@ -72,7 +72,7 @@ def load_rows_of_density(data: str, split: int) -> DensityData:
 
 def doubts(table: DensityData) -> list[str]:
     """What in the rows plainly has no density, each in a sentence: the likelihood of a flow is then without a
-    bound, and its figures hang on when the training stops.
+    bound, and its figures depend on when the training stops.
     """
     found, rows = [], len(table.train)
     for column, name in zip(table.train.T, table.columns, strict=True):

@@ -14,7 +14,7 @@ from zoo.evaluation.plots import plot_loss
 from zoo.files.output import kept_config, outgrow, sole_folder
 from zoo.files.tables import write_csv
 
-#: Why a fit whose learning rate hangs on the number of all steps cannot be continued: at the last it is zero.
+#: Why a fit whose learning rate depends on the number of all steps cannot go on: at the last it is zero.
 FALLING = "the learning rate falls to zero over all steps"
 
 

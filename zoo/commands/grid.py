@@ -49,7 +49,7 @@ def compute(
     """Fits what is missing, a reference or a guide a piece, then grades every comparison.
 
     What is finished stays in the folders of the comparisons however the call ends, and is not computed again.
-    Results do not hang on the workers.
+    Results do not depend on the workers.
 
     :param folder: of this call alone, see :func:`zoo.files.output.sole_folder`
     :raises UserError: before any work, when the folder of a comparison belongs to another one

@@ -39,7 +39,7 @@ KILLED = object()
 
 @dataclass(frozen=True)
 class Code:
-    """What numbers hang on.
+    """What numbers depend on.
 
     :ivar versions: of the packages
     :ivar source: checksum of this project's code: two checkouts have one version

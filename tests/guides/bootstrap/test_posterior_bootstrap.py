@@ -402,7 +402,7 @@ def test_a_support_that_hangs_on_another_site_is_refused():
         with pyro.plate("rows", len(y)):
             pyro.sample("y", dist.Normal(high, 1.0), obs=y)
 
-    with pytest.raises(UnsupportedSiteError, match="'high' has a support that hangs on other sites"):
+    with pytest.raises(UnsupportedSiteError, match="'high' has a support that depends on other sites"):
         PosteriorBootstrap(model).fit(numbers(), num_draws=3, steps=2)
 
 

@@ -478,7 +478,7 @@ def test_a_learned_prior_has_the_precision_of_the_models_own_in_every_run():
 
 
 def of_weights(law):
-    """A model of three weights in a plate or not, whose law may hang on another site."""
+    """A model of three weights in a plate or not, whose law may depend on another site."""
 
     def model(x, y=None):
         precision = pyro.sample("precision", dist.Gamma(6.0, 6.0))

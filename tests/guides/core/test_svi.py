@@ -142,7 +142,7 @@ def test_random_rows_stay_together_and_come_with_their_number():
 @pytest.mark.parametrize("batches", [random_rows, lambda data, size: shuffled_epochs(data, size, seed=0)])
 @pytest.mark.parametrize("arguments", [1, 2, 3])
 def test_minibatches_of_any_arguments_are_those_of_two_tensors(batches, arguments):
-    """The random stream does not hang on how many arguments there are, nor on what they are."""
+    """The random stream does not depend on how many arguments there are, nor on what they are."""
     x = torch.arange(10.0)
     torch.manual_seed(0)
     expected = [rows.tolist() for rows, _, _ in itertools.islice(batches((x, -x), 4), 6)]

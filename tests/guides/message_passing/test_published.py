@@ -79,7 +79,7 @@ def test_moment_matching_of_the_gamma_is_exact_where_the_evidence_is():
     shape, rate, deviation = 6.0, 6.0, 1.7
 
     def log_z(a: float) -> float:
-        """Of ``N(y; f, 1 / g)`` and ``g ~ Gamma(a, rate)``: a Student t, without what does not hang on a."""
+        """Of ``N(y; f, 1 / g)`` and ``g ~ Gamma(a, rate)``: a Student t, without the part free of a."""
         gammas = math.lgamma(a + 0.5) - math.lgamma(a)
         return gammas - (a + 0.5) * math.log1p(deviation**2 / (2 * rate))
 

@@ -181,7 +181,7 @@ def two_sites(x, y=None, z=None):
 
 
 def test_two_observed_sites():
-    """The second hangs on the first: it is scored given its data."""
+    """The second depends on the first: it is scored given its data."""
     w, x = 0.5 * torch.randn(S, P), torch.randn(N, P)
     posterior = Posterior.from_draws(two_sites, {"w": w})
     y, z, f = torch.ones(N), torch.randn(N), torch.einsum("np,sp->sn", x, w)

@@ -39,7 +39,7 @@ def test_compiled_nodes_have_the_gradients_of_the_formulas(kind, far):
 
 @pytest.mark.parametrize("kind", FLOWS)
 def test_a_rare_draw_far_out_costs_its_square_and_no_more(kind):
-    """A density that falls faster makes the bound hang on draws that nobody sees."""
+    """A density that falls faster makes the bound depend on draws that nobody sees."""
     torch.manual_seed(3)
     module = Multipliers(20, kind, 2, (50,), 1.0, 0.1).double()
     with torch.no_grad():

@@ -331,7 +331,7 @@ def test_config_of_a_fit_without_a_key(work, key):
 
 
 def test_config_of_a_fit_with_another_number(work):
-    """The scale of the target is what a prediction hangs on: it cannot be changed unnoticed."""
+    """The scale of the target is what a prediction depends on: it cannot be changed unnoticed."""
     path = work / "fit" / "config.json"
     config = json.loads(path.read_text())
     config["standardisation"]["y_sd"] *= 2

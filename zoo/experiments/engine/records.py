@@ -145,7 +145,7 @@ def _alive(process: int) -> bool:
 
 
 def _identity(cell: Cell) -> dict:
-    """All that the numbers of a cell hang on, as JSON gives it back."""
+    """All that the numbers of a cell depend on, as JSON gives it back."""
     identity = {key: value for key, value in asdict(cell).items() if key != "folder"}
     return json.loads(json.dumps({**identity, "seed": cell.seed, "split_seed": cell.split_seed}))
 

@@ -25,7 +25,7 @@ FIGURES = {
     "log_likelihood": "mean log density of the test rows, nats, averaged over the draws of the posterior; "
     "higher is better",
     "mixture": "the same of the mixture of all draws, which is the predictive density; never lower",
-    "median": "median over the test rows in place of their mean: a mean may hang on a few rows",
+    "median": "median over the test rows in place of their mean: a mean may depend on a few rows",
     "below_100": "share of the test rows with a log density below -100",
     "points_se": "standard error of log_likelihood over the test rows",
     "draws_sd": "sd of log_likelihood over the draws of the posterior",

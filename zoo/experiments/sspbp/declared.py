@@ -1,7 +1,7 @@
 """Ott and Williamson (2022): spike-and-slab probabilistic backpropagation, chapter 3 of the dissertation.
 
 Every table is here, and its numbers beside it (``published/``).  A fit gives RMSE and log likelihood at once,
-and its seed hangs on the fit, not on the table: A.3 has the fits of 3.3, A.6 those of 3.4, A.2 those of A.1
+and its seed depends on the fit, not on the table: A.3 has the fits of 3.3, A.6 those of 3.4, A.2 those of A.1
 and A.5 those of A.4, and each shows both figures beside both prints.
 """
 

@@ -58,7 +58,7 @@ def standardised(x: np.ndarray, y: np.ndarray, x_test: np.ndarray, y_test: np.nd
 
 
 def fit(cell: Cell, task: Task, widths: tuple[int, ...], bias: bool) -> ProbabilisticBackpropagation:
-    """Fits a cell's network.  The seed hangs on the fit alone: the same fit in two tables is the same."""
+    """Fits a cell's network.  The seed depends on the fit alone: the same fit in two tables is the same."""
     seed = stable_seed("sspbp", cell.base_seed, cell.dataset, cell.method, widths, bias, cell.trial)
     model = PBPNetwork(task.x.shape[1], widths=widths, bias=bias)
     guide = ProbabilisticBackpropagation(model, MESSAGES[cell.method])

@@ -2,7 +2,7 @@
 
 Every node has a state of d numbers.  An edge is drawn in two choices, its sender and then its recipient, each
 an existing node or a new one; then all nodes exchange one round of messages along all edges so far.  Given
-the edges, states do not hang on the choices: they are computed one step after the other, and all choices of
+the edges, states do not depend on the choices: they are computed one step after the other, and all choices of
 all graphs are scored at once.
 """
 
@@ -169,7 +169,7 @@ class EdgeGraphModel(nn.Module):
         return self.scored(self.features(plan), last)
 
     def features(self, plan: Plan) -> Features:
-        """What the last layers see: it does not hang on them."""
+        """What the last layers see: it does not depend on them."""
         nodes, whole, whole_with_sender = self._grown(plan)
         layout = plan.layout
         sent, received = (torch.as_tensor(layout.rows(ends)) for ends in (plan.sender, plan.recipient))

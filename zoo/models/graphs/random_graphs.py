@@ -55,7 +55,7 @@ class HollywoodProcess:
         check_hollywood(self.alpha, self.sigma)
 
     def log_prob(self, edges: Tensor | np.ndarray | EdgeList) -> Tensor:
-        """Of a sequence ``[m, 2]``: ``[]``.  It hangs on the counts of the nodes alone.
+        """Of a sequence ``[m, 2]``: ``[]``.  It depends on the counts of the nodes alone.
 
         :raises DataError: for nodes that are not numbered by first appearance
         """

@@ -73,14 +73,14 @@ def make_sharp(guide) -> None:
                 parameter += 0.2 * torch.randn(parameter.shape, generator=generator)
             if name.endswith("base"):
                 parameter[:, 0] += 1
-            if name.endswith("auxiliary"):  # that its guess hangs on what it sees of the weights
+            if name.endswith("auxiliary"):  # that its guess depends on what it sees of the weights
                 parameter[:, 0] += torch.randn(parameter[:, 0].shape, generator=generator)
                 parameter[:, 2] += 1
 
 
 @each_guide
 def test_runs_know_nothing_of_each_other(data, make):
-    """The gradient of one hangs on the numbers of no other."""
+    """The gradient of one depends on the numbers of no other."""
     guide = guide_of(SideBySide(RUNS, COLUMNS, INCLUSION), data, make)
     batch = next(minibatches(*data, RUNS, 10))
 
@@ -268,7 +268,7 @@ def test_fits_side_by_side_find_what_single_fits_find(data, make):
 
 
 def test_trials_of_a_block_are_its_runs(cell, monkeypatch):
-    """Trial 21 is the second of the second block, and what it is hangs on nothing that ran before."""
+    """Trial 21 is the second of the second block, and what it is depends on nothing that ran before."""
     asked = []
 
     def fit(method, steps, seed):
