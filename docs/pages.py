@@ -147,7 +147,7 @@ INTERFACE = {
             "zoo.models.normalizing_flow",
             "zoo.models.graphs.edge_graph",
             "zoo.models.graphs.deepgmg",
-            "zoo.models.graphs.random_graphs",
+            "zoo.models.graphs.hollywood_process",
         ],
     ),
     "zoo": (

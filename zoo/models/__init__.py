@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from zoo.models.catalogue import create, names
     from zoo.models.graphs.deepgmg import DeepGMG
     from zoo.models.graphs.edge_graph import EdgeGraphModel
-    from zoo.models.graphs.random_graphs import HollywoodModel, HollywoodProcess
+    from zoo.models.graphs.hollywood_process import HollywoodModel, HollywoodProcess
     from zoo.models.implicit_process import BNNProcess, NeuralSampler
     from zoo.models.latent_binary import SpikeSlabLinear, SpikeSlabLogistic
     from zoo.models.lenet import LeNet
@@ -55,8 +55,8 @@ _HOMES = {
     "DeepGMG": "graphs.deepgmg",
     "EdgeGraphModel": "graphs.edge_graph",
     "GaussianWeights": "weights",
-    "HollywoodModel": "graphs.random_graphs",
-    "HollywoodProcess": "graphs.random_graphs",
+    "HollywoodModel": "graphs.hollywood_process",
+    "HollywoodProcess": "graphs.hollywood_process",
     "LeNet": "lenet",
     "NeuralSampler": "implicit_process",
     "PBPNetwork": "bnn",

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from zoo.models.entries import Card, DataShape, ModelEntry
 
 if TYPE_CHECKING:  # slow to import
-    from zoo.models.graphs.random_graphs import HollywoodModel
+    from zoo.models.graphs.hollywood_process import HollywoodModel
 
 
 def hollywood(shape: DataShape) -> HollywoodModel:
-    from zoo.models.graphs.random_graphs import HollywoodModel
+    from zoo.models.graphs.hollywood_process import HollywoodModel
 
     return HollywoodModel()
 

@@ -25,8 +25,8 @@ from guides.variational.orderings import (
     features,
     orders,
 )
-from tests.zoo.models.graphs.test_random_graphs import growths
-from zoo.models.graphs.random_graphs import HollywoodProcess
+from tests.zoo.models.graphs.test_hollywood_process import growths
+from zoo.models.graphs.hollywood_process import HollywoodProcess
 
 GRAPHS = {
     "path": torch.tensor([(0, 1), (1, 2), (2, 3)]),

@@ -12,7 +12,7 @@ from zoo.experiments.engine.declaration import Cell, stable_seed
 from zoo.fitting.graphs import GraphFit, GraphTraining, nats, train
 from zoo.models.graphs.edge_batches import Plan, batches
 from zoo.models.graphs.edge_graph import EdgeGraphModel
-from zoo.models.graphs.random_graphs import HollywoodProcess
+from zoo.models.graphs.hollywood_process import HollywoodProcess
 
 PROCESS = HollywoodProcess()
 #: Test graph whose sender probabilities are drawn.

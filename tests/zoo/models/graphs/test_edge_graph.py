@@ -17,7 +17,7 @@ from data_loaders.graphs.random_graphs import draw_graphs, hollywood
 from guides import AutoMeanField
 from guides.variational.orderings import BreadthFirst, ExactOrders, UniformOrders, bound, enumerated
 from tests.zoo.models.graphs import plain_edge_graph
-from tests.zoo.models.graphs.test_random_graphs import growths
+from tests.zoo.models.graphs.test_hollywood_process import growths
 from zoo.errors import UserError
 from zoo.models.graphs import edge_batches, edge_graph
 from zoo.models.graphs.bayesian_heads import BayesianHeads, last_layers

@@ -1,4 +1,4 @@
-"""Random graph processes with exact log-probabilities, in nats, float64.
+"""The binary Hollywood process, with exact log-probabilities, in nats, float64.
 
 A growing graph is its edges ``[m, 2]`` with nodes numbered by first appearance, the sender of an edge before
 its recipient (:mod:`data_loaders.graphs.edge_lists`).  The Hollywood process is also a Pyro model of its two
@@ -10,8 +10,6 @@ chapter 5), whose equation 5.8 is put right here (Gamma(alpha + 1) in the numera
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
@@ -25,15 +23,7 @@ from torch import Tensor
 
 from data_loaders import DataError
 from data_loaders.graphs.edge_lists import EdgeList
-from data_loaders.graphs.random_graphs import (
-    ATTACHED,
-    FEWEST,
-    MOST,
-    check_hollywood,
-    cycle,
-    hollywood,
-    ladder,
-)
+from data_loaders.graphs.random_graphs import check_hollywood, hollywood
 from zoo.models.traits import Traits
 
 # ------------------------------------------------------------------------------- the binary Hollywood process
@@ -172,119 +162,3 @@ class HollywoodModel:
         with numpyro.plate("data", x.shape[0]):
             numpyro.sample("y", ndist.Bernoulli(logits=output), obs=y)
         return output
-
-
-# ------------------------------------------------------------------------------------ graphs of known shape
-
-
-@dataclass(frozen=True)
-class Shapes:
-    """One shape in its natural order, ``cycle`` or ``ladder``, its number of nodes uniform over some.
-
-    Whoever does not see how many edges are left cannot do better on cycles than the entropy of the size.
-    """
-
-    shape: str
-    sizes: tuple[int, ...]
-
-    def log_prob(self, edges: Tensor | np.ndarray | EdgeList) -> Tensor:
-        """Of a sequence ``[m, 2]``: ``[]``, minus infinity for any other graph or order."""
-        found = _pairs(edges)
-        nodes = int(found.max()) + 1
-        same = nodes in self.sizes and np.array_equal(found, _SHAPES[self.shape](nodes).edges)
-        return torch.tensor(-math.log(len(self.sizes)) if same else -math.inf, dtype=torch.float64)
-
-    def sample(self, num_graphs: int, seed: int = 0) -> list[EdgeList]:
-        """Independent draws."""
-        chosen = np.random.default_rng(seed).choice(self.sizes, num_graphs)
-        return [_SHAPES[self.shape](int(n)) for n in chosen]
-
-
-_SHAPES = {"cycle": cycle, "ladder": ladder}
-CYCLES = Shapes("cycle", tuple(range(FEWEST, MOST + 1)))
-LADDERS = Shapes("ladder", tuple(range(FEWEST, MOST + 1, 2)))
-
-
-# ------------------------------------------------------------------------------------ preferential attachment
-
-
-@dataclass(frozen=True)
-class BarabasiAlbert:
-    """Each new node joins ``attached`` different old ones, drawn one after the other in proportion to their
-    degrees; the first new node joins all of the ``attached`` nodes that are there at the start.
-    """
-
-    attached: int = ATTACHED
-
-    def log_prob(self, graph: np.ndarray) -> Tensor:
-        """Of the sets of old nodes that the new ones joined, in order of arrival: ``[]``.
-
-        :param graph: ``[n - attached, attached]``; row i has the neighbours of node ``attached + i``
-        """
-        degrees = np.zeros(len(graph) + self.attached)
-        total = 0.0
-        for new, old in enumerate(np.asarray(graph), self.attached):
-            if len(set(old.tolist())) < self.attached or old.max() >= new or old.min() < 0:
-                raise DataError(f"node {new} must join {self.attached} different nodes before it, not {old}")
-            if new > self.attached:
-                total += math.log(_without_replacement(degrees[old], degrees.sum()))
-            degrees[old] += 1
-            degrees[new] += self.attached
-        return torch.tensor(total, dtype=torch.float64)
-
-
-def _without_replacement(weights: np.ndarray, total: float) -> float:
-    """Probability that a set is drawn one by one in proportion to weights, in any order."""
-    found = 0.0
-    for order in itertools.permutations(weights.tolist()):
-        left, probability = total, 1.0
-        for weight in order:
-            probability *= weight / left
-            left -= weight
-        found += probability
-    return found
-
-
-# ------------------------------------------------------------------------------------------------- baselines
-
-
-@dataclass(frozen=True)
-class StochasticBlocks:
-    """Simple graphs without directions; every pair of nodes is joined independently.
-
-    :ivar blocks: the block of every node
-    :ivar probabilities: of an edge between two blocks, symmetric
-    """
-
-    blocks: tuple[int, ...]
-    probabilities: tuple[tuple[float, ...], ...]
-
-    def __post_init__(self) -> None:
-        for probability in itertools.chain.from_iterable(self.probabilities):
-            if not 0 <= probability <= 1:
-                raise DataError(f"an edge has a probability from 0 to 1, not {probability}")
-
-    def log_prob(self, adjacency: Tensor) -> Tensor:
-        """Of graphs ``[..., n, n]``, symmetric without diagonal: ``[...]``."""
-        above = torch.triu(torch.ones(len(self.blocks), len(self.blocks), dtype=torch.bool), 1)
-        edges = adjacency.double()[..., above]
-        joined = torch.special.xlogy(edges, self._pairs()[above])
-        return (joined + torch.special.xlog1py(1 - edges, -self._pairs()[above])).sum(-1)
-
-    def sample(self, num_graphs: int, seed: int = 0) -> Tensor:
-        """``[num_graphs, n, n]``, zeros and ones."""
-        generator = torch.Generator().manual_seed(seed)
-        shape = (num_graphs, len(self.blocks), len(self.blocks))
-        drawn = torch.rand(shape, generator=generator, dtype=torch.float64) < self._pairs()
-        above = torch.triu(drawn.double(), 1)
-        return above + above.mT
-
-    def _pairs(self) -> Tensor:
-        """``[n, n]``"""
-        blocks = torch.tensor(self.blocks)
-        return torch.tensor(self.probabilities, dtype=torch.float64)[blocks[:, None], blocks]
-
-
-def erdos_renyi(num_nodes: int, probability: float) -> StochasticBlocks:
-    """Every pair of nodes is joined with one probability: a single block."""
-    return StochasticBlocks((0,) * num_nodes, ((probability,),))
