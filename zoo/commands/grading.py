@@ -14,7 +14,7 @@ from torch.distributions import Distribution, Normal
 
 from guides.posterior.draws import Posterior
 from zoo.evaluation.distances import compare_functions, inclusion_error, pointwise_w1
-from zoo.evaluation.estimates import Estimate, mean_estimate
+from zoo.evaluation.estimates import Estimate, mean_estimate, share_error
 from zoo.evaluation.metrics import draw_error, log_likelihood_values, predictive_figures
 from zoo.evaluation.mixtures import chunks, is_gaussian
 from zoo.evaluation.scoreboard import Row
@@ -196,9 +196,9 @@ def inclusion_of(result: Graded) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     if result.inclusion:
         return result.inclusion, result.inclusion_mcse
     draws = result.posterior.draws()
-    shares = {name: (value != 0).double().mean(0) for name, value in draws.items()}
-    errors = {name: (p * (1 - p) / len(result.posterior)).sqrt() for name, p in shares.items()}
-    return shares, errors
+    included = {name: value != 0 for name, value in draws.items()}
+    shares = {name: hits.double().mean(0) for name, hits in included.items()}
+    return shares, {name: share_error(hits) for name, hits in included.items()}
 
 
 def selects(result: Graded) -> bool:

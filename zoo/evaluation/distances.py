@@ -107,9 +107,9 @@ def pointwise_w1(reference: Tensor, draws: Tensor, method: str = "draws") -> Ten
 def inclusion_error(probabilities: Tensor, exact: Tensor, mcse: Tensor | None = None) -> Estimate:
     """Root mean square error of inclusion probabilities [P] against the exact ones [P].
 
-    :param mcse: Monte Carlo standard errors of ``probabilities`` [P] when they are averages over draws; the
-        error of the figure follows by the delta method, the coefficients taken as independent.  None: no
-        sampling, error 0.
+    :param mcse: Monte Carlo standard errors of the differences [P] where either are averages over draws; the
+        error of the figure follows by the delta method, the coefficients taken as independent, and its floor
+        is what these errors alone would give, their root mean square.  None: no sampling, error 0.
     :raises ValueError: shapes that differ, no coefficient, or probabilities outside [0, 1]
     """
     probabilities, exact = (torch.as_tensor(t).double().flatten() for t in (probabilities, exact))
@@ -122,9 +122,9 @@ def inclusion_error(probabilities: Tensor, exact: Tensor, mcse: Tensor | None = 
     if mcse is None:
         return Estimate(error, 0.0)
     mcse = torch.as_tensor(mcse).double().flatten()
-    if error == 0:
-        return Estimate(0.0, mcse.square().mean().sqrt().item())
-    return Estimate(error, (difference * mcse).norm().item() / (len(exact) * error))
+    floor = mcse.square().mean().sqrt().item()
+    se = floor if error == 0 else (difference * mcse).norm().item() / (len(exact) * error)
+    return Estimate(error, se, floor or None)
 
 
 # ---------------------------------------------------------------------------------------- the three distances

@@ -32,14 +32,19 @@ def mean_estimate(values: Tensor) -> Estimate:
 
 
 def share_estimate(hits: Tensor) -> Estimate:
-    """Share of True in ``hits`` [N].
+    """Share of True in ``hits`` [N], with its :func:`share_error`."""
+    return Estimate(hits.double().mean().item(), share_error(hits.flatten()).item())
 
-    The standard error is that of Agresti & Coull (1998, The American Statistician 52), with two successes and
-    two failures added: the plain one is 0 when all or none are True, which would claim certainty.
+
+def share_error(hits: Tensor) -> Tensor:
+    """Standard errors of the shares of True in independent ``hits`` [N, ...] over the first axis, [...].
+
+    Those of Agresti & Coull (1998, The American Statistician 52), with two successes and two failures added:
+    the plain ones are 0 when all or none are True, which would claim certainty.
     """
-    size, count = hits.numel(), hits.sum().item()
-    middle = (count + 2) / (size + 4)
-    return Estimate(count / size, math.sqrt(middle * (1 - middle) / (size + 4)))
+    size = len(hits)
+    middle = (hits.double().sum(0) + 2) / (size + 4)
+    return (middle * (1 - middle) / (size + 4)).sqrt()
 
 
 def check_finite(values: Tensor, what: str) -> None:

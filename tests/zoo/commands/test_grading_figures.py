@@ -45,7 +45,8 @@ def test_figures_are_in_the_unit_of_the_target():
 def test_inclusion_of_draws_is_the_share_that_is_not_zero():
     shares, errors = inclusion_of(graded("ours", 0))
     assert shares["w"].tolist() == [0.75, 1.0]
-    assert errors["w"].tolist() == pytest.approx([math.sqrt(0.75 * 0.25 / DRAWS), 0.0])
+    middle = [(share * DRAWS + 2) / (DRAWS + 4) for share in (0.75, 1.0)]  # never 0: Agresti and Coull
+    assert errors["w"].tolist() == pytest.approx([math.sqrt(m * (1 - m) / (DRAWS + 4)) for m in middle])
 
 
 def test_an_inclusion_error_has_the_errors_of_both():
@@ -54,5 +55,7 @@ def test_an_inclusion_error_has_the_errors_of_both():
     truth = graded("truth", 1, inclusion={"w": exact}, inclusion_mcse={"w": mcse})
     row = grade(problem(), graded("ours", 0), truth)
     assert row.ref_pip_rmse == pytest.approx(0.25 / math.sqrt(2))
-    both = math.hypot(math.sqrt(0.75 * 0.25 / DRAWS), 0.04)
+    ours = inclusion_of(graded("ours", 0))[1]["w"]
+    both = math.hypot(ours[0], 0.04)
     assert row.standard_errors["ref_pip_rmse"] == pytest.approx(both / math.sqrt(2))
+    assert row.noise_floors["ref_pip_rmse"] == pytest.approx(math.hypot(both, ours[1]) / math.sqrt(2))

@@ -230,6 +230,17 @@ def test_inclusion_error_and_its_error():
     assert inclusion_error(shifted, exact, mcse).se == pytest.approx(results.std().item(), rel=0.1)
 
 
+def test_noise_floor_of_inclusion_is_what_draws_of_the_truth_have():
+    exact, g = torch.tensor([0.1, 0.5, 0.9, 0.25]).double(), torch.Generator().manual_seed(0)
+    runs = torch.binomial(torch.full((4000, 4), 400.0).double(), exact.expand(4000, 4), generator=g) / 400
+    found = [inclusion_error(p, exact, (exact * (1 - exact) / 400).sqrt()) for p in runs]
+    squares = torch.tensor([estimate.value for estimate in found]).square()
+    assert squares.mean().item() == pytest.approx(
+        found[0].floor ** 2, abs=4 * squares.std().item() / len(runs) ** 0.5
+    )
+    assert inclusion_error(runs[0], exact).floor is None
+
+
 def test_inclusion_error_refuses_what_is_no_probability():
     with pytest.raises(ValueError, match="outside"):
         inclusion_error(torch.tensor([1.2]), torch.tensor([1.0]))
