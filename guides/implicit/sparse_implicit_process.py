@@ -348,7 +348,8 @@ class SparseImplicitProcess(RegressionGuide):
 
         Its model has the site ``u`` with the prior's draws for a law, which has no density, the standard
         normal ``epsilon: [S_prior + M]``, which is what ``f`` given ``u`` is made of, and a Gaussian ``y``
-        around ``f``.  Means over the draws tend to the mixture of :meth:`predictive`.
+        around ``f``.  Means over the draws tend to the mixture of :meth:`predictive`.  All draws share the
+        functions of the prior that the seed gives; those of another seed move them together.
         """
         functions, moments = self._prior_functions(seed)
         noise_scale = math.sqrt(self.noise_variance)

@@ -10,7 +10,8 @@ neighbouring draws of a chain stay together, so autocorrelation is too (the batc
 longer than the autocorrelation time the error follows the effective sample size and not the number of draws).
 Measured over 60 repeated runs, independent draws and an AR(1) chain with a fifth of the effective draws
 alike: where the distance is well above its floor, right to 15 % (sd ratio: 1.0 to 1.3 times too large); where
-the two laws are equal and the distance is all noise, 1.2 to 1.6 times too large.
+the two laws are equal and the distance is all noise, 1.2 to 1.6 times too large.  What all draws of a method
+share counts as a part of its fit: the functions of the prior that a sparse implicit process has drawn, say.
 
 **Noise floor**: a distance is positive even between two samples of the same law.  Each figure carries what
 two samples of the reference's law would get, with as many draws as the method and the reference have: the

@@ -38,7 +38,10 @@ class ClosedForm(Protocol):
     """What knows its predictive distribution without draws, and can be kept in a file."""
 
     def predictive(self, x: Tensor) -> Distribution:
-        """Of the standardised target at ``x: [N, in]``, noise included; batch shape ``[N]``."""
+        """Of the standardised target at ``x: [N, in]``, noise included; batch shape ``[N]``.
+
+        One that draws something all the same has an argument ``seed``, by which it draws.
+        """
         ...
 
     def save(self, path: Path) -> None: ...
