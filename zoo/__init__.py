@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -99,7 +99,7 @@ def compare(
 
     wishes: dict[str, Any] = {
         "model": model,
-        "guides": [guides] if isinstance(guides, str) else guides,
+        "guides": None if guides is None else _names("guides", guides),
         "reference": reference,
         "budget": budget,
         "seed": seed,
@@ -117,14 +117,15 @@ def compare(
         "device": device,
         "fresh_reference": fresh_reference,
     }
+    (name,) = _names("data", [data])
     with tempfile.TemporaryDirectory() as folder:
         place = folder if out is None else out
         if (splits, seeds) != (1, 1):
             with workers(jobs, cluster) as many:
-                often = compare_often(str(data), place, splits=splits, seeds=seeds, workers=many, **wishes)
+                often = compare_often(name, place, splits=splits, seeds=seeds, workers=many, **wishes)
             return frame(often)
         check_alone(jobs, cluster)
-        comparison = ask(str(data), **wishes)
+        comparison = ask(name, **wishes)
         rows = run(comparison, place)
     board = wide_frame(rows)
     board.attrs["notes"] = list(comparison.notes)
@@ -171,11 +172,9 @@ def leaderboard(
     from zoo.commands.leaderboard import ALL, plan, run
     from zoo.fitting.clusters import workers
 
-    names = [datasets] if isinstance(datasets, str | Path) else datasets
-    chosen = [guides] if isinstance(guides, str) and guides != ALL else guides
     asked = plan(
-        list(map(str, names)),
-        chosen,
+        _names("datasets", datasets),
+        ALL if guides == ALL else _names("guides", guides),
         model=model,
         splits=splits,
         seeds=seeds,
@@ -225,6 +224,19 @@ def calibrate(
 
     if isinstance(options.get("widths"), int):
         options["widths"] = (options["widths"],)
-    calibration = ask(model, [guides] if isinstance(guides, str) else guides, **options)
+    calibration = ask(model, _names("guides", guides), **options)
     with tempfile.TemporaryDirectory() as folder, workers(jobs, cluster) as found:
         return run(calibration, folder if out is None else out, workers=found)
+
+
+def _names(what: str, given: Any) -> list[str]:
+    """One name or several; :raises UserError: for what is none, a table or a class for instance"""
+    from zoo.errors import UserError
+
+    several = isinstance(given, Iterable) and not isinstance(given, str) and not hasattr(given, "columns")
+    names = list(given) if several else [given]
+    for name in names:
+        if not isinstance(name, str | Path):
+            hint = "write tables to CSV files first" if hasattr(name, "columns") else "`zoo list` has them"
+            raise UserError(f"{what}: a name or a path is needed, not a {type(name).__name__}; {hint}")
+    return list(map(str, names))

@@ -14,12 +14,18 @@ Kind = Literal["number", "date", "flag", "category"]
 
 #: Levels that a column of categories may have: each becomes an input.
 MOST_LEVELS = 50
+#: Levels up to which texts that look like numbers with units are taken for classes all the same.
+FEW_LEVELS = 10
 #: What stands for no and yes, in small letters.
 FLAGS = (("false", "true"), ("no", "yes"), ("f", "t"), ("n", "y"))
-#: A number with a sign, currency or unit (1.2%, $10.20, EUR 5, 3,000 km); not a label as C1, BMW3, #5 or 1a.
+#: A number with a sign, currency or unit (1.2%, $10.20, EUR 5, 3,000 km), or with thousands apart (1,234.5);
+#: not a label as C1, BMW3, #5 or 1a.
 _MONEY = r"(EUR|USD|GBP|CHF|JPY|CNY|[A-Z]{0,2}[$€£¥])"
 _UNIT = r"(%|‰|°[CF]?|[kcmμn]?m[²³]?|km/h|[kmμ]?g|[kMG]?W|[kMG]?Hz|[kMG]?B|ms|min)"
-_WITH_UNIT = re.compile(rf"[-+]?\s*({_MONEY}\s*[-+]?\d[\d.,]*|\d[\d.,]*\s*({_UNIT}|{_MONEY}))")
+_THOUSANDS = r"\d{1,3}(,\d{3})+(\.\d*)?"
+_WITH_UNIT = re.compile(rf"[-+]?\s*({_MONEY}\s*[-+]?\d[\d.,]*|\d[\d.,]*\s*({_UNIT}|{_MONEY})|{_THOUSANDS})")
+#: How numbers are to be written.
+PLAINLY = "numbers without unit or separator, as 1234.5"
 _DATE = re.compile(r"\d{4}[-/]\d{1,2}([-/]\d{1,2}|$)")
 _DAY_OR_MONTH = re.compile(r"\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}")
 
@@ -83,22 +89,28 @@ def _read_dates(texts: Sequence[str]) -> tuple[np.ndarray, str]:
     return days.to_numpy(dtype=np.float64), problem
 
 
-def unusable(texts: Sequence[str]) -> str:
-    """Why the texts are no categories: an id, too many levels, or dates written in a way that has two
-    readings; empty where they are.
+def unusable(texts: Sequence[str], meant: bool = False) -> str:
+    """Why the texts are no categories: an id, too many levels, numbers with units, or dates written in a way
+    that has two readings; empty where they are.
+
+    :param meant: that they are categories has been said
     """
     told = [text for text in texts if not is_missing(text)]
     levels = len(set(told))
     if told and all(_DAY_OR_MONTH.match(text) for text in told):
         return f"{told[0]!r} may be day/month or month/day: write dates as 2020-12-31"
-    hint = f"; is {told[0][:40]!r} a number? write it without unit" if told and have_units(told) else ""
+    hint = f"; is {told[0][:40]!r} a number? write {PLAINLY}" if told and have_units(told) else ""
     if levels == len(told) > 1:
         return f"a category of its own in every row, as an id has{hint}"
-    return f"{levels} categories, more than {MOST_LEVELS}{hint}" if levels > MOST_LEVELS else ""
+    if levels > MOST_LEVELS:
+        return f"{levels} categories, more than {MOST_LEVELS}{hint}"
+    if hint and levels > FEW_LEVELS and not meant:
+        return f"{levels} categories{hint}, or name the column in --categories"
+    return ""
 
 
 def have_units(texts: Iterable[str]) -> bool:
-    """Whether each of them is a number with something around it."""
+    """Whether each of them is a number with something around it, or with thousands apart."""
     return all(map(_WITH_UNIT.fullmatch, texts))
 
 

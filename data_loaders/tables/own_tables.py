@@ -14,7 +14,9 @@ from data_loaders.records import Dataset, Task
 from data_loaders.splits import PROTOCOLS, check_split, rows_of
 from data_loaders.tables.cells import Cells, is_missing, is_number, read_cells, target_column, typed
 from data_loaders.tables.columns import (
+    FEW_LEVELS,
     MOST_LEVELS,
+    PLAINLY,
     Kind,
     flag_levels,
     have_units,
@@ -26,8 +28,6 @@ from data_loaders.tables.columns import (
 from data_loaders.tables.csv_tables import STANDARD_SPLITS, check_rows, divided, load_csv, targets
 from data_loaders.tables.recipe import Column, Recipe, encode
 
-#: With more levels, numbers with something around them are no classes, unless the task says so.
-FEW_LEVELS = 10
 #: Different whole numbers of a target up to which they may be classes.
 FEW_NUMBERS = 3
 
@@ -147,7 +147,7 @@ def _look(cells: Cells, name: str, options: TableOptions) -> Survey:
     kind = "category" if name in options.categories else kind_of(texts)
     problem = read_column(texts, kind, flag_levels(texts))[1]
     if not problem and kind == "category":
-        problem = unusable(texts)
+        problem = unusable(texts, meant=name in options.categories)
     told = [text for text in texts if not is_missing(text)]
     levels = len(set(told)) if kind in ("category", "flag") else 0
     problem = problem if told else "no value in any row"
@@ -219,7 +219,7 @@ def _classes_or_numbers(
         raise cells.fail(f"the target column {target!r} is constant ({labels[0]!r} in every row)")
     usable = len(labels) <= MOST_LEVELS and len(labels) < len(texts)
     if len(labels) > FEW_LEVELS and have_units(labels) and not (task and usable):
-        problem = f"{texts[0][:40]!r} is not a number: write numbers without unit"
+        problem = f"{texts[0][:40]!r} is not a number: write {PLAINLY}"
         otherwise = " (or say --task multiclass, if these are classes)" if usable else ""
         raise cells.fail(f"column {target!r}, row 1: {problem}{otherwise}")
     if not usable:

@@ -113,9 +113,8 @@ class SpikeSlab(TorchDistribution):
         """Quantiles: zero for a whole interval of probabilities, as wide as the spike is heavy."""
         normal = dist.Normal(self.loc, self.scale, validate_args=False)
         below = self.probs * normal.cdf(torch.zeros_like(self.loc))  # mass left of the spike
-        tiny = torch.finfo(self.loc.dtype).eps
-        left = normal.icdf((value / self.probs).clamp(tiny, 1 - tiny))
-        right = normal.icdf((1 - (1 - value) / self.probs).clamp(tiny, 1 - tiny))
+        left = normal.icdf((value / self.probs).clamp(0, 1))
+        right = normal.icdf((1 - (1 - value) / self.probs).clamp(0, 1))
         zero = torch.zeros_like(left)
         return torch.where(value < below, left, torch.where(value > below + 1 - self.probs, right, zero))
 

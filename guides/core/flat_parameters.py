@@ -157,9 +157,13 @@ class FlatParameters(nn.Module):
 
         For supports of several coordinates (simplices, correlations) these are the unconstrained quantiles,
         mapped to the support, as in Pyro's autoguides.
+
+        :raises ValueError: for a level outside [0, 1]
         """
         self._detached()
         levels = torch.as_tensor(quantiles, dtype=self.loc.dtype, device=self.loc.device)
+        if not ((levels >= 0) & (levels <= 1)).all():
+            raise ValueError(f"quantiles are of levels from 0 to 1, not {quantiles}")
         result = {}
         for name in self.sites:
             result[name] = self._constrain(name, self._quantiles_of_site(name, levels))

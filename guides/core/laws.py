@@ -30,6 +30,11 @@ from guides.core.random_tensors import PathwiseGradientError, RandomTensor
 from guides.core.row_mixing import RowProbe
 
 REMEDY = "use it once, through F.linear, @ or F.conv2d, or take AutoConcrete (relaxed indicators)"
+#: Where not the use but the loss asks for draws.
+LOSS_REMEDY = (
+    "train with Trace_ELBO or guide.elbo(), and look at draws under torch.no_grad(): a loss that weighs "
+    "draws (RenyiELBO, say) needs Gaussian weights, as of AutoMeanField"
+)
 
 
 class SiteLaw(TorchDistribution):
@@ -285,7 +290,7 @@ class SpikeSlabLaw(RandomTensorLaw):
         if self.uses.wants_grad_of_draws and not self.uses.is_over:
             raise PathwiseGradientError(
                 f"site {self.name!r}: `{operation}` draws spike-and-slab weights, and their inclusion has no "
-                f"pathwise gradient; {REMEDY}"
+                f"pathwise gradient; {LOSS_REMEDY if self.uses.scores_draws else REMEDY}"
             )
 
     def _log_density(self, value: Tensor) -> Tensor:

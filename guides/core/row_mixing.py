@@ -99,7 +99,9 @@ class _Observer(Messenger):
         if msg["is_observed"]:
             self.sites[msg["name"]] = msg["fn"], msg["value"]
         else:
-            self.priors[msg["name"]] = self._asked[msg["name"]], msg["value"]
+            # not asked as a site: a parameter that poutine.lift, farther out, has made one
+            prior = self._asked.get(msg["name"], msg["infer"].get("prior", msg["fn"]))
+            self.priors[msg["name"]] = prior, msg["value"]
 
 
 class Watched:

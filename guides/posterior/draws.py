@@ -147,6 +147,8 @@ class Posterior:
 
     def _laws(self, args: tuple, kwargs: dict, site: str | None, n: int | None) -> Distribution:
         draws = self.draws(n)
+        if not draws:
+            raise ValueError("the posterior holds no site: there is nothing to predict from")
         args, kwargs = as_tensors(draws, args, kwargs)
         return observed_laws(self.model, draws, *args, site=site, **kwargs)
 

@@ -85,8 +85,11 @@ def save_guide(guide: nn.Module, path: str | Path) -> None:
 def load_guide(guide: nn.Module, path: str | Path) -> nn.Module:
     """Loads what :func:`save_guide` wrote into a fresh guide of the same class; returns it.
 
+    :raises TypeError: for a guide that is none
     :raises ValueError: naming a damaged or foreign file, or the class that a file is of
     """
+    if not isinstance(guide, nn.Module):
+        raise TypeError(f"load_guide(guide, path) takes a guide first, not a {type(guide).__name__}")
     layout, state = read_guide(path)
     guide.load_state_dict({**state, "_extra_state": layout})
     return guide

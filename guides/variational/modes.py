@@ -38,8 +38,11 @@ def mode_and_precision(
 
 
 def _climb(log_density: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
-    """A mode, by L-BFGS."""
+    """A mode, by L-BFGS, whose line search wants a slope to begin with."""
     w = start.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(log_density(w), w)
+    if not slope.isfinite().all():
+        raise DivergenceError("the search for a mode starts where the slope of the log density is not finite")
     optimiser = torch.optim.LBFGS([w], max_iter=200, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:

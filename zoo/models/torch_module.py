@@ -71,12 +71,13 @@ class ModuleModel:
         with self._holding(values):
             output = self.net(x)
         if self.likelihood != "categorical":
-            if output.shape[-1:] != (1,):
+            if output.shape[-1:] == (1,):
+                output = output.squeeze(-1)
+            elif output.shape != (len(x),):
                 raise UserError(
-                    f"a {self.likelihood} likelihood needs a network with one output, this one gives "
-                    f"{list(output.shape)}"
+                    f"a {self.likelihood} likelihood needs a network with one output a row, this one gives "
+                    f"{list(output.shape)} for {len(x)} rows"
                 )
-            output = output.squeeze(-1)
         observe(self.likelihood, output, y, len(x), size, self.noise_scale)
         return output
 

@@ -304,17 +304,27 @@ CHANGES = {
     "a target with a unit": (
         {"risk": [f"{i % 20 / 10 - 0.3:.1f}{' %'[i % 2 :]}" for i in range(130)]},
         {},
-        ["column 'risk', row 1: '-0.3 %' is not a number: write numbers without unit (or say --task multi"],
+        ["row 1: '-0.3 %' is not a number: write numbers without unit", "1234.5 (or say --task multi"],
     ),
     "a target of prices": (
         {"risk": [f"${i}.20" for i in range(130)]},
         {},
-        ["column 'risk', row 1: '$0.20' is not a number: write numbers without unit"],
+        ["column 'risk', row 1: '$0.20' is not a number: write numbers without unit or separator, as 1234.5"],
     ),
     "a feature with a unit": (
         {"colour": [f"{1000 * (i % 60):,} km" for i in range(130)]},
         {},
-        ["column 'colour', 60 categories, more than 50; is '0 km' a number? write it without unit"],
+        ["column 'colour', 60 categories, more than 50; is '0 km' a number? write numbers without"],
+    ),
+    "a feature with a unit and few levels": (
+        {"colour": [f"{i % 36 / 10}%" for i in range(130)]},
+        {},
+        ["column 'colour', 36 categories; is '0.0%' a number?", "or name the column in --categories"],
+    ),
+    "a target with thousands apart": (
+        {"risk": [f"{1000 + i:,}.5" for i in range(130)]},
+        {},
+        ["row 1: '1,000.5' is not a number: write numbers without unit or separator, as 1234.5"],
     ),
     "a feature with a unit, different in all rows": (
         {"colour": [f"{i / 10}%" for i in range(130)]},

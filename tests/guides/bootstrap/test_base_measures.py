@@ -38,6 +38,17 @@ def test_gaussian_base_has_the_moments_of_the_rows():
     torch.testing.assert_close(root @ root.T, torch.cov(few.T))
 
 
+@pytest.mark.parametrize(
+    "base", [GaussianBase, lambda x: EmpiricalBase((x,)), lambda x: IsotropicBase(x[0], 0.5)]
+)
+def test_a_base_measure_draws_by_its_generator_alone(base):
+    x, before = torch.randn(9, 2), torch.get_rng_state()
+    first, again, other = (base(x).draw(5, torch.Generator().manual_seed(seed))[0] for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_rows_of_an_empirical_base_stay_together():
     """With replacement, and all of them in the end."""
     x = torch.arange(8.0)

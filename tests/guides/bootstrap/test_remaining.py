@@ -57,6 +57,18 @@ def test_what_the_quadratic_model_promises_is_not_believed():
     torch.testing.assert_close(gain, losses(start) - losses({"a": start["a"] + step}))
 
 
+def test_where_the_loss_curves_downwards_the_way_ends():
+    """``a^2 - b^2 / 2``: downhill it curves upwards, and the next direction would lead back to the saddle."""
+
+    def losses(values):
+        return values["a"] @ torch.tensor([[1.0, 0.0], [0.0, -0.5]]).double() @ values["a"].mT
+
+    start, downhill = torch.tensor([[-0.5, 0.5]]).double(), torch.tensor([[1.0, 0.5]]).double()
+    gain, step = newtons_step(lambda values: losses(values)[0], {"a": start})
+    torch.testing.assert_close(step, 1.25 / 1.75 * downhill)
+    torch.testing.assert_close(gain, (losses({"a": start}) - losses({"a": start + step}))[0])
+
+
 def test_a_loss_without_curvature_tells_nothing():
     start = {"a": torch.ones(2, 1)}
     for losses in (lambda v: -v["a"].square().sum(1), lambda v: v["a"].sum(1), lambda v: v["a"].abs().sum(1)):

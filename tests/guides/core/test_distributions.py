@@ -55,6 +55,7 @@ def test_cdf_and_quantiles(law):
         assert_share((w <= value).double().unsqueeze(-1), d.cdf(value).item())
     levels = torch.linspace(0.001, 0.999, 400, dtype=torch.float64)
     assert (d.icdf(levels).diff() >= 0).all()
+    assert d.icdf(torch.tensor([0.0, 1.0], dtype=torch.float64)).tolist() == [-math.inf, math.inf]
 
 
 def test_entropy_is_minus_the_mean_log_density():

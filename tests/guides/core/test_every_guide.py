@@ -174,6 +174,8 @@ def test_questions_of_an_autoguide(make):
     with torch.no_grad():
         assert [value.shape for value in guide.call(x, y)] == [(), (1, 4), (4, 3)]  # b, v, w
     assert guide.quantiles([0.1, 0.9])["w"].shape == (2, 4, 3)
+    with pytest.raises(ValueError, match=r"levels from 0 to 1, not \[0.5, 1.5\]"):
+        guide.quantiles([0.5, 1.5])
 
 
 @pytest.mark.one_in(4)

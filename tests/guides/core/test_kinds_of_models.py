@@ -12,6 +12,7 @@ from pyro.infer.autoguide import init_to_value
 from pyro.nn import PyroModule, PyroSample
 
 from guides import AutoMeanField, Horseshoe, SpikeSlab, UnsupportedSiteError
+from guides.posterior import Posterior
 from guides.testing import (
     NOISE,
     assert_drawn_particles_are_runs,
@@ -315,6 +316,38 @@ def test_a_model_without_latent_sites(make):
     fit(model, guide, y, steps=50, lr=0.1)
     assert pyro.param("loc").item() > 0.5
     assert guide.draws(2) == guide.median() == {}
+    with pytest.raises(ValueError, match="the posterior holds no site"):
+        Posterior.from_guide(guide, 2).predictive(y)
+
+
+def test_a_parameter_that_is_lifted_to_a_site():
+    """``poutine.lift`` gives parameters priors; against the same model with sites."""
+
+    def lifted(x, y):
+        scale = pyro.param("scale", torch.tensor(1.0), constraint=dist.constraints.positive)
+        w = pyro.sample("w", normal((2,)))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(x @ w, scale), obs=y)
+
+    def stated(x, y):
+        scale = pyro.sample("scale", dist.HalfNormal(1.0))
+        w = pyro.sample("w", normal((2,)))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(x @ w, scale), obs=y)
+
+    torch.manual_seed(0)
+    x = torch.randn(30, 2)
+    y = x[:, 0] + 0.5 * torch.randn(30)
+    start, found = {"scale": torch.tensor(1.0), "w": torch.zeros(2)}, []
+    for model in (poutine.lift(lifted, prior={"scale": dist.HalfNormal(1.0)}), stated):
+        pyro.clear_param_store()
+        pyro.set_rng_seed(0)
+        guide = AutoMeanField(model, init_loc_fn=init_to_value(values=start))
+        fit(model, guide, x, y, steps=50, lr=0.05)
+        found.append(guide.median())
+    assert found[0].keys() == found[1].keys() == {"scale", "w"}
+    for name, value in found[0].items():
+        torch.testing.assert_close(value, found[1][name])
 
 
 def test_sequential_plates_are_refused():

@@ -271,6 +271,22 @@ def test_the_contrast_s_gaussian_is_that_of_the_draws():
         torch.testing.assert_close(white.var(0), torch.ones(3), rtol=0, atol=1e-3)
 
 
+def test_numbers_that_are_the_same_have_a_contrast_all_the_same():
+    """A ten-thousandth of their variance is each one's own."""
+    one = torch.randn(50, 1)
+    law = contrast_law(one.expand(50, 2)).of(one.expand(50, 2))
+    torch.testing.assert_close(law.root @ law.root.mT, one.var() * (torch.ones(2, 2) + 1e-4 * torch.eye(2)))
+    assert law.log_prob(one.expand(50, 2)).isfinite().all()
+
+
+@pytest.mark.parametrize("draws", [8, 50])
+def test_a_number_that_does_not_vary_keeps_its_units_in_the_contrast(draws):
+    u = torch.stack([torch.randn(draws), torch.full((draws,), 3.0)], 1)
+    law = contrast_law(u).of(u)
+    torch.testing.assert_close(law.whiten(u + torch.tensor([0.0, 2.0]))[:, 1], torch.full((draws,), 2.0))
+    assert law.log_prob(u).isfinite().all()
+
+
 @pytest.mark.slow
 def test_conjugate_regression():
     """Mean and covariance, which is not diagonal: the correlation is -0.83."""

@@ -171,6 +171,16 @@ def test_the_classifiers_loss_is_a_running_mean():
     assert first == both.classifier_loss == both._losses.min() < both._losses.max()
 
 
+def test_adaptive_contrast_is_to_running_moments():
+    """Of both laws, whose first batches count alike."""
+    kl, batches = DiscriminatorKL((10,), adaptive_contrast=True), torch.randn(3, 2, 20, 2)
+    for q, p in batches:
+        kl.step(q, p)
+    for law, draws in zip(kl._laws, batches.unbind(1), strict=True):
+        torch.testing.assert_close(law.mean, draws.mean((0, 1)))
+        torch.testing.assert_close(law.variance, draws.var(1).mean(0))
+
+
 def test_where_a_classifier_begins_to_be_saturated():
     """Below 0.05 nats; before its first step it is not."""
     kl = DiscriminatorKL((10,))

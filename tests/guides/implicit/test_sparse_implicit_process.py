@@ -311,6 +311,15 @@ def test_the_retained_variance_is_that_at_the_rows():
     assert guide.facts["retained_variance"] == pytest.approx(expected)
 
 
+def test_the_retained_variance_of_many_rows_is_that_at_rows_from_all_over(monkeypatch):
+    """At every sixth of 40, where 7 are looked at together."""
+    monkeypatch.setattr("guides.implicit.sparse_implicit_process.ROWS_AT_ONCE", 7)
+    guide = fitted()
+    functions, moments = guide._prior_functions(0)
+    expected = moments.conditional(functions(X[::6])).retained.item()
+    assert guide.facts["retained_variance"] == pytest.approx(expected)
+
+
 def test_facts_of_the_fit():
     guide = fitted(steps=20)
     json.dumps(guide.facts)
@@ -366,6 +375,21 @@ def test_dropout_of_a_prior_is_for_the_fit(tmp_path):
         tmp_path / "fit.safetensors", NeuralSampler(1, (8,), dropout=0.2).train()
     )
     assert torch.equal(again.predictive(X).mean, guide.predictive(X).mean)
+
+
+def test_a_look_at_a_fit_leaves_it_its_dropout():
+    seen = []
+
+    def look(step, guide):
+        before = guide.training
+        guide.predictive(X, num_samples=2)
+        seen.append((before, guide.training))
+
+    guide = SparseImplicitProcess(NeuralSampler(1, (8,), dropout=0.5), 5, hidden=(10,))
+    guide.fit(X, Y, steps=2, on_step=look)
+    assert seen == [(True, True)] * 2
+    guide.predictive(X, num_samples=2)
+    assert not guide.training
 
 
 def test_saved_and_loaded(tmp_path):

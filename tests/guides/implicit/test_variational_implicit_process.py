@@ -121,6 +121,22 @@ def test_everything_moves(alpha):
     assert all(map(math.isfinite, guide.losses))
 
 
+@pytest.mark.filterwarnings("ignore::guides.core.settling.UnsettledWarning")
+def test_a_divergence_that_is_warmed_up_counts_in_part_at_first():
+    """At the second of four steps a half."""
+    seen = {}
+
+    def note(step, guide):
+        with torch.no_grad():
+            seen[step] = guide.divergence().item(), guide.energy(X, Y).item()
+
+    guide = VariationalImplicitProcess(network(), 6, noise_scale=NOISE)
+    guide.fit(X, Y, steps=4, lr=0.1, warm_up=1.0, on_step=note)
+    divergence, energy = seen[1]
+    assert divergence > 0.01
+    assert guide.losses[1] == pytest.approx(0.5 * divergence - energy)
+
+
 def test_minibatches_scale_the_energy_alone():
     guide = fitted()
     parts = torch.stack([3 * guide.energy(X[i : i + 10], Y[i : i + 10]) for i in (0, 10, 20)])

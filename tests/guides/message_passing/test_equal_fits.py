@@ -227,6 +227,15 @@ def test_rows_go_on_after_a_fit():
         guide.partial_fit(x, y, init_means={"w": np.zeros(3)})
 
 
+def test_the_time_of_portions_adds_up():
+    """The second has nothing to compile and is over at once."""
+    x, y = data()
+    guide = ProbabilisticBackpropagation(line()).partial_fit(x[:20, 0], y[:20])
+    first = guide.seconds
+    assert guide.partial_fit(x[20:, 0], y[20:]).seconds > first
+    assert guide.epochs == 2
+
+
 def test_a_model_whose_network_depends_on_the_rows_cannot_go_on():
     def model(x, y=None):
         observe(F.relu((x - x.mean(0)) @ weights("w", INPUTS, 4)) * x.std() @ weights("v", 4), y)

@@ -197,6 +197,16 @@ def test_a_layer_that_is_nearly_always_zero(exponent):
     torch.testing.assert_close(result.variance, within + between, **tolerance)
 
 
+def test_a_single_unit_leaves_a_certain_weight_no_variance():
+    """``pi = rho``: the two terms in braces are equal, and their rounding must not be below 0."""
+    rho = double(np.random.default_rng(3).uniform(0.01, 0.99, (300, 1)))
+    m = SpikeSlabMessage(rho.log(), torch.log1p(-rho), 1 + rho, 0 * rho)
+    slab = SPIKE_SLAB.linear(m, double([[0.7]]), double([[0.0]]))
+    torch.testing.assert_close(slab.mean, 0.7 * m.mean)
+    assert torch.all(slab.variance >= 0)
+    assert torch.all(slab.variance < 1e-14)
+
+
 def test_relu_keeps_both_probabilities_exact():
     """``rho'`` near 0 and near 1, from both sides."""
     mean, variance = double([30.0, -30.0, -37.0, 8.0]), double([1.0] * 4)

@@ -564,6 +564,11 @@ def nothing_observed(x, y=None):
     weights("w", INPUTS)
 
 
+def mean_without_weights(x, y=None):
+    weights("w", INPUTS)
+    observe(x[:, 0], y)
+
+
 MODELS = {
     two_likelihoods: ["'again'", "second likelihood"],
     bernoulli: ["'y'", "Bernoulli"],
@@ -594,6 +599,7 @@ MODELS = {
     y_as_column: ["'y'", "shape"],
     latent_of_every_row: ["'z'", "number of rows", "outside the plate"],
     nothing_observed: ["no likelihood"],
+    mean_without_weights: ["'y'", "mean does not depend on any weight"],
 }
 
 

@@ -276,6 +276,20 @@ def rates_of_inputs(x, y=None):
 
 
 @pytest.mark.parametrize("make", [AutoDropout, AutoConcreteDropout])
+def test_points_under_a_scale_that_is_trained_are_a_warning(make):
+    """As a mode they are at zero, both of them."""
+
+    def model(x, y=None):
+        scale = pyro.param("scale", torch.tensor(0.5), constraint=dist.constraints.positive)
+        w = pyro.sample("w", dist.Normal(0.0, scale).expand([2, 3]).to_event(2))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(F.linear(x, w).sum(-1), NOISE), obs=y)
+
+    with pytest.warns(UserWarning, match=rf"'w': the scale of its prior is trained too, and {make.__name__}"):
+        make(model)(torch.randn(5, 3), torch.randn(5))
+
+
+@pytest.mark.parametrize("make", [AutoDropout, AutoConcreteDropout])
 def test_dropout_refuses_sites_that_it_would_ignore(make):
     x, y = data()
     with pytest.raises(ValueError, match=r"got a string; write sites=\['w1'\]"):

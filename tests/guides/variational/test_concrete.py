@@ -325,6 +325,8 @@ def test_saved_fit_keeps_its_temperature(tmp_path):
     fit(model, guide, x, y, steps=3)
     guide.anneal(0.4)
     save_guide(guide, tmp_path / "guide.safetensors")
+    with pytest.raises(TypeError, match="takes a guide first, not a PosixPath"):
+        load_guide(tmp_path / "guide.safetensors", AutoConcrete(model))
     loaded = load_guide(AutoConcrete(model), tmp_path / "guide.safetensors")
     loaded.setup(x, y)
     assert loaded.temperature == guide.temperature

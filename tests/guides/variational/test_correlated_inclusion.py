@@ -113,6 +113,18 @@ def test_logits_start_with_the_spread_that_is_asked_for(make):
     assert_mean(law.factor[rows, columns].double() ** 2, 0.07**2)
 
 
+@each_kind
+def test_the_reverse_density_starts_at_the_parabola_of_the_softplus(make):
+    """That in its middle, at ``m``, with the indicators' own pull."""
+    guide = make(linear_model(spike_slab))
+    guide.setup(*data(columns=5))
+    law = guide._detached()["w"][3]
+    probs = torch.sigmoid(law.mean)
+    torch.testing.assert_close(law.slope, probs)
+    torch.testing.assert_close(law.curvature, probs * (1 - probs))
+    assert (law.pull == 1).all()
+
+
 # ---------------------------------------------------------------------- the bound
 
 

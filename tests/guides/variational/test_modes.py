@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from guides.core.svi import DivergenceError
 from guides.variational.modes import FLOOR, HELD, mode_and_precision
 
 CENTRE = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
@@ -48,3 +49,40 @@ def test_curvatures_of_numbers_in_other_units_are_kept():
         lambda w: -0.5 * (curvature * w.square()).sum(), start, torch.zeros(2, dtype=bool)
     )
     torch.testing.assert_close(precision.diagonal(), curvature)
+
+
+def test_a_curvature_upwards_is_a_flat_direction_and_no_curvature_downwards():
+    """At a saddle, where a search that starts on it ends."""
+    start = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    _, precision = mode_and_precision(
+        lambda w: -1.5 * w[0] ** 2 + 0.5 * w[1] ** 2, start, torch.zeros(2, dtype=bool)
+    )
+    expected = torch.tensor([3.0, 3.0 * FLOOR], dtype=torch.float64)
+    torch.testing.assert_close(precision.diagonal(), expected)
+
+
+def test_what_is_held_keeps_a_curvature_above_the_least():
+    curvature = torch.tensor([3.0, 4 * HELD], dtype=torch.float64)
+    start, held = torch.tensor([1.0, 0.3], dtype=torch.float64), torch.tensor([False, True])
+    _, precision = mode_and_precision(lambda w: -0.5 * (curvature * w.square()).sum(), start, held)
+    torch.testing.assert_close(precision.diagonal(), curvature)
+
+
+def test_a_search_that_leaves_the_numbers_is_an_error():
+    start = torch.tensor([1.0], dtype=torch.float64)
+    with pytest.raises(DivergenceError, match="not finite"):
+        mode_and_precision(lambda w: (w * torch.nan).sum(), start, torch.zeros(1, dtype=bool))
+
+
+def test_a_start_on_an_endless_slope_is_an_error():
+    """L-BFGS would give up with an index that it does not have."""
+    start = torch.tensor([1.0], dtype=torch.float64)
+    with pytest.raises(DivergenceError, match="starts where the slope of the log density is not finite"):
+        mode_and_precision(lambda w: (w / 0.0).sum(), start, torch.zeros(1, dtype=bool))
+
+
+def test_a_search_that_ends_beside_the_numbers_is_an_error():
+    """Uphill to where the density stops being a number."""
+    start = torch.tensor([1.0], dtype=torch.float64)
+    with pytest.raises(DivergenceError, match="ends where the log density is not finite"):
+        mode_and_precision(lambda w: -(3 - w).sqrt().sum(), start, torch.zeros(1, dtype=bool))

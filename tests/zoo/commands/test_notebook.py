@@ -133,6 +133,13 @@ def test_refusals_are_those_of_the_command(wrong, compared, tmp_path):
     assert files(tmp_path) == set()
 
 
+def test_tables_and_classes_are_no_names():
+    with pytest.raises(UserError, match="data: a name or a path .* not a DataFrame; write tables to CSV"):
+        zoo.compare(pd.DataFrame({"a": [1.0], "y": [2.0]}))
+    with pytest.raises(UserError, match="guides: a name or a path is needed, not a type; `zoo list` has"):
+        zoo.leaderboard("diabetes", guides=[dict])
+
+
 def test_unknown_data_names_the_nearest():
     with pytest.raises(UserError, match="unknown data set 'diabetis'; nearest: diabetes"):
         zoo.compare("diabetis")

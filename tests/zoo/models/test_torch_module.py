@@ -133,9 +133,20 @@ def test_network_given_is_left_alone():
     assert not any("weight" in vars(module) for module in model.net.modules())  # nor is the copy changed
 
 
+def test_a_network_may_squeeze_its_output():
+    x, y = rows()
+    plain = perceptron(3, 4, 1)
+    squeezed = torch.nn.Sequential(*plain, torch.nn.Flatten(0))
+    totals = []
+    for net in (plain, squeezed):
+        pyro.set_rng_seed(0)
+        totals.append(pyro.poutine.trace(from_module(net)).get_trace(x, y).log_prob_sum())
+    assert totals[0] == totals[1]
+
+
 def test_what_cannot_be_done_is_said():
     net = perceptron(3, 4, 2)
-    with pytest.raises(UserError, match="needs a network with one output, this one gives"):
+    with pytest.raises(UserError, match=r"one output a row, this one gives \[12, 2\] for 12 rows"):
         from_module(net)(*rows())
     with pytest.raises(UserError, match="unknown layer '1'"):
         from_module(net, layers=["1"])
