@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from guides.posterior.evaluate import (
-    as_tensors,
+    as_taken,
     empirical,
     function_values,
     log_likelihood,
@@ -108,7 +108,8 @@ class Posterior:
         ``log p_k - log(1 - p_k)`` of a categorical one, the mean of any other (the centre of Student's), the
         value of a ``pyro.deterministic`` site.
 
-        :param args: the model's arguments without data: tensors, or NumPy arrays
+        :param args: the model's arguments without data: tensors, NumPy arrays, or tables of pandas, which
+            stay tables for a model that reads them
         :param site: the observed (or deterministic) site that is meant; needed where the model has several
         :raises ValueError: when there is no such site, or several; draws of a site that the model does not
             have; a plate of which every run takes other rows
@@ -142,14 +143,14 @@ class Posterior:
         :raises ValueError: for a site that the model does not have, or data of another shape than it gives
         """
         draws = self.draws(n)
-        args, kwargs = as_tensors(draws, args, kwargs)
+        args, kwargs = as_taken(self.model, draws, args, kwargs)
         return log_likelihood(self.model, draws, observed_data, *args, **kwargs)
 
     def _laws(self, args: tuple, kwargs: dict, site: str | None, n: int | None) -> Distribution:
         draws = self.draws(n)
         if not draws:
             raise ValueError("the posterior holds no site: there is nothing to predict from")
-        args, kwargs = as_tensors(draws, args, kwargs)
+        args, kwargs = as_taken(self.model, draws, args, kwargs)
         return observed_laws(self.model, draws, *args, site=site, **kwargs)
 
     def to_arviz(
@@ -191,7 +192,7 @@ class Posterior:
     ) -> dict[str, dict[str, np.ndarray]]:
         """What :meth:`to_arviz` adds to the draws, ``{group: {site: array}}``; arguments as there."""
         draws, groups = self.draws(), {}
-        args, kwargs = as_tensors(draws, args, kwargs)
+        args, kwargs = as_taken(self.model, draws, args, kwargs)
         predicted = list(observed_data or {})
         if observed_data:
             likelihoods = log_likelihood(self.model, draws, observed_data, *args, **kwargs)

@@ -392,6 +392,17 @@ def prior_draws(model: Callable, latent: list[str], predicted: list[str], n: int
     )
 
 
+def as_taken(model: Callable, draws: Draws, args: tuple, kwargs: Mapping) -> tuple[tuple, dict]:
+    """A model's arguments: as they are where it can read a table among them, else as tensors."""
+    if any(hasattr(value, "columns") for value in (*args, *kwargs.values())) and draws:
+        try:
+            _first_trace(model, draws, args, kwargs)
+        except Exception:  # whatever it raises: the model cannot read a table
+            return as_tensors(draws, args, kwargs)
+        return args, dict(kwargs)
+    return as_tensors(draws, args, kwargs)
+
+
 def as_tensors(draws: Draws, args: tuple, kwargs: Mapping) -> tuple[tuple, dict]:
     """A model's arguments with tensors for NumPy arrays and pandas tables, as precise as the draws."""
     dtypes = [value.dtype for value in draws.values() if value.is_floating_point()]

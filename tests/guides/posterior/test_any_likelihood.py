@@ -253,6 +253,28 @@ def test_numpy_data_are_taken(dtype):
     assert ints.log_likelihood(a, observed_data={"y": labels})["y"].shape == (S, N)
 
 
+def test_a_model_of_tables_is_given_tables():
+    """Texts in a column too, which no tensor holds."""
+
+    def model(table):
+        w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        old = torch.tensor((table["kind"] == "old").to_numpy(), dtype=torch.float32)
+        x = torch.tensor(table["x"].to_numpy(), dtype=torch.float32)
+        y = torch.tensor(table["y"].to_numpy()) if "y" in table else None
+        with pyro.plate("data", len(table)):
+            pyro.sample("y", dist.Normal(w[0] * x + w[1] * old, 1.0), obs=y)
+
+    table = pd.DataFrame({"x": [0.0, 1.0, 2.0], "kind": ["old", "new", "old"]})
+    w = torch.randn(S, 2)
+    posterior = Posterior.from_draws(model, {"w": w})
+    expected = torch.stack([w[:, 1], w[:, 0], 2 * w[:, 0] + w[:, 1]], 1)
+    torch.testing.assert_close(posterior.function(table), expected)
+    torch.testing.assert_close(posterior.predictive(table=table).mean, expected.mean(0))
+    y = np.array([0.5, -1.0, 2.0])
+    found = posterior.log_likelihood(table, observed_data={"y": y})["y"]
+    torch.testing.assert_close(found, dist.Normal(expected, 1.0).log_prob(torch.tensor(y).float()))
+
+
 def test_dims_and_coords_name_sites_data_and_replicates():
     posterior, x, y, _ = problem("normal")
     idata = posterior.to_arviz(
