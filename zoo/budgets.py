@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 #: Guides that are graded when none are named, where they apply.
 BASELINES = ("mean-field", "spike-slab")
+#: Methods whose posterior is trusted, once it passes its gates.
+REFERENCES = ("nuts", "exact", "gibbs")
 #: Optimiser steps of ``zoo fit`` when their number is not given.
 STEPS = 10_000
 

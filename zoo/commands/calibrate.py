@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from zoo.commands.calibration import Calibration
+from zoo.commands.calibration import SAMPLERS, Calibration
 from zoo.commands.simulation import BOUND_CHANGE, CONVERGED, simulate
 from zoo.errors import Interrupted, UserError
 from zoo.evaluation.calibration import LEVEL, judge
@@ -117,7 +117,7 @@ def write(calibration: Calibration, folder: Path) -> pd.DataFrame:
 def _read_all(calibration: Calibration, folder: Path) -> dict[str, list[Record]]:
     """Method -> its records, in the order of their numbers; samplers first, then guides as registered."""
     there = {path.name for path in (folder / CELLS / calibration.entry.name).glob("[!.]*")}
-    order = ("exact", "nuts", "gibbs", *GUIDES)
+    order = (*SAMPLERS, *GUIDES)
     found = {}
     for method in sorted(there & set(order), key=order.index):
         trials = (folder / CELLS / calibration.entry.name / method / "default").glob("[0-9]*")

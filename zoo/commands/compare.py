@@ -227,9 +227,10 @@ def _load(path: Path, guide: GuideEntry, model: Callable) -> tuple[Posterior, Cl
     if posterior is None or "state" not in posterior.info:
         return None if posterior is None else (posterior, None)
     try:
-        if posterior.info["state"] != file_checksum(_state(path)):
-            return None
-        fitted = guide.method.load(_state(path), model)
-        return replace(posterior, model=fitted.model), fitted.closed_form
-    except (OSError, ValueError, KeyError, TypeError):
+        whole = posterior.info["state"] == file_checksum(_state(path))
+    except OSError:
+        whole = False
+    if not whole:
         return None
+    fitted = guide.method.load(_state(path), model)
+    return replace(posterior, model=fitted.model), fitted.closed_form

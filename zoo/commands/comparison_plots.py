@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
+from zoo.budgets import REFERENCES
 from zoo.commands.comparison import Comparison
 from zoo.commands.grading import Graded, inclusion_of, selects
 from zoo.evaluation.inclusion_plot import plot_inclusion
 from zoo.evaluation.mixtures import mixture_quantiles
 from zoo.evaluation.plots import (
-    REFERENCES,
     compared,
     plain,
     plot_bands_1d,

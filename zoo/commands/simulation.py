@@ -99,7 +99,8 @@ def quantity_names(model: Callable, options: Mapping, seed: int) -> list[str]:
 def simulate(cell: Cell) -> dict[str, float]:
     """The rank of every quantity; a data set of the grid is a model, a method a guide or a sampler.
 
-    The truth depends on seed, model and trial alone: all guides see the same data.
+    The truth depends on seed, model and trial alone: all guides see the same data.  Methods of few points (an
+    ensemble) are judged as the law that has them: points in turn, too narrow even if the posterior drew them.
 
     :raises FailedError: for draws that are not finite
     """

@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from zoo.budgets import REFERENCES
 from zoo.evaluation.estimates import Estimate
 from zoo.evaluation.scoreboard import LEGEND, Row
 from zoo.files.tables import write_figure
@@ -23,7 +24,6 @@ from zoo.files.tables import write_figure
 #: Okabe & Ito (2008): told apart with every common kind of colour blindness.  The reference is black.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#F0E442")
 REFERENCE_COLOUR, FAINT = "black", "0.65"
-REFERENCES = ("nuts", "exact", "gibbs")
 DPI = 130
 #: Where a figure would be for a method that is right.
 RIGHT_VALUES = {"coverage_90": 0.9, "ref_sd_ratio": 1.0}

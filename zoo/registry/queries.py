@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, get_args
 
-from zoo.budgets import BASELINES
+from zoo.budgets import BASELINES, REFERENCES
 from zoo.errors import UserError, unknown
 from zoo.models.catalogue import MODELS, find_model
 from zoo.models.entries import NO_OPTIONS, ModelEntry, Options
@@ -42,7 +42,6 @@ __all__ = [
     "with_companions",
 ]
 
-REFERENCES = ("nuts", "exact", "gibbs")
 #: Columns of data that are picks of ends of edges.
 PICKS = ("ends", "nodes", "appearances")
 #: Kinds of weights in words.

@@ -177,3 +177,14 @@ def test_the_verdict_is_at_five_percent(monkeypatch, p, words):
     monkeypatch.setattr("zoo.evaluation.calibration.p_value", lambda ranks, draws: p)
     assert judge(np.repeat([0, DRAWS], 25), DRAWS).words == words
     assert judge(np.repeat([0, DRAWS], 25), DRAWS, quantities=2).words == "uniform"
+
+
+def test_few_points_in_turn_are_too_narrow_even_if_they_are_exact_draws():
+    """What the verdict on an ensemble means: with a spread of a half, to four standard errors of a set of
+    ranks.
+    """
+    rng = np.random.default_rng(0)
+    ranks = [rank(rng.normal(), np.resize(rng.normal(size=5), DRAWS), rng) for _ in range(300)]
+    verdict = judge(np.array(ranks), DRAWS)
+    assert verdict.words == "too narrow"
+    assert verdict.spread == pytest.approx(0.5, abs=4 * verdict.spread_se)

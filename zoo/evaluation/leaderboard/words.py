@@ -7,9 +7,9 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from zoo.budgets import REFERENCES
 from zoo.evaluation.estimates import Estimate
 from zoo.evaluation.leaderboard.standings import MARK, PAIRED_BY, Standing, ranks_of
-from zoo.evaluation.plots import REFERENCES
 from zoo.evaluation.repeats import Run, average, over_these, paired
 from zoo.evaluation.scoreboard import LEGEND, format_figure
 from zoo.evaluation.verdict import LARGEST_MEAN_ERROR, LARGEST_SD_RATIO, SMALLEST_SD_RATIO

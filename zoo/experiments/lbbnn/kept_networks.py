@@ -7,7 +7,6 @@ that was made by other code is never found.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import os
@@ -17,13 +16,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import data_loaders
-import guides
-import zoo
 from guides.core.flat_guide import FlatGuide
 from guides.posterior.files import load_guide, save_guide, write_json
 from zoo.errors import UserError
-from zoo.files.output import versions
+from zoo.fitting.cluster_tasks import own_code
 from zoo.fitting.epochs import History
 
 VARIABLE = "ZOO_NETWORKS"
@@ -44,7 +40,8 @@ def place(**made_by: Any) -> Path | None:
             pass
     except OSError as error:
         raise UserError(f"{VARIABLE} names {folder}, which cannot be written: {error.strerror}") from None
-    words = json.dumps([made_by, versions(), _source()], sort_keys=True)
+    code = own_code()
+    words = json.dumps([made_by, code.versions, code.source], sort_keys=True)
     return Path(folder) / hashlib.sha256(words.encode()).hexdigest()[:32]
 
 
@@ -70,14 +67,3 @@ def find(path: Path | None, guide: FlatGuide) -> History | None:
     except (OSError, ValueError, TypeError):  # damaged: it is made again, and replaced whole
         return None
     return history
-
-
-@functools.cache
-def _source() -> str:
-    """A checksum of the code of data, models and guides."""
-    digest = hashlib.sha256()
-    for package in (data_loaders, guides, zoo):
-        root = Path(package.__file__).parent
-        for file in sorted((*root.rglob("*.py"), *root.rglob("*.c"))):
-            digest.update(file.relative_to(root).as_posix().encode() + file.read_bytes())
-    return digest.hexdigest()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from zoo.experiments.lbbnn import kept_networks, networks
 from zoo.experiments.lbbnn.metrics import CORRELATED, CORRELATED_SETTING, METHODS
 from zoo.experiments.lbbnn.networks import fit, images, make_guide, make_model, outside
 from zoo.fitting import epochs
+from zoo.fitting.cluster_tasks import own_code
 from zoo.fitting.reach import own_rates
 from zoo.models.bnn import BNN
 from zoo.models.lenet import LeNet
@@ -281,7 +283,7 @@ def test_what_was_made_otherwise_is_not_found(change, fitted_once, monkeypatch):
 
 def test_other_code_makes_other_networks(fitted_once, monkeypatch):
     fitted_once()
-    monkeypatch.setattr(kept_networks, "_source", lambda: "other")
+    monkeypatch.setattr(kept_networks, "own_code", lambda: replace(own_code(), source="other"))
     monkeypatch.setattr(networks, "train", no_training)
     with pytest.raises(AssertionError, match="was there"):
         fit(cell())
