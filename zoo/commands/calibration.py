@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from zoo.commands.options import check_counts, check_seed
+from zoo.commands.options import check_counts, check_names, check_seed
 from zoo.commands.simulation import BOUND_CHANGE, CONVERGED, build, quantity_names
 from zoo.errors import UserError, unknown
 from zoo.experiments.engine.declaration import Cell
@@ -145,8 +145,7 @@ def _methods(entry: ModelEntry, names: Sequence[str], options: dict[str, Any]) -
     sampled = samplers(build(entry.name, options))
     if list(names) == [ALL]:
         return (*sampled, *(name for name in GUIDES if _applies(name, entry, options)))
-    if not names:
-        raise UserError("name a guide or a sampler with --guide, or all")
+    check_names("guide", names)
     for name in names:
         if name in SAMPLERS and name not in sampled:
             having = ", ".join(sampled) or "none"
@@ -157,8 +156,6 @@ def _methods(entry: ModelEntry, names: Sequence[str], options: dict[str, Any]) -
             if name not in GUIDES:
                 raise unknown("guide or sampler", name, (*SAMPLERS, *GUIDES))
             _check_guide(name, entry, options)
-    if len(set(names)) < len(names):
-        raise UserError(f"a guide is named twice in --guide {','.join(names)}")
     return tuple(names)
 
 

@@ -18,7 +18,7 @@ from guides.core.rng import kept_rng, seeded_rng
 from guides.posterior.arviz_io import group_names, load_netcdf, save_netcdf, with_groups
 from guides.posterior.draws import Posterior
 from zoo.budgets import BUDGETS, Budget
-from zoo.commands.options import check_seed, model_options
+from zoo.commands.options import check_names, check_seed, model_options
 from zoo.commands.own_models import check_own
 from zoo.errors import UserError, unknown
 from zoo.files.output import folder_versions
@@ -292,9 +292,8 @@ def plan(
     check_own(entry, problem, guides)
     for name in guides:
         applicable(find_guide(name), entry, problem.task, options)
-    twice = sorted({name for name in guides if list(guides).count(name) > 1})
-    if twice:
-        raise UserError(f"guide {twice[0]!r} is named twice in --guides {','.join(guides)}")
+    if guides:
+        check_names("guides", guides)
     if budget not in BUDGETS:
         raise unknown("budget", budget, BUDGETS)
     kind, remark = reference_of(entry, reference, problem.dataset.num_features), ""

@@ -12,7 +12,7 @@ import pandas as pd
 from zoo.budgets import BUDGETS
 from zoo.commands.comparison import Comparison, ask
 from zoo.commands.grid import OnPiece, Place, compute, label
-from zoo.commands.options import check_counts, check_seed
+from zoo.commands.options import check_counts, check_names, check_seed
 from zoo.errors import UserError, unknown
 from zoo.evaluation.leaderboard.page import page
 from zoo.evaluation.leaderboard.plot import plot_leaderboard
@@ -115,9 +115,9 @@ def plan(
     check_seed(seed + seeds - 1)
     if budget not in BUDGETS:
         raise unknown("budget", budget, BUDGETS)
-    _check_names("datasets", datasets)
+    check_names("datasets", datasets)
     if guides != ALL:
-        _check_names("guides", guides)
+        check_names("guides", guides)
     names = list(GUIDES) if guides == ALL else [find_guide(name).name for name in guides]
     places: list[Place] = []
     refusals: list[Refusal] = []
@@ -133,14 +133,6 @@ def plan(
     return Asked(
         model, tuple(datasets), asked, budget, splits, seeds, seed, tuple(places), tuple(refusals), device
     )
-
-
-def _check_names(option: str, names: Sequence[str]) -> None:
-    if not names:
-        raise UserError(f"--{option} names nothing")
-    twice = next((name for name in names if list(names).count(name) > 1), None)
-    if twice:
-        raise UserError(f"{twice!r} is named twice in --{option} {','.join(names)}")
 
 
 def _fitting(data: str, model: str, names: Sequence[str]) -> tuple[list[str], list[Refusal]]:

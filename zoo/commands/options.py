@@ -24,6 +24,15 @@ def check_counts(**counts: int | None) -> None:
             raise UserError(f"--{name} must be at least 1, not {count}")
 
 
+def check_names(option: str, names: Sequence[str]) -> None:
+    """:raises UserError: for a name given twice, or no name at all"""
+    if not names:
+        raise UserError(f"--{option} names nothing")
+    twice = next((name for name in names if list(names).count(name) > 1), None)
+    if twice is not None:
+        raise UserError(f"{twice!r} is named twice in --{option} {','.join(names)}")
+
+
 def check_alone(jobs: int, cluster: str | None) -> None:
     """:raises UserError: for more than this process where there is a single comparison"""
     for name, given in (("jobs", jobs != 1), ("cluster", cluster is not None)):

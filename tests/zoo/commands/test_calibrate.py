@@ -244,7 +244,7 @@ def test_inputs_have_the_correlation():
         ({"guides": ["spike-slab"]}, "fits spike-slab-bnn in place of bnn: use --model spike-slab-bnn"),
         ({"guides": ["exact"], "noise": None}, "'exact' does not sample model 'bnn' .* it has: nuts"),
         ({"guides": ["nuts", "nuts"]}, "named twice"),
-        ({"guides": []}, "name a guide or a sampler"),
+        ({"guides": []}, "--guide names nothing"),
         ({"guides": ["varbvs"]}, "does not apply|use --model"),
         ({"simulations": 0}, "--simulations must be at least 1"),
         ({"draws": 0}, "--draws must be at least 1"),
