@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -18,10 +17,10 @@ from zoo.evaluation.calibration_plot import plot_ranks
 from zoo.experiments.engine.declaration import Record
 from zoo.experiments.engine.progress import OnProgress
 from zoo.experiments.engine.records import CELLS, read_record, sweep
-from zoo.experiments.engine.workers import run_cell
+from zoo.experiments.engine.workers import compute
 from zoo.files.output import output_folder
 from zoo.files.tables import markdown_table, write_csv, write_text
-from zoo.fitting.side_by_side import ALONE, CallEndedError, Workers, one_thread
+from zoo.fitting.side_by_side import ALONE, CallEndedError, Workers
 from zoo.registry.guides import GUIDES
 
 #: Simulations below which uniform ranks say nothing: the spread of 20 is known to a sixth.
@@ -50,8 +49,10 @@ def run(
     """
     with output_folder(out, calibration.config()) as folder:
         sweep(folder)
+        known = [read_record(folder, cell) for cell in calibration.cells()]
+        done = [record for record in known if record is not None]
         try:
-            _compute(calibration, folder, workers, on_progress)
+            compute(simulate, calibration.metrics, calibration.cells(), done, folder, workers, on_progress)
         except KeyboardInterrupt:
             raise Interrupted(
                 f"interrupted; {out} keeps {_kept(calibration, folder)} of {len(calibration.cells())} "
@@ -70,27 +71,6 @@ def run(
 
 def _kept(calibration: Calibration, folder: Path) -> int:
     return sum(read_record(folder, cell) is not None for cell in calibration.cells())
-
-
-def _compute(
-    calibration: Calibration, folder: Path, workers: Workers, on_progress: OnProgress | None
-) -> None:
-    tell = on_progress or (lambda todo, finished: None)
-    cells = calibration.cells()
-    records = {cell.name: read_record(folder, cell) for cell in cells}
-    finished = [record for record in records.values() if record is not None]
-    todo = {cell.name: cell for cell in cells if records[cell.name] is None}
-    tell(list(todo.values()), finished)
-    if not todo:
-        return
-    metrics = calibration.metrics
-    folder = folder.absolute()
-    work = [(simulate, metrics, cell, folder) for cell in todo.values()]
-    with one_thread(), contextlib.closing(workers.results_of(run_cell, work, folder)) as results:
-        for record in results:
-            del todo[record.cell.name]
-            finished.append(record)
-            tell(list(todo.values()), finished)
 
 
 # ------------------------------------------------------------------------------------------------ the results

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from data_loaders.errors import short_reason
 from zoo.errors import UserError
-from zoo.experiments.engine.declaration import Cell, Record
+from zoo.experiments.engine.declaration import Record
 from zoo.experiments.engine.page import page
 from zoo.experiments.engine.progress import OnProgress
 from zoo.experiments.engine.records import RESULT, cell_folder, read_all, read_record, sweep
 from zoo.experiments.engine.request import Request
 from zoo.experiments.engine.tables import Line, table_lines, write_tables
-from zoo.experiments.engine.workers import run_cells
+from zoo.experiments.engine.workers import compute, place_of
 from zoo.files.output import output_folder, versions
 from zoo.files.tables import write_text
-from zoo.fitting.side_by_side import ALONE, CallEndedError, Workers, one_thread
+from zoo.fitting.side_by_side import ALONE, CallEndedError, Workers
 
 #: Packages whose versions change numbers.
 PACKAGES = ("posterior-zoo", "numpy", "torch", "jax", "pyro-ppl", "numpyro")
@@ -70,7 +69,16 @@ def reproduce(
         damaged = sum(was and record is None for was, record in zip(there, known, strict=True))
         done = [record for record in known if record is not None and (record.ok or not retry_failed)]
         try:
-            _compute(request, folder, done, workers, on_progress)
+            compute(
+                request.experiment.run,
+                tuple(request.experiment.metrics),
+                request.cells(),
+                done,
+                folder,
+                workers,
+                on_progress,
+                together=request.experiment.together,
+            )
         except (UserError, CallEndedError) as error:
             ended = error  # raised below, where it takes no folder away
         finally:
@@ -83,42 +91,9 @@ def reproduce(
         raise ended
     if request.experiment.finish:
         _finish(request, folder, records)
-    asked = {_place(cell) for cell in request.cells()}
-    mine = [record for record in records if _place(record.cell) in asked]
+    asked = {place_of(cell) for cell in request.cells()}
+    mine = [record for record in records if place_of(record.cell) in asked]
     return Outcome(records, mine, len(done), damaged, lines)
-
-
-def _place(cell: Cell) -> tuple:
-    return (*cell.combination, cell.trial)
-
-
-def _compute(
-    request: Request, out: Path, done: Sequence[Record], workers: Workers, on_progress: OnProgress | None
-) -> None:
-    """All cells but those that are done; raises what :meth:`Workers.results_of` does."""
-    finished = {_place(record.cell): record for record in done}
-    todo = {_place(cell): cell for cell in request.cells() if _place(cell) not in finished}
-    tell = on_progress or (lambda todo, finished: None)
-    tell(list(todo.values()), list(finished.values()))
-    if not todo:
-        return
-    run, metrics = request.experiment.run, tuple(request.experiment.metrics)
-    out = out.absolute()  # workers have another place to start from
-    work = [(run, metrics, cells, out) for cells in _pieces(todo.values(), request.experiment.together)]
-    with one_thread(), contextlib.closing(workers.results_of(run_cells, work, out)) as results:
-        for records in results:
-            for record in records:
-                del todo[_place(record.cell)]
-                finished[_place(record.cell)] = record
-            tell(list(todo.values()), list(finished.values()))
-
-
-def _pieces(cells: Iterable[Cell], together: int) -> list[list[Cell]]:
-    """Cells that one process computes, in the order of the first of each."""
-    pieces: dict[tuple, list[Cell]] = {}
-    for cell in cells:
-        pieces.setdefault((*cell.combination, cell.trial // together), []).append(cell)
-    return list(pieces.values())
 
 
 def _write(request: Request, folder: Path, records: Sequence[Record]) -> list[Line]:

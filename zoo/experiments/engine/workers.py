@@ -1,11 +1,12 @@
-"""How a cell is computed, and its result kept."""
+"""How cells are computed, and their results kept."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from data_loaders import DataError
 from data_loaders.errors import short_reason
 from zoo.errors import FailedError, UserError
 from zoo.experiments.engine.declaration import Cell, CellFunction, Record
+from zoo.experiments.engine.progress import OnProgress
 from zoo.experiments.engine.records import publish, read_record, workplace
+from zoo.fitting.side_by_side import Workers, one_thread
 
 
 def run_cell(run: CellFunction, metrics: Sequence[str], cell: Cell, out: Path) -> Record:
@@ -43,6 +46,51 @@ def run_cell(run: CellFunction, metrics: Sequence[str], cell: Cell, out: Path) -
 def run_cells(run: CellFunction, metrics: Sequence[str], cells: Sequence[Cell], out: Path) -> list[Record]:
     """:func:`run_cell` of one after another."""
     return [run_cell(run, metrics, cell, out) for cell in cells]
+
+
+def place_of(cell: Cell) -> tuple:
+    """What tells a cell from the others of a grid."""
+    return (*cell.combination, cell.trial)
+
+
+def compute(
+    run: CellFunction,
+    metrics: Sequence[str],
+    cells: Sequence[Cell],
+    done: Sequence[Record],
+    out: Path,
+    workers: Workers,
+    on_progress: OnProgress | None,
+    *,
+    together: int = 1,
+) -> None:
+    """All cells but those that are done; raises what :meth:`Workers.results_of` does.
+
+    :param done: results of earlier calls
+    :param together: trials of one combination that a process computes one after another
+    """
+    finished = {place_of(record.cell): record for record in done}
+    todo = {place_of(cell): cell for cell in cells if place_of(cell) not in finished}
+    tell = on_progress or (lambda todo, finished: None)
+    tell(list(todo.values()), list(finished.values()))
+    if not todo:
+        return
+    out = out.absolute()  # workers have another place to start from
+    work = [(run, metrics, piece, out) for piece in _pieces(todo.values(), together)]
+    with one_thread(), contextlib.closing(workers.results_of(run_cells, work, out)) as results:
+        for records in results:
+            for record in records:
+                del todo[place_of(record.cell)]
+                finished[place_of(record.cell)] = record
+            tell(list(todo.values()), list(finished.values()))
+
+
+def _pieces(cells: Iterable[Cell], together: int) -> list[list[Cell]]:
+    """Cells that one process computes, in the order of the first of each."""
+    pieces: dict[tuple, list[Cell]] = {}
+    for cell in cells:
+        pieces.setdefault((*cell.combination, cell.trial // together), []).append(cell)
+    return list(pieces.values())
 
 
 def _seed_everything(seed: int) -> None:
