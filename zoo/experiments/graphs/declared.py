@@ -6,10 +6,7 @@ Tables 5.1, 5.3 and 5.4 and Figures 5.2 to 5.4; Table 5.2 holds the scales of th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from zoo.experiments.engine.declaration import Deferred, Effort, Experiment, Place, Published, Source
 from zoo.experiments.engine.published import (
@@ -20,9 +17,6 @@ from zoo.experiments.engine.published import (
     read_table,
     source_of,
 )
-
-if TYPE_CHECKING:
-    from zoo.experiments.engine.declaration import Record
 
 PAPER = "graphs"
 SYNTHETIC = ("ba", "cycles", "dnnd", "ladders")
@@ -44,34 +38,13 @@ ENDED = {"change": 0.01}
 MEAN = "messages are a mean, not times log(1 + number): it does not tell how often a node was picked"
 
 
-def _kind(dataset: str) -> bool:
+def _is_real(dataset: str) -> bool:
     return dataset in REAL
 
 
 def _as_printed(row: Row) -> Place:
     """The print's counts are of doubled contacts."""
-    return row.dataset, "doubled" if _kind(row.dataset) else "once", "default", row.metric
-
-
-def draw_senders(out: Path, records: Sequence[Record]) -> None:
-    """``figure-5.2.png``"""
-    from zoo.experiments.graphs.plots import plot_senders
-
-    plot_senders(out / "figure-5.2.png", records)
-
-
-def draw_growth(out: Path, records: Sequence[Record]) -> None:
-    """``figure-5.3.png``"""
-    from zoo.experiments.graphs.plots import plot_growth
-
-    plot_growth(out / "figure-5.3.png", records)
-
-
-def draw_examples(out: Path, records: Sequence[Record]) -> None:
-    """``figure-5.4.png``"""
-    from zoo.experiments.graphs.plots import plot_examples
-
-    plot_examples(out / "figure-5.4.png", records)
+    return row.dataset, "doubled" if _is_real(row.dataset) else "once", "default", row.metric
 
 
 #: What generated graphs are compared by; of the print.
@@ -181,7 +154,7 @@ EXPERIMENTS = (
         published=published_numbers(read_table(PAPER, "table-5.1"), _as_printed),
         published_error=source_of(PAPER, "table-5.1")[1],
         explained=explanations(PAPER, "table-5.1"),
-        exists=lambda dataset, method, setting: _kind(dataset) or method == "once",
+        exists=lambda dataset, method, setting: _is_real(dataset) or method == "once",
     ),
     Experiment(
         name="graphs/figure-5.2",
@@ -203,7 +176,7 @@ EXPERIMENTS = (
         quick=Effort(trials=1, cost="2 minutes", options=HOLLYWOOD_LOOK),
         full=Effort(trials=1, cost="2 hours on 2 cores", options=HOLLYWOOD_OPTIONS),
         notes={("*", "ours_mean", "*", "*"): MEAN},
-        finish=draw_senders,
+        finish=Deferred("graphs.plots", "plot_senders"),
     ),
     Experiment(
         name="graphs/figure-5.3",
@@ -221,7 +194,7 @@ EXPERIMENTS = (
         methods=("process", "ours_no_time"),
         quick=Effort(trials=1, cost="2 minutes", options=HOLLYWOOD_LOOK),
         full=Effort(trials=1, cost="1 hour", options=HOLLYWOOD_OPTIONS),
-        finish=draw_growth,
+        finish=Deferred("graphs.plots", "plot_growth"),
     ),
     Experiment(
         name="graphs/figure-5.4",
@@ -234,7 +207,7 @@ EXPERIMENTS = (
         quick=Effort(trials=1, cost="3 minutes", options=LOOK),
         full=Effort(trials=1, cost="1 hour on 2 cores", options=RUN),
         notes=NOTES,
-        finish=draw_examples,
+        finish=Deferred("graphs.plots", "plot_examples"),
     ),
     Experiment(
         name="graphs/table-5.3",

@@ -23,8 +23,8 @@ LABELS = {
 }
 
 
-def plot_senders(path: Path, records: Sequence[Record]) -> None:
-    """Step against node: the exact probabilities of the next sender and those of the models."""
+def plot_senders(out: Path, records: Sequence[Record]) -> None:
+    """``figure-5.2.png``: step against node, probabilities of the next sender, exact and by the models."""
     found = [record for record in records if record.ok and record.cell.trial == 0]
     if not found:
         return
@@ -42,11 +42,13 @@ def plot_senders(path: Path, records: Sequence[Record]) -> None:
         axis.set(title=title, xlabel="edges so far")
     axes[0].set_ylabel("sender, by first appearance")
     figure.colorbar(image, ax=axes, label="log10 probability")
-    write_figure(figure, path, dpi=DPI, bbox_inches="tight", pad_inches=0.12)
+    write_figure(figure, out / "figure-5.2.png", dpi=DPI, bbox_inches="tight", pad_inches=0.12)
 
 
-def plot_growth(path: Path, records: Sequence[Record]) -> None:
-    """Nodes against edges: the exact mean, and half and nine tenths of the graphs of each kind."""
+def plot_growth(out: Path, records: Sequence[Record]) -> None:
+    """``figure-5.3.png``: nodes against edges, the exact mean, and half and nine tenths of the graphs of each
+    kind.
+    """
     found = [record for record in records if record.ok and record.cell.trial == 0]
     if not found:
         return
@@ -66,11 +68,11 @@ def plot_growth(path: Path, records: Sequence[Record]) -> None:
     axis.set(xlabel="edges", ylabel="nodes")
     axis.legend(frameon=False, fontsize=9)
     axis.spines[["top", "right"]].set_visible(False)
-    write_figure(figure, path, dpi=DPI, bbox_inches="tight", pad_inches=0.12)
+    write_figure(figure, out / "figure-5.3.png", dpi=DPI, bbox_inches="tight", pad_inches=0.12)
 
 
-def plot_examples(path: Path, records: Sequence[Record]) -> None:
-    """A row a set, columns of graphs a method."""
+def plot_examples(out: Path, records: Sequence[Record]) -> None:
+    """``figure-5.4.png``: a row a set, columns of graphs a method."""
     found = {r.cell.combination[:2]: r for r in records if r.ok and r.cell.trial == 0}
     if not found:
         return
@@ -96,4 +98,4 @@ def plot_examples(path: Path, records: Sequence[Record]) -> None:
         axes[sets.index(name), first].text(
             0, 1, name, fontsize=8, transform=axes[sets.index(name), first].transAxes
         )
-    write_figure(figure, path, dpi=DPI, bbox_inches="tight", pad_inches=0.12)
+    write_figure(figure, out / "figure-5.4.png", dpi=DPI, bbox_inches="tight", pad_inches=0.12)

@@ -6,16 +6,10 @@ or nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from zoo.experiments.engine.declaration import Deferred, Effort, Experiment, Place, Source
 from zoo.experiments.engine.published import Row, explanations, published_numbers, read_table, source_of
-
-if TYPE_CHECKING:
-    from zoo.experiments.engine.declaration import Record
 
 PAPER, UNKNOWN = "npl", "not available"
 #: Sets that need no download, and the published ones in order of their columns.
@@ -64,27 +58,6 @@ def _is_compared(row: Row) -> Place | None:
     return row.dataset, row.method, "1000", "log_likelihood"
 
 
-def draw_clouds(out: Path, records: Sequence[Record]) -> None:
-    """``figure-4.1.png``: data, and samples of every density."""
-    from zoo.experiments.npl.plots import plot_clouds
-
-    plot_clouds(out / "figure-4.1.png", records)
-
-
-def draw_curves(out: Path, records: Sequence[Record]) -> None:
-    """``figure-4.2.png``: test log likelihood over the number of rows, a panel a set."""
-    from zoo.experiments.npl.plots import plot_curves
-
-    plot_curves(out / "figure-4.2.png", records)
-
-
-def draw_variants(out: Path, records: Sequence[Record]) -> None:
-    """``figure-b2.png``: test log likelihood by kind of flow, a panel a set."""
-    from zoo.experiments.npl.plots import plot_variants
-
-    plot_variants(out / "figure-b2.png", records)
-
-
 def _variants() -> tuple[str, ...]:
     """Blocks, batch normalisation, start at the identity; mean alone or covariance."""
     return tuple(
@@ -123,7 +96,7 @@ EXPERIMENTS = (
         },
         quick=Effort(trials=1, cost="1 minute", options={**_TRAINED, "restarts": 1, "steps": 300}),
         full=Effort(trials=4, cost="5 minutes on 2 cores", options={**_TRAINED, "restarts": 5}),
-        finish=draw_clouds,
+        finish=Deferred("npl.plots", "plot_clouds"),
     ),
     Experiment(
         name="npl/figure-4.2",
@@ -146,7 +119,7 @@ EXPERIMENTS = (
         notes={
             ("protein", "*", "*", "log_likelihood"): "heavy tails: read the median and the share below -100"
         },
-        finish=draw_curves,
+        finish=Deferred("npl.plots", "plot_curves"),
     ),
     Experiment(
         name="npl/table-4.2",
@@ -188,7 +161,7 @@ EXPERIMENTS = (
             options={**_TRAINED, "restarts": 10, "naive": 0, "rows": 1000},
         ),
         exists=lambda dataset, method, setting: method != "ml" or not setting.endswith("-cov"),
-        finish=draw_variants,
+        finish=Deferred("npl.plots", "plot_variants"),
     ),
     Experiment(
         name="npl/regression",

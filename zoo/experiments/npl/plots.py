@@ -23,8 +23,10 @@ HALF = 8.0
 MOST_COLUMNS = 3
 
 
-def plot_clouds(path: Path, records: Sequence[Record]) -> None:
-    """The first trial: data in black over samples, a panel a density; nothing when no cell is there."""
+def plot_clouds(out: Path, records: Sequence[Record]) -> None:
+    """``figure-4.1.png``: data of the first trial in black over samples, a panel a density; nothing when no
+    cell is there.
+    """
     shown = [record for record in records if record.ok and record.cell.trial == 0]
     if not shown:
         return
@@ -39,19 +41,22 @@ def plot_clouds(path: Path, records: Sequence[Record]) -> None:
         axis.set(xlim=(-HALF, HALF), ylim=(-HALF, HALF))
     for axis in axes.ravel()[len(shown) :]:
         axis.set_visible(False)
-    finish(figure, path, "100 rows (black) and samples of their densities (blue)")
+    finish(figure, out / "figure-4.1.png", "100 rows (black) and samples of their densities (blue)")
 
 
-def plot_curves(path: Path, records: Sequence[Record]) -> None:
-    """Mean and standard error over the trials; nothing when no cell is there."""
-    _panels(path, records, _curves, 3.4, "Test log likelihood, nats a row, over the number of training rows")
+def plot_curves(out: Path, records: Sequence[Record]) -> None:
+    """``figure-4.2.png``: mean and standard error over the trials; nothing when no cell is there."""
+    title = "Test log likelihood, nats a row, over the number of training rows"
+    _panels(out / "figure-4.2.png", records, _curves, 3.4, title)
 
 
-def plot_variants(path: Path, records: Sequence[Record]) -> None:
-    """As :func:`plot_curves`, kinds of flows side by side; an axis that leaves out the far end of the bad
-    ones.
+def plot_variants(out: Path, records: Sequence[Record]) -> None:
+    """``figure-b2.png``: as :func:`plot_curves`, kinds of flows side by side; an axis that leaves out the far
+    end of the bad ones.
     """
-    _panels(path, records, _variants, 4.6, "Test log likelihood, nats a row, by kind of flow")
+    _panels(
+        out / "figure-b2.png", records, _variants, 4.6, "Test log likelihood, nats a row, by kind of flow"
+    )
 
 
 def _panels(

@@ -183,15 +183,16 @@ def test_cells_of_the_hollywood_process(cell):
             np.testing.assert_allclose(stored[name].sum(1), 1, atol=1e-5)
             assert stored[name][0, 0] == pytest.approx(1)
     record = Record(place, "ok", figures, 1.0, place.folder)
-    plot_senders(place.folder / "senders.png", [record])
+    senders = place.folder
+    plot_senders(senders, [record])
     for method in ("process", "ours_no_time"):
         place = cell(method, "hollywood")
         figures = hollywood.grade_growth(place)
         assert_declared("figure-5.3", figures)
     assert 0.3 < figures["nodes"] < 3
-    plot_growth(place.folder / "growth.png", [Record(place, "ok", figures, 1.0, place.folder)])
-    assert (place.folder / "senders.png").stat().st_size > 5000
-    assert (place.folder / "growth.png").stat().st_size > 5000
+    plot_growth(place.folder, [Record(place, "ok", figures, 1.0, place.folder)])
+    assert (senders / "figure-5.2.png").stat().st_size > 5000
+    assert (place.folder / "figure-5.3.png").stat().st_size > 5000
 
 
 def test_a_setting_is_that_of_the_model(cell):
@@ -355,10 +356,10 @@ def test_pictures_of_graphs(cell, tmp_path):
         figures = models.draw(place)
         assert_declared("figure-5.4", figures)
         records.append(Record(place, "ok", figures, 1.0, place.folder))
-    plot_examples(tmp_path / "examples.png", records)
-    assert (tmp_path / "examples.png").stat().st_size > 5000
-    plot_examples(tmp_path / "none.png", [])
-    assert not (tmp_path / "none.png").exists()
+    plot_examples(tmp_path, [])
+    assert not (tmp_path / "figure-5.4.png").exists()
+    plot_examples(tmp_path, records)
+    assert (tmp_path / "figure-5.4.png").stat().st_size > 5000
 
 
 # ------------------------------------------------------------------------------------------ the declarations

@@ -19,7 +19,7 @@ from guides.posterior.evaluate import log_joint
 from zoo.errors import FailedError, UserError
 from zoo.experiments import Cell
 from zoo.experiments.engine.declaration import Record
-from zoo.experiments.npl import declared, flows, regressions
+from zoo.experiments.npl import declared, flows, plots, regressions
 from zoo.experiments.npl.declared import EXPERIMENTS
 
 BY_NAME = {experiment.name: experiment for experiment in EXPERIMENTS}
@@ -130,7 +130,7 @@ def test_clouds_and_curves_are_drawn(cell, tmp_path):
         figures = run(replace(place, folder=folder))
         assert figures["below_truth"] > 0
         records.append(Record(place, "ok", figures, 0.0, folder))
-    declared.draw_clouds(tmp_path, records)
+    plots.plot_clouds(tmp_path, records)
     assert (tmp_path / "figure-4.1.png").stat().st_size > 1000
     with np.load(tmp_path / "ml" / "cloud.npz") as kept:
         assert kept["samples"].shape == (flows.SHOWN, 2)
@@ -140,15 +140,15 @@ def test_clouds_and_curves_are_drawn(cell, tmp_path):
         for n in ("500", "1000")
         for trial in (0, 1)
     ]
-    declared.draw_curves(tmp_path, curves)
+    plots.plot_curves(tmp_path, curves)
     assert (tmp_path / "figure-4.2.png").stat().st_size > 1000
     kinds = [
         Record(cell("figure-b2", "sachs", method, kind), "ok", shown, 0.0, tmp_path)
         for method, kind in (("ml", "1"), ("wlb_shared", "1"), ("wlb_shared", "5-bn"))
     ]
-    declared.draw_variants(tmp_path, kinds)
+    plots.plot_variants(tmp_path, kinds)
     assert (tmp_path / "figure-b2.png").stat().st_size > 1000
-    declared.draw_clouds(tmp_path / "nowhere", [])
+    plots.plot_clouds(tmp_path / "nowhere", [])
 
 
 @pytest.mark.parametrize("method", ["mean-field", "bootstrap-mle", "bootstrap-map", "bootstrap-prior"])
