@@ -10,6 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pandas as pd
+from scipy.special import stdtr
 
 from zoo.experiments.engine.declaration import (
     Combination,
@@ -104,6 +105,20 @@ class Line:
         if error is None:
             return None
         return (self.ours.mean - factor * self.published.value) / math.hypot(error, published_error)
+
+    @property
+    def by_chance(self) -> float:
+        """Probability that z is far where both are means of Gaussian runs of one law: by Student's t with
+        Welch's degrees of freedom, a print of so many runs that nobody tells taken for one of many.
+        """
+        if self.z is None:
+            return 0.0
+        theirs, spare = self.published.se**2, (self.published.runs or math.inf) - 1
+        if self.ours.n == 1:
+            return 2 * float(stdtr(spare, -FAR))
+        ours = self.ours.se**2
+        freedom = (ours + theirs) ** 2 / (ours**2 / (self.ours.n - 1) + theirs**2 / spare)
+        return 2 * float(stdtr(freedom, -FAR))
 
     @property
     def borrowed(self) -> bool:

@@ -79,11 +79,10 @@ def verdict(lines: Sequence[Line], marks: Marks) -> str:
     words = []
     if measured:
         words.append(_count(f"|z| > {FAR:g}", measured, [line for line in measured if line.far], marks))
+        chance = sum(line.by_chance for line in measured)
+        words.append(f"Independent runs of one law would be so in {chance:.2g} on average.")
     if any(line.borrowed for line in measured):
-        words.append(
-            "The z of one run takes the spread of the printed runs for its standard deviation; where "
-            "these are few, chance alone takes it beyond 2 more often (of four in one of seven)."
-        )
+        words.append("The z of one run takes the spread of the printed runs for its standard deviation.")
     if ranged:
         outside = [line for line in ranged if line.outside]
         what = "Our median is outside the printed range (min / median / max)"

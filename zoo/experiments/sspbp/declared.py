@@ -159,7 +159,10 @@ _NETWORKS = tuple(f"{kind}-{units}" for kind in ("bias", "free") for units in (*
 def _with_usual_error(numbers: Mapping[Place, Published]) -> dict[Place, Published]:
     """The program's standard error divides by the number of runs; the usual one by one less."""
     factor = (RUNS / (RUNS - 1)) ** 0.5
-    return {place: replace(number, se=number.se and number.se * factor) for place, number in numbers.items()}
+    return {
+        place: replace(number, se=number.se and number.se * factor, runs=RUNS)
+        for place, number in numbers.items()
+    }
 
 
 def _replayed_print() -> dict[Place, Published]:

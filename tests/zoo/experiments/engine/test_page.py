@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tests.zoo.experiments.engine.test_tables import PLACE, numbers
@@ -168,7 +169,7 @@ def test_a_metric_of_several_data_sets_has_ours_printed_and_z_a_method(tmp_path)
         "| b | 5x5 | 2.33 ± 0.88 | 2.33 ± 0.88 |  |  |",
         "| b | 5 | 2.33 ± 0.88 | 2.33 ± 0.88 | 2.5 ± 9 | 0.0 |",
     ]
-    assert lines[-1] == "|z| > 2 in 0 of 2."
+    assert lines[-1].startswith("|z| > 2 in 0 of 2. Independent runs of one law would be so in ")
     assert "printed" not in "".join(section(text, "score"))
 
 
@@ -243,6 +244,7 @@ def test_verdict_counts_what_is_far_and_names_what_is_not_explained(tmp_path):
     lines = section(run(tmp_path, published=published, explained=explained[:1]), "error")
     assert lines[-1] == (
         "|z| > 2 in 3 of 4: 2 explained below (another task 2); 1 unexplained: a m 5 (z -7.5). "
+        "Independent runs of one law would be so in 0.72 on average. "
         "No z for 1: a standard error, of ours or of the print, is missing or rounded to zero; printed "
         "digits in 1, within a tenth of the print in 1."
     )
@@ -269,7 +271,7 @@ def test_verdict_names_the_farthest_by_metric_where_there_are_several():
     assert verdict.startswith(
         "|z| > 2 in 20 of 20: 20 unexplained: a m 5 score (z 22.0), a m 5 error (z 21.0),"
     )
-    assert verdict.endswith("a m 5 error (z 11.0), and 8 nearer ones.")
+    assert "a m 5 error (z 11.0), and 8 nearer ones. Independent runs of one" in verdict
 
 
 def test_one_run_is_held_against_the_spread_of_the_printed_runs(tmp_path):
@@ -280,7 +282,7 @@ def test_one_run_is_held_against_the_spread_of_the_printed_runs(tmp_path):
     ours = float(next(line for line in section(text, "error") if line.startswith("| a | 5 |")).split("|")[3])
     z = (ours + 2.0) / math.sqrt(1 + 0.25)
     assert f"| **{z:.1f}** |" in text
-    words = "The z of one run takes the spread of the printed runs for its standard deviation;"
+    words = "The z of one run takes the spread of the printed runs for its standard deviation."
     assert words in text
     assert words not in run(tmp_path / "three", published=published)
 
@@ -431,3 +433,21 @@ def test_a_correction_that_leaves_ours_far_below_is_not_enough_either():
     assert not line.explained
     *_, explained = [part for part in page_numbers(experiment, [line]) if "unexplained" in part]
     assert explained.endswith("the print times 10 leaves far, and unexplained: a m 5 error (z -8.9)")
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(1, 4), (20, 5), (3, None)])
+def test_chance_of_a_far_number_is_that_of_simulated_runs(ours, theirs):
+    """By 2000 pairs of one law, to four standard errors; Welch's degrees of freedom are approximate, by 0.01
+    at these numbers of runs.
+    """
+    rng, far, claimed = np.random.default_rng(0), [], []
+    for _ in range(2000):
+        mine, print_ = rng.normal(size=ours), rng.normal(size=theirs or 10_000)
+        error = print_.std(ddof=1) / len(print_) ** 0.5
+        line = Line(
+            "a", "m", "5", "error", summary(mine.tolist()), Published(print_.mean(), error, runs=theirs)
+        )
+        far.append(line.far)
+        claimed.append(line.by_chance)
+    share = np.mean(far)
+    assert np.mean(claimed) == pytest.approx(share, abs=4 * (share * (1 - share) / 2000) ** 0.5 + 0.01)
