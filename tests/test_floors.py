@@ -39,6 +39,7 @@ MAY_IMPORT = {
     "zoo.registry": {*FITTED, *GUIDES, "zoo.fitting"},
     "zoo.commands": {*FITTED, *GUIDES, "zoo.fitting", "zoo.registry", "zoo.experiments"},
     "zoo.experiments": {*FITTED, *GUIDES, "zoo.fitting"},
+    "zoo.__main__": {"zoo.cli"},
     "zoo.cli": {*FITTED, "zoo.fitting", "zoo.registry", "zoo.commands", "zoo.experiments"},
 }
 #: Modules that are named in part: relative to these.

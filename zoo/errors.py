@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import textwrap
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 #: Characters of an error of somebody else's that are shown, and what stands for the others.
 LONGEST, CUT = 200, " ..."
+#: In the words of torch, CUDA and JAX where memory is wanting, in small letters.
+MEMORY = ("allocate memory", "cuda out of memory", "resource_exhausted")
 
 
 class UserError(ValueError):
@@ -24,6 +27,22 @@ class FailedError(RuntimeError):
 
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C, with what is kept and how to go on; the command line prints it and exits with 130."""
+
+
+@contextlib.contextmanager
+def enough_memory() -> Iterator[None]:
+    """:raises FailedError: in a line, for memory that cannot be had in the block"""
+    try:
+        yield
+    except FailedError:
+        raise
+    except (MemoryError, RuntimeError) as error:
+        lines = str(error).splitlines()
+        told = [line for line in lines if any(words in line.lower() for words in MEMORY)]
+        if not (told or isinstance(error, MemoryError)):
+            raise
+        why = one_line((told or lines or ["no more can be had"])[0])
+        raise FailedError(f"not enough memory; fewer rows, draws or units need less ({why})") from error
 
 
 def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> UserError:

@@ -12,6 +12,7 @@ Names are any text.
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def load_edges(path: str | Path) -> list[EdgeList]:
     """
     try:
         with Path(path).open(newline="", encoding="utf-8-sig") as file:
-            lines = csv.DictReader(file)
+            lines = csv.DictReader(file, strict=True)
             header = [name.strip() for name in lines.fieldnames or ()]
             lines.fieldnames = header
             rows = [(lines.line_num, line) for line in lines]
@@ -51,6 +52,8 @@ def load_edges(path: str | Path) -> list[EdgeList]:
         values = {name: (line.get(name) or "").strip() for name in COLUMNS}
         if not (values["sender"] and values["recipient"]):
             raise DataError(f"{path}: line {number}: an edge needs its sender and its recipient")
+        if "graph" in header and not values["graph"]:
+            raise DataError(f"{path}: line {number}: an edge needs the name of its graph")
         edges, times = graphs.setdefault(values["graph"], ([], []))
         edges.append((values["sender"], values["recipient"]))
         times.append(_time(path, number, values["time"]))
@@ -66,6 +69,8 @@ def load_edges(path: str | Path) -> list[EdgeList]:
 
 def _time(path: str | Path, number: int, text: str) -> float | None:
     try:
+        if "_" in text:  # which Python allows
+            raise ValueError
         return float(text) if text else None
     except ValueError:
         raise DataError(f"{path}: line {number}: time {text!r} is no number") from None
@@ -83,11 +88,12 @@ def _graph(
         raise DataError(f"{path}: graph {name!r}: {error}") from None
 
 
-def write_edges(path: str | Path, graphs: Sequence[EdgeList]) -> None:
-    """Writes graphs as :func:`load_edges` reads them; graphs and nodes have numbers."""
-    with Path(path).open("w", newline="", encoding="utf-8") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(COLUMNS)
-        for number, graph in enumerate(graphs):
-            for (sender, recipient), time in zip(graph.edges.tolist(), graph.times.tolist(), strict=True):
-                table.writerow((number, sender, recipient, f"{time:.17g}"))
+def edges_text(graphs: Sequence[EdgeList]) -> str:
+    """Graphs as :func:`load_edges` reads them; graphs and nodes have numbers."""
+    file = io.StringIO()
+    table = csv.writer(file, lineterminator="\n")
+    table.writerow(COLUMNS)
+    for number, graph in enumerate(graphs):
+        for (sender, recipient), time in zip(graph.edges.tolist(), graph.times.tolist(), strict=True):
+            table.writerow((number, sender, recipient, f"{time:.17g}"))
+    return file.getvalue()

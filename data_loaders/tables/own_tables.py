@@ -26,7 +26,7 @@ from data_loaders.tables.columns import (
     unusable,
 )
 from data_loaders.tables.csv_tables import STANDARD_SPLITS, check_rows, divided, load_csv, targets
-from data_loaders.tables.recipe import Column, Recipe, encode
+from data_loaders.tables.recipe import Column, Recipe, as_written, encode
 
 #: Different whole numbers of a target up to which they may be classes.
 FEW_NUMBERS = 3
@@ -253,5 +253,6 @@ def _notes(cells: Cells, recipe: Recipe) -> tuple[str, ...]:
     for column in recipe.columns:
         count = sum(map(is_missing, cells.column(column.name)))
         if count and column.fill is not None:
-            notes.append(f"column {column.name!r}: {count} missing, taken for {column.fill}")
+            fill = as_written(column.fill, column.kind)
+            notes.append(f"column {column.name!r}: {count} missing, taken for {fill}")
     return tuple(notes)

@@ -134,12 +134,12 @@ def _filled_in(cells: Cells, columns: Sequence[Column]) -> tuple[str, ...]:
         if count and column.fill is not None:
             values = "1 missing value" if count == 1 else f"{count} missing values"
             notes.append(
-                f"column {column.name!r}: {values} filled in by {_as_written(column.fill, column.kind)}"
+                f"column {column.name!r}: {values} filled in by {as_written(column.fill, column.kind)}"
             )
     return tuple(notes)
 
 
-def _as_written(fill: float | str, kind: Kind) -> str:
+def as_written(fill: float | str, kind: Kind) -> str:
     """As the cells of the column are: a date is kept as days."""
     if isinstance(fill, str):
         return fill

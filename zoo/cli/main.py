@@ -20,7 +20,7 @@ from zoo.cli.reference import REFERENCE_HELP, reference_command
 from zoo.cli.report import REPORT_HELP, report_command
 from zoo.cli.reproduce import REPRODUCE_HELP, reproduce_command
 from zoo.cli.tell import complain
-from zoo.errors import FailedError, UserError
+from zoo.errors import FailedError, UserError, enough_memory
 from zoo.version import __version__
 
 app = typer.Typer(
@@ -72,7 +72,8 @@ def friendly(command: Callable) -> Callable:
             from data_loaders import DataError
 
             try:
-                return command(*args, **kwargs)
+                with enough_memory():
+                    return command(*args, **kwargs)
             except (UserError, DataError) as error:
                 complain(error)
                 raise typer.Exit(2) from None
@@ -177,3 +178,6 @@ COMMANDS = (
 )
 for name, text, short, command in COMMANDS:
     app.command(name, help=text, short_help=short)(friendly(command))
+
+if __name__ == "__main__":
+    main()

@@ -18,7 +18,7 @@ from zoo.commands.comparison import Comparison
 from zoo.commands.comparison_plots import write_plots
 from zoo.commands.grading import Graded, grade, write_inclusion
 from zoo.commands.reference import reference_posterior
-from zoo.errors import FailedError, Interrupted
+from zoo.errors import FailedError, Interrupted, enough_memory
 from zoo.evaluation.estimates import Estimate
 from zoo.evaluation.known_laws import oracle_rows
 from zoo.evaluation.pareto import pareto_k
@@ -154,7 +154,8 @@ def fit_guide(comparison: Comparison, name: str, folder: Path, progress: Progres
     try:
         device = comparison.device if isinstance(guide.method, Variational) else CPU
         train = moved(problem.train, device)
-        fitted = guide.method.fit(model, train, settings, watch=Watch(progress, name))
+        with enough_memory():
+            fitted = guide.method.fit(model, train, settings, watch=Watch(progress, name))
     except FailedError as error:
         return Graded(name, entry.name, Posterior(model, {}), {}, note, f"failed: {error}")
     cpu = time.process_time() - started

@@ -21,7 +21,7 @@ from guides.bootstrap.training import Training
 from zoo.commands.fit_folder import sole_fit, start_again, write_losses
 from zoo.commands.predict import FIT, QUANTILES, ROWS
 from zoo.errors import UserError
-from zoo.files.output import output_folder, read_config
+from zoo.files.output import CONFIG, output_folder, read_config
 from zoo.files.output_file import check_output, writing
 from zoo.files.tables import write_csv
 from zoo.fitting.densities import Effort, FittedDensity, FlowShape, Rows, shared_bootstrap
@@ -34,6 +34,8 @@ from zoo.models.densities import DENSITY_MODELS
 FEW_VALUES, SHARE_OF_VALUES, SHARE_OF_ONE = 50, 0.2, 0.1
 #: Variance of a direction of standardised columns, as a share of the widest, that is none but for rounding.
 NO_VARIANCE = 1e-10
+#: Of its configuration, what a fit keeps too: the units of its densities.
+UNITS = ("features", "standardisation")
 #: What a fit leaves beside its configuration.
 RESULTS = (FIT, "losses.csv", "loss.png")
 #: Share of the rows that the base measure weighs by default, for every row of the table.
@@ -145,6 +147,7 @@ def fit(
                 effort = Effort(training, seed=seed)
                 fitted = shared_bootstrap(rows, shape, effort, concentration=concentration, on_step=advance)
                 write_losses(fitted.info["losses"], folder, f"{model} on {table.name}")
+                fitted.info.update({name: config[name] for name in UNITS})
                 fitted.save(folder / FIT, shape)
             fitted = FittedDensity.load(folder / FIT)
     steps, kept = fitted.info["steps"], fitted.info["kept_step"]
@@ -232,7 +235,13 @@ def load_fit(folder: str | Path) -> tuple[FittedDensity, dict]:
     path = Path(folder) / FIT
     if not path.exists():
         raise UserError(f"{folder} holds no finished fit: give the same zoo fit again")
-    return FittedDensity.load(path), config
+    fitted = FittedDensity.load(path)
+    different = [name for name in UNITS if fitted.info.get(name) != config.get(name)]
+    if different:
+        raise UserError(
+            f"{Path(folder) / CONFIG} was altered: it lacks {different[0]!r}, or differs there from {path}"
+        )
+    return fitted, config
 
 
 def _scores(of_draws: Tensor) -> pd.DataFrame:

@@ -14,12 +14,13 @@ from rich.progress import Progress
 from safetensors.torch import load_file, save_file
 
 from data_loaders.graphs.edge_lists import EdgeList
-from data_loaders.graphs.edge_tables import load_edges, write_edges
+from data_loaders.graphs.edge_tables import edges_text, load_edges
 from zoo.commands.fit_folder import sole_fit, start_again
 from zoo.errors import UserError
 from zoo.files.output import output_folder, read_config
 from zoo.files.output_file import writing
 from zoo.files.sealed import is_finished, read_seal, seal_of, write_seal
+from zoo.files.tables import write_text
 from zoo.fitting.graphs import GraphTraining, fit_graphs
 from zoo.fitting.methods import Watch
 from zoo.models.graphs.edge_graph import EdgeGraphModel
@@ -114,7 +115,7 @@ def sample_edges(folder: str | Path, out: str | Path, number: int, seed: int = 0
     times = [of_graph[i] for i in chosen]
     graphs = model.sample(number, lengths[chosen].tolist(), times=times, seed=stable_seed("draws", seed))
     with writing(out):
-        write_edges(out, graphs)
+        write_text(out, edges_text(graphs))
     return sum(map(len, graphs))
 
 

@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from guides.posterior.files import HALF, write_json
-from zoo.errors import FailedError, UserError
+from zoo.errors import FailedError, UserError, enough_memory
 
 CONFIG = "config.json"
 #: Keys of a configuration that do not make it another one: data are known by their fingerprint, and what a
@@ -93,7 +93,8 @@ def output_folder(folder: str | Path, config: dict) -> Iterator[Path]:
         new = made is not None or _is_empty(folder)
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / CONFIG, {**config, "versions": folder_versions(folder)})
-        yield folder
+        with enough_memory():
+            yield folder
     except OSError as error:
         if not (folder / CONFIG).exists():
             _remove_empty(folder, made)

@@ -93,7 +93,7 @@ class OwnModel:
                 trace = poutine.trace(self).get_trace(*args)
                 trace.compute_log_prob()
                 return trace
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             file = Path(inspect.getsourcefile(inspect.unwrap(self.function)) or "")
             shapes = ", ".join(str(list(value.shape)) for value in args)
             raise UserError(f"{self.name} fails when called with {shapes}: {where(error, file)}") from error

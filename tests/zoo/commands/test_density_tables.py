@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 import shutil
 
@@ -205,6 +206,17 @@ def test_tables_that_cannot_be(change, words, tmp_path):
     result = run_zoo("fit", table, "--model", "maf", "--out", tmp_path / "out")
     assert result.exit_code == 2
     assert words in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize("change", [{"x_mean": [0, 0, 0], "x_sd": [100, 100, 100]}, None])
+def test_units_that_were_altered_are_refused(change, fitted, tmp_path):
+    folder, table, _ = fitted
+    shutil.copytree(folder / "fit", tmp_path / "fit")
+    config = json.loads((tmp_path / "fit" / "config.json").read_text())
+    (tmp_path / "fit" / "config.json").write_text(json.dumps({**config, "standardisation": change}))
+    result = run_zoo("predict", tmp_path / "fit", "--input", table, "--out", tmp_path / "scores.csv")
+    assert result.exit_code == 2
+    assert "was altered: it lacks 'standardisation', or differs there" in " ".join(result.stderr.split())
 
 
 def test_what_is_no_density_says_so(fitted, tmp_path):

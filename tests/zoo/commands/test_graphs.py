@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from data_loaders.graphs.edge_lists import edge_list
-from data_loaders.graphs.edge_tables import load_edges, write_edges
+from data_loaders.graphs.edge_tables import edges_text, load_edges
 from data_loaders.graphs.random_graphs import draw_graphs
 from tests.zoo.cli_helpers import run_zoo
 from zoo.commands.graphs import STATE, fit_edges, is_edge_fit, sample_edges
@@ -20,7 +20,7 @@ from zoo.fitting.graphs import GraphTraining, fit_graphs
 @pytest.fixture
 def edges(tmp_path):
     path = tmp_path / "edges.csv"
-    write_edges(path, draw_graphs("ladders", 8, 1))
+    path.write_text(edges_text(draw_graphs("ladders", 8, 1)))
     return path
 
 
@@ -50,7 +50,8 @@ def test_sample_draws_graphs_and_predict_says_that_it_cannot(edges, tmp_path):
     result = run_zoo("sample", out, "--rows", 3, "--out", tmp_path / "new.csv")
     found = load_edges(tmp_path / "new.csv")
     assert result.stdout.startswith(f"3 graphs of {sum(map(len, found))} edges in all drawn")
-    result = run_zoo("sample", out, "--rows", 3, "--out", tmp_path / "no" / "new.csv")
+    (tmp_path / "file").touch()
+    result = run_zoo("sample", out, "--rows", 3, "--out", tmp_path / "file" / "new.csv")
     assert (result.exit_code, "cannot write to" in result.stderr) == (2, True)
     result = run_zoo("predict", out, "--input", edges, "--out", tmp_path / "p.csv")
     assert (result.exit_code, result.stderr) == (
@@ -108,7 +109,7 @@ def test_two_fits_at_once_in_one_folder(edges, tmp_path):
 def test_times_are_kept(tmp_path):
     edges = tmp_path / "edges.csv"
     ladders = draw_graphs("ladders", 4, 1)
-    write_edges(edges, [edge_list(graph.edges, 30 + 60 * graph.times) for graph in ladders])
+    edges.write_text(edges_text([edge_list(graph.edges, 30 + 60 * graph.times) for graph in ladders]))
     fit_edges(edges, tmp_path / "fit", GraphTraining(epochs=1))
     sample_edges(tmp_path / "fit", tmp_path / "new.csv", 2)
     for graph in load_edges(tmp_path / "new.csv"):
@@ -120,14 +121,14 @@ def test_times_are_kept(tmp_path):
 def test_draws_hang_on_the_seed_and_a_fit_on_the_times(tmp_path):
     edges, out = tmp_path / "edges.csv", tmp_path / "fit"
     alike = [edge_list([(0, 1), (0, 2), (1, 3), (2, 3), (3, 3), (0, 4)])] * 3  # of one length, as all draws
-    write_edges(edges, alike)
+    edges.write_text(edges_text(alike))
     fit_edges(edges, out, GraphTraining(epochs=1))
     drawn = []
     for seed in (1, 2):
         sample_edges(out, tmp_path / "new.csv", 20, seed=seed)
         drawn.append((tmp_path / "new.csv").read_bytes())
     assert drawn[0] != drawn[1]
-    write_edges(edges, [edge_list(graph.edges, 2 * graph.times) for graph in alike])
+    edges.write_text(edges_text([edge_list(graph.edges, 2 * graph.times) for graph in alike]))
     with pytest.raises(UserError, match="belongs to another run"):
         fit_edges(edges, out, GraphTraining(epochs=1))
 
