@@ -233,7 +233,9 @@ def _names(what: str, given: Any) -> list[str]:
     """One name or several; :raises UserError: for what is none, a table or a class for instance"""
     from zoo.errors import UserError
 
-    several = isinstance(given, Iterable) and not isinstance(given, str) and not hasattr(given, "columns")
+    several = (
+        isinstance(given, Iterable) and not isinstance(given, str | bytes) and not hasattr(given, "columns")
+    )
     names = list(given) if several else [given]
     for name in names:
         if not isinstance(name, str | Path):

@@ -1,6 +1,6 @@
 """Random growing graphs, drawn: processes whose laws are known, and families of known shape.
 
-Exact probabilities are in `zoo.models.graphs.random_graphs`; this module draws.
+Exact probabilities are in `zoo.models.graphs.hollywood_process`; this module draws.
 """
 
 from __future__ import annotations

@@ -113,10 +113,13 @@ class SpikeSlab(TorchDistribution):
         """Quantiles: zero for a whole interval of probabilities, as wide as the spike is heavy."""
         normal = dist.Normal(self.loc, self.scale, validate_args=False)
         below = self.probs * normal.cdf(torch.zeros_like(self.loc))  # mass left of the spike
-        left = normal.icdf((value / self.probs).clamp(0, 1))
-        right = normal.icdf((1 - (1 - value) / self.probs).clamp(0, 1))
-        zero = torch.zeros_like(left)
-        return torch.where(value < below, left, torch.where(value > below + 1 - self.probs, right, zero))
+        eps = torch.finfo(self.loc.dtype).eps
+        on_left, on_right = value < below, value > below + 1 - self.probs
+        # of the slab; a half where the spike is, for a gradient there would be that of an infinite quantile
+        level = torch.where(on_left, value / self.probs, torch.full_like(below, 0.5)).clamp(0, 1 - eps)
+        upper = torch.where(on_right, 1 - (1 - value) / self.probs, level).clamp(max=1)
+        quantile = normal.icdf(torch.where(on_right, upper.clamp(min=eps), level))
+        return torch.where(on_left | on_right, quantile, torch.zeros_like(quantile))
 
     def entropy(self) -> Tensor:
         return moments.spike_slab_entropy(self.logits, self.scale.log())

@@ -122,6 +122,9 @@ class SparseImplicitProcess(RegressionGuide):
         inducing values leave open), ``noise_variance``, ``seconds``, and the arguments of :meth:`fit`
     """
 
+    #: The components of a predictive mixture stand on the same drawn functions of the prior.
+    components_share = True
+
     def __init__(
         self,
         prior: ImplicitProcess | Callable,

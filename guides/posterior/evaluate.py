@@ -393,23 +393,38 @@ def prior_draws(model: Callable, latent: list[str], predicted: list[str], n: int
 
 
 def as_taken(model: Callable, draws: Draws, args: tuple, kwargs: Mapping) -> tuple[tuple, dict]:
-    """A model's arguments: as they are where it can read a table among them, else as tensors."""
-    if any(hasattr(value, "columns") for value in (*args, *kwargs.values())) and draws:
+    """A model's arguments as tensors, but for tables of pandas where it can read them.
+
+    :raises Exception: that of the model on the tables where no tensor can take their place (texts), else on
+        the tensors, with the former for its cause
+    """
+    if not draws or not any(hasattr(value, "columns") for value in (*args, *kwargs.values())):
+        return as_tensors(draws, args, kwargs)
+    read = as_tensors(draws, args, kwargs, tables=False)
+    try:
+        _first_trace(model, draws, *read)
+        return read
+    except Exception as unread:
         try:
-            _first_trace(model, draws, args, kwargs)
-        except Exception:  # whatever it raises: the model cannot read a table
-            return as_tensors(draws, args, kwargs)
-        return args, dict(kwargs)
-    return as_tensors(draws, args, kwargs)
+            taken = as_tensors(draws, args, kwargs)
+        except TypeError:
+            raise unread from None
+        try:
+            _first_trace(model, draws, *taken)
+        except Exception as error:
+            raise error from unread
+        return taken
 
 
-def as_tensors(draws: Draws, args: tuple, kwargs: Mapping) -> tuple[tuple, dict]:
-    """A model's arguments with tensors for NumPy arrays and pandas tables, as precise as the draws."""
+def as_tensors(draws: Draws, args: tuple, kwargs: Mapping, tables: bool = True) -> tuple[tuple, dict]:
+    """A model's arguments with tensors for NumPy arrays, and pandas tables if wanted, as precise as the
+    draws.
+    """
     dtypes = [value.dtype for value in draws.values() if value.is_floating_point()]
     kind = dtypes[0] if dtypes else torch.get_default_dtype()
 
     def converted(value: object) -> object:
-        if hasattr(value, "to_numpy"):
+        if hasattr(value, "to_numpy") and (tables or not hasattr(value, "columns")):
             value = value.to_numpy()
         if not isinstance(value, np.ndarray):
             return value

@@ -18,7 +18,7 @@ from zoo.commands.comparison import Comparison
 from zoo.commands.comparison_plots import write_plots
 from zoo.commands.grading import Graded, grade, write_inclusion
 from zoo.commands.reference import reference_posterior
-from zoo.errors import FailedError, Interrupted, enough_memory
+from zoo.errors import FailedError, Interrupted, UserError, enough_memory
 from zoo.evaluation.estimates import Estimate
 from zoo.evaluation.known_laws import oracle_rows
 from zoo.evaluation.pareto import pareto_k
@@ -233,5 +233,8 @@ def _load(path: Path, guide: GuideEntry, model: Callable) -> tuple[Posterior, Cl
         whole = False
     if not whole:
         return None
-    fitted = guide.method.load(_state(path), model)
+    try:
+        fitted = guide.method.load(_state(path), model)
+    except ValueError as error:  # whole, but of other code
+        raise UserError(f"{_state(path)} is of another version of the code: delete it ({error})") from error
     return replace(posterior, model=fitted.model), fitted.closed_form

@@ -136,9 +136,11 @@ def _difference(problem: Problem, result: Graded, truth: Graded) -> dict[str, Es
 
 def _draw_error(problem: Problem, graded: Graded) -> float:
     """Of the mean log predictive density, nats; a law that draws nothing has none."""
-    if graded.closed_form is not None:
+    if getattr(graded.closed_form, "components_share", False):
         return _rerun_error(problem, graded.closed_form)
     predictive, y = graded.predictive(problem.x_test), problem.y_test
+    if graded.closed_form and "seed" not in inspect.signature(graded.closed_form.predictive).parameters:
+        return 0.0
     if is_gaussian(predictive):
         return draw_error(
             Normal(mixture.means, mixture.sds).log_prob(y[part].double().unsqueeze(-1)).T
@@ -152,8 +154,6 @@ def _rerun_error(problem: Problem, closed_form: ClosedForm) -> float:
     """By other seeds: components that share drawn functions of a prior (sparse implicit processes) are no
     independent draws, and their scatter is less than half of it.
     """
-    if "seed" not in inspect.signature(closed_form.predictive).parameters:
-        return 0.0
     means = [
         log_likelihood_values(closed_form.predictive(problem.x_test, seed=seed), problem.y_test).mean()
         for seed in range(1, RERUNS + 1)

@@ -40,7 +40,8 @@ class ClosedForm(Protocol):
     def predictive(self, x: Tensor) -> Distribution:
         """Of the standardised target at ``x: [N, in]``, noise included; batch shape ``[N]``.
 
-        One that draws something all the same has an argument ``seed``, by which it draws.
+        One that draws something all the same has an argument ``seed``, by which it draws; where the draws of
+        one call share some of it, it has an attribute ``components_share``.
         """
         ...
 

@@ -71,7 +71,7 @@ class ModuleModel:
         with self._holding(values):
             output = self.net(x)
         if self.likelihood != "categorical":
-            if output.shape[-1:] == (1,):
+            if output.dim() > 1 and output.shape[-1] == 1:
                 output = output.squeeze(-1)
             elif output.shape != (len(x),):
                 raise UserError(

@@ -58,6 +58,17 @@ def test_cdf_and_quantiles(law):
     assert d.icdf(torch.tensor([0.0, 1.0], dtype=torch.float64)).tolist() == [-math.inf, math.inf]
 
 
+@pytest.mark.parametrize("level", [0.05, 0.5, 0.95])
+def test_gradients_of_quantiles(level):
+    """Beside a spike, in it, and beyond it, by finite differences."""
+
+    def quantile(loc, scale):
+        return SpikeSlab(0.6, loc, scale).icdf(torch.tensor(level, dtype=torch.float64))
+
+    at = torch.tensor([0.3, 1.2], dtype=torch.float64).unbind()
+    assert torch.autograd.gradcheck(quantile, tuple(part.clone().requires_grad_() for part in at))
+
+
 def test_entropy_is_minus_the_mean_log_density():
     d = make(LAWS[1])
     assert_mean(-d.log_prob(d.sample([100_000])), d.entropy())

@@ -270,6 +270,11 @@ def test_a_model_of_tables_is_given_tables():
     expected = torch.stack([w[:, 1], w[:, 0], 2 * w[:, 0] + w[:, 1]], 1)
     torch.testing.assert_close(posterior.function(table), expected)
     torch.testing.assert_close(posterior.predictive(table=table).mean, expected.mean(0))
+    with pytest.raises(KeyError, match="x"):  # the model's own error, of the table
+        posterior.function(table[["kind"]])
+    with pytest.raises((TypeError, IndexError)) as raised:  # of the tensor in its place
+        posterior.function(table[["x"]])
+    assert isinstance(raised.value.__cause__, KeyError)
     y = np.array([0.5, -1.0, 2.0])
     found = posterior.log_likelihood(table, observed_data={"y": y})["y"]
     torch.testing.assert_close(found, dist.Normal(expected, 1.0).log_prob(torch.tensor(y).float()))

@@ -69,9 +69,9 @@ def test_methods_that_differ_by_their_draws_alone_are_seldom_really_different():
     assert real / repeats < 0.05 + 4 * math.sqrt(0.05 * 0.95 / repeats)
 
 
-def _closed_form_error(predictive, rows: int = 3) -> float:
+def _closed_form_error(predictive, components_share: bool = False, rows: int = 3) -> float:
     problem = SimpleNamespace(x_test=torch.zeros(rows, 1), y_test=torch.zeros(rows))
-    closed_form = SimpleNamespace(predictive=predictive)
+    closed_form = SimpleNamespace(predictive=predictive, components_share=components_share)
     return _draw_error(problem, Graded("ours", "line", None, {}, closed_form=closed_form))
 
 
@@ -94,5 +94,8 @@ def test_what_the_components_of_a_closed_form_share_is_in_its_error():
         return MixtureSameFamily(Categorical(torch.ones(len(x), 50)), Normal(means, 1.0))
 
     expected = math.sqrt(0.5**2 + 0.5**4 / 2)
-    assert _closed_form_error(predictive) == pytest.approx(expected, rel=4 / math.sqrt(2 * 9))
-    assert _closed_form_error(predictive) > expected / 3
+    found = _closed_form_error(predictive, components_share=True)
+    assert found == pytest.approx(expected, rel=4 / math.sqrt(2 * 9))
+    assert found > expected / 3
+    # independent components are known by their own scatter, next to none here
+    assert 0 < _closed_form_error(predictive) < 1e-3

@@ -142,6 +142,7 @@ def test_a_network_may_squeeze_its_output():
         pyro.set_rng_seed(0)
         totals.append(pyro.poutine.trace(from_module(net)).get_trace(x, y).log_prob_sum())
     assert totals[0] == totals[1]
+    assert from_module(squeezed)(x[:1]).shape == (1,)
 
 
 def test_what_cannot_be_done_is_said():

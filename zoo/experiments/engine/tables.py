@@ -114,9 +114,9 @@ class Line:
         if self.z is None:
             return 0.0
         theirs, spare = self.published.se**2, (self.published.runs or math.inf) - 1
-        if self.ours.n == 1:
+        ours = self.ours.se**2 if self.ours.n > 1 else 0.0
+        if not ours:  # one run with the print's spread, or runs that are all alike
             return 2 * float(stdtr(spare, -FAR))
-        ours = self.ours.se**2
         freedom = (ours + theirs) ** 2 / (ours**2 / (self.ours.n - 1) + theirs**2 / spare)
         return 2 * float(stdtr(freedom, -FAR))
 
