@@ -25,6 +25,13 @@ def copied_rows(x: np.ndarray, y: np.ndarray, train: np.ndarray, test: np.ndarra
     return (f"in this split {copies} of {len(test)} test rows are exact copies of training rows",)
 
 
+def unseen_classes(y: np.ndarray, train: np.ndarray, labels: tuple[str, ...]) -> tuple[str, ...]:
+    """A sentence that names the classes of y [n] without a training row, by label if there are labels."""
+    unseen = np.setdiff1d(y, y[train]).astype(int).tolist()
+    names = ", ".join(labels[k] if labels else str(k) for k in unseen)
+    return (f"in this split no training row is of class {names}",) if unseen else ()
+
+
 def constant_columns(x: np.ndarray, names: tuple[str, ...]) -> tuple[str, ...]:
     """A sentence that names the constant columns of x [n, d]."""
     constant = [name for name, spread in zip(names, np.ptp(x, axis=0), strict=True) if spread == 0]

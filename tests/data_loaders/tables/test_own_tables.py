@@ -13,7 +13,7 @@ import pytest
 from data_loaders import DataError, Recipe, TableOptions, load_csv, load_rows, load_table, survey
 from data_loaders.splits import standard_split
 from data_loaders.tables.columns import kind_of, unusable
-from data_loaders.tables.oddities import copied_rows
+from data_loaders.tables.oddities import copied_rows, unseen_classes
 
 IMPUTED = TableOptions(missing="impute")
 
@@ -435,3 +435,11 @@ def test_copies_are_rows_of_equal_numbers_whatever_the_sign_of_zero():
     x, y = np.array([[0.0, 1.0], [2.0, 3.0], [-0.0, 1.0]]), np.array([0.0, 1.0, -0.0])
     said = copied_rows(x, y, np.array([0, 1]), np.array([2]))
     assert said == ("in this split 1 of 1 test rows are exact copies of training rows",)
+
+
+def test_classes_without_a_training_row_are_told():
+    y, train = np.array([0, 1, 2, 1, 0]), np.array([0, 3, 4])
+    told = unseen_classes(y, train, ("high", "low", "mid"))
+    assert told == ("in this split no training row is of class mid",)
+    assert unseen_classes(y, train, ()) == ("in this split no training row is of class 2",)
+    assert unseen_classes(y, np.arange(5), ()) == ()
