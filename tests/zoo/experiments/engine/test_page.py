@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from tests.zoo.experiments.engine.test_tables import PLACE, numbers
 from tests.zoo.experiments.toy_experiments import declare
@@ -451,3 +452,17 @@ def test_chance_of_a_far_number_is_that_of_simulated_runs(ours, theirs):
         claimed.append(line.by_chance)
     share = np.mean(far)
     assert np.mean(claimed) == pytest.approx(share, abs=4 * (share * (1 - share) / 2000) ** 0.5 + 0.01)
+
+
+def test_chance_has_the_degrees_of_freedom_of_welch():
+    """Those of SciPy's test of the runs themselves; of one run, those of the printed ones."""
+    rng = np.random.default_rng(1)
+    mine, print_ = rng.normal(size=20), rng.normal(size=5)
+    published = Published(print_.mean(), print_.std(ddof=1) / 5**0.5, runs=5)
+    freedom = stats.ttest_ind(mine, print_, equal_var=False).df
+    line = Line("a", "m", "5", "error", summary(mine.tolist()), published)
+    assert line.by_chance == pytest.approx(2 * stats.t.sf(2, freedom), rel=1e-9)
+    alone = Line("a", "m", "5", "error", summary(mine[:1].tolist()), published)
+    assert alone.by_chance == pytest.approx(2 * stats.t.sf(2, 4), rel=1e-9)
+    alike = Line("a", "m", "5", "error", summary([1.0, 1.0]), published)  # no spread of ours
+    assert alike.by_chance == pytest.approx(2 * stats.t.sf(2, 4), rel=1e-9)
