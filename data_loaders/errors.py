@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class DataError(ValueError):
@@ -15,6 +16,12 @@ class DataError(ValueError):
 
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(str(message).splitlines()))
+
+
+def absent(path: str | Path) -> DataError:
+    """For a file that is not there; an address of the web is told to be none."""
+    address = Path(path).parts[:1] in (("http:",), ("https:",), ("ftp:",))
+    return DataError(f"{path}: not found{': download it, and name the file' if address else ''}")
 
 
 def short_reason(error: BaseException, limit: int = 160) -> str:

@@ -16,7 +16,7 @@ import io
 from collections.abc import Sequence
 from pathlib import Path
 
-from data_loaders.errors import DataError, short_reason
+from data_loaders.errors import DataError, absent, short_reason
 from data_loaders.graphs.edge_lists import EdgeList, edge_list
 
 COLUMNS = ("graph", "sender", "recipient", "time")
@@ -35,6 +35,8 @@ def load_edges(path: str | Path) -> list[EdgeList]:
             header = [name.strip() for name in lines.fieldnames or ()]
             lines.fieldnames = header
             rows = [(lines.line_num, line) for line in lines]
+    except FileNotFoundError:
+        raise absent(path) from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path}: cannot be read: {short_reason(error)}") from None
     missing = [name for name in ("sender", "recipient") if name not in header]

@@ -17,7 +17,7 @@ from typing import Literal, overload
 
 import numpy as np
 
-from data_loaders.errors import DataError, nearest, short_reason
+from data_loaders.errors import DataError, absent, nearest, short_reason
 
 #: What other programs write in place of commas.
 _OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs"}
@@ -48,7 +48,7 @@ def read_cells(path: Path) -> Cells:
     ``""`` is not blank: it is how a missing value is written.
     """
     if not path.exists():
-        raise DataError(f"{path}: not found")
+        raise absent(path)
     if path.is_dir():
         raise DataError(f"{path}: is a directory, not a CSV file")
     try:

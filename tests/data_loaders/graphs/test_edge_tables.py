@@ -62,5 +62,7 @@ def test_bad_files_are_refused(text, words, table):
 
 
 def test_missing_file(tmp_path):
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(DataError, match="none.csv: not found$"):
         load_edges(tmp_path / "none.csv")
+    with pytest.raises(DataError, match="not found: download it, and name the file$"):
+        load_edges("http://example.org/edges.csv")

@@ -170,6 +170,10 @@ def test_a_missing_value_of_the_only_column_is_no_blank_line(blank, write):
 def test_paths_that_are_no_files(tmp_path):
     assert _refusal(tmp_path) == "is a directory, not a CSV file"
     assert _refusal(tmp_path / "none.csv") == "not found"
+    with pytest.raises(
+        DataError, match="^https:/example.org/a.csv: not found: download it, and name the file$"
+    ):
+        load_csv("https://example.org/a.csv", target="y")
 
 
 def test_unknown_target_gets_a_suggestion(write):

@@ -153,7 +153,7 @@ def test_the_model_is_listed_and_shown():
 def test_bad_input_is_one_line(edges, tmp_path):
     result = run_zoo("fit", tmp_path / "none.csv", "--model", "edge-graph", "--out", tmp_path / "x")
     assert result.exit_code == 2
-    assert "cannot be read" in result.stderr
+    assert "not found" in result.stderr
     result = run_zoo("fit", edges, "--model", "edge-graph", "--steps", 0, "--out", tmp_path / "x")
     assert result.stderr == "zoo: --steps must be at least 1, not 0\n"
     result = run_zoo("fit", edges, "--model", "edge-graph", "--lr", "inf", "--out", tmp_path / "x")
