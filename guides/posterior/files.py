@@ -32,8 +32,10 @@ def write_atomically(path: str | Path, write) -> None:
         write(str(temporary))
         temporary.chmod(mode)  # safetensors puts a file of its own there, for its owner alone
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, SafetensorError):  # of a full disk too
+            raise OSError(errno.EIO, str(error), str(path)) from error
         raise
 
 

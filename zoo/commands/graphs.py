@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from data_loaders.graphs.edge_lists import EdgeList
 from data_loaders.graphs.edge_tables import edges_text, load_edges
+from guides.posterior.files import write_atomically
 from zoo.commands.fit_folder import sole_fit, start_again
 from zoo.errors import UserError
 from zoo.files.output import output_folder, read_config
@@ -87,7 +88,8 @@ def _save(model: EdgeGraphModel, graphs: Sequence[EdgeList], path: Path) -> None
         "lengths": torch.tensor([len(graph) for graph in graphs]),
         "times": torch.as_tensor(np.concatenate([graph.times for graph in graphs])),
     }
-    save_file({**{f"model.{k}": v for k, v in model.state_dict().items()}, **numbers}, path)
+    tensors = {**{f"model.{name}": value for name, value in model.state_dict().items()}, **numbers}
+    write_atomically(path, lambda target: save_file(tensors, target))
 
 
 def is_edge_fit(folder: str | Path) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from guides import (
     AutoConcrete,
@@ -231,6 +232,16 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path):
     with pytest.raises(OSError, match="disk full"):
         write_atomically(path, write)
     assert list(path.parent.iterdir()) == []
+
+
+def test_what_safetensors_cannot_write_is_an_os_error(tmp_path):
+    def write(target):
+        save_file({"loc": torch.zeros(1)}, Path(target).with_name("none") / "file")
+
+    with pytest.raises(OSError, match="No such file") as error:
+        write_atomically(tmp_path / "fit.safetensors", write)
+    assert error.value.filename == str(tmp_path / "fit.safetensors")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("mask", "mode"), [(0o077, 0o600), (0o002, 0o664), (0o022, 0o644)])
