@@ -35,7 +35,6 @@ from guides.core.laws import (
     SiteLaw,
     SpikeSlabLaw,
     TransformedLaw,
-    Uses,
 )
 from guides.core.learned_priors import LearnedPriors
 from guides.core.optim import Common, FusedAdam
@@ -62,6 +61,7 @@ from guides.core.sites import (
     site_family,
 )
 from guides.core.store_names import is_in_store, put_into_store
+from guides.core.uses import Uses
 
 
 class _MessengerAndModule(type(GuideMessenger), type(AutoGuide)):
@@ -232,7 +232,7 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         self._run_recorded(None, *args, **kwargs)
         nodes = self.trace.nodes.items()
         data, numbers = data_of(self.trace)
-        uses = {name: self._uses.get(name, Uses()) for name in self.sites}
+        uses = {name: self._uses.get(name, Uses(name)) for name in self.sites}
         usable = {n for n, site in self.sites.items() if uses[n].used_once and self._allows_moments(site)}
         own = f"{self._prefix}."
         trained = [v["value"] for n, v in nodes if v["type"] == "param" and not n.startswith(own)]
@@ -243,7 +243,7 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
                 self._mixed |= {name: site for name, site in found.items() if site}
         for name, site in self.sites.items():
             if self._needs_moments(site):
-                check_pathwise(name, uses[name], self._mixed.get(name))
+                check_pathwise(uses[name], self._mixed.get(name))
             self.sites[name] = replace(site, by_moments=name in usable and name not in self._mixed)
         used = [uses[name].rows for name, site in self.sites.items() if site.by_moments]
         self._asked.note(data, max((use.rows for use in uses.values()), default=0), used, numbers)
@@ -412,7 +412,7 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
             return TransformedLaw(name, batch, prior.event_shape, *tensors, prior=prior, exact=exact)
         uses = self._uses.get(name)
         if uses is None:
-            uses = Uses(self._recording, torch.is_grad_enabled(), self._probe, self._purpose)
+            uses = Uses(name, self._recording, torch.is_grad_enabled(), self._probe, self._purpose)
             self._uses[name] = uses
         by_moments = self._recording or site.by_moments and uses.wants_grad
         return self._law(site)(name, batch, event, *tensors, prior=prior, by_moments=by_moments, uses=uses)

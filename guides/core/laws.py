@@ -25,11 +25,10 @@ from guides.core import moments
 from guides.core.distributions import SpikeSlab, base_prior
 from guides.core.fused import GaussianSite, InclusionCost, SpikeSlabSite
 from guides.core.layer_noise import count_of_rows
+from guides.core.pathwise import REMEDY
 from guides.core.purpose import Purpose
 from guides.core.random_tensors import PathwiseGradientError, RandomTensor
-from guides.core.row_mixing import RowProbe
 
-REMEDY = "use it once, through F.linear, @ or F.conv2d, or take AutoConcrete (relaxed indicators)"
 #: Where not the use but the loss asks for draws.
 LOSS_REMEDY = (
     "train with Trace_ELBO or guide.elbo(), and look at draws under torch.no_grad(): a loss that weighs "
@@ -97,7 +96,7 @@ class RandomTensorLaw(SiteLaw):
     :param log_scale: ``[*site]``
     :param prior: the site's prior in this execution
     :param by_moments: whether linear layers may use the moments (local reparameterization)
-    :param uses: counts products and draws of this execution; see :class:`Uses`
+    :param uses: counts products and draws of this execution; see :class:`~guides.core.uses.Uses`
     """
 
     def __init__(self, name, batch_shape, event_shape, loc, log_scale, *, prior, by_moments, uses):
@@ -126,7 +125,7 @@ class RandomTensorLaw(SiteLaw):
         if self.uses.recording and weight is not None:
             self.uses.axis = weight.runs_along(axis)
             self.uses.is_weight = True
-        self.uses.count_product(self)
+        self.uses.count_product(self.by_moments)
         return self.by_moments
 
     def output(self, value: Tensor, batch: torch.Size) -> Tensor:
@@ -134,7 +133,7 @@ class RandomTensorLaw(SiteLaw):
         return value if self.uses.probe is None else self.uses.probe(self.name, value, batch)
 
     def draw(self, operation: str) -> Tensor:
-        self.uses.count_draw(self, operation)
+        self.uses.count_draw(operation, self.by_moments)
         if "_value" not in self.__dict__:
             self._value = self._draw(operation)
         return self._value
@@ -391,81 +390,3 @@ class ClosedFormPrior(TorchDistribution):
 @register_kl(SiteLaw, ClosedFormPrior)
 def _kl_law_prior(law: SiteLaw, prior: ClosedFormPrior) -> Tensor:
     return prior.kl
-
-
-class Uses:
-    """What one execution of the model does with a site.
-
-    A weight that enters two products, or a product and something else, must not be given independent noise
-    in each: the set-up run records the uses (``recording``), later runs are checked against them.
-
-    :param wants_grad: whether the execution began with gradients enabled
-    :param purpose: what the execution is for
-    :param probe: changes the outputs of layers, to see what depends on them
-    :ivar rows: the most rows that a layer of the site has had
-    :ivar is_over: the run has ended; looking at a value disturbs nothing any more
-    :ivar is_weight: the recording run has seen the site multiply a layer's input
-    :ivar axis: the site's axis that runs over those inputs, or over a convolution's filters
-    """
-
-    def __init__(
-        self,
-        recording: bool = False,
-        wants_grad: bool = False,
-        probe: RowProbe | None = None,
-        purpose: Purpose = Purpose.EXPECTATIONS,
-    ):
-        self.recording, self.purpose = recording, purpose
-        self.scores_draws = purpose is not Purpose.EXPECTATIONS
-        self.wants_grad = wants_grad and not self.scores_draws
-        self.asks_no_gradient = purpose in (Purpose.DRAWS, Purpose.STRUCTURE)
-        self.probe = probe
-        self.rows = 0
-        self.is_over = False
-        self.is_weight = False
-        self.axis: int | None = None
-        self.products = 0
-        self.drawn_by: list[str] = []
-
-    def count_product(self, law: RandomTensorLaw) -> None:
-        self._check_grad(law, "a linear layer")
-        self.products += 1
-        self._check(law)
-
-    def count_draw(self, law: RandomTensorLaw, operation: str) -> None:
-        self._check_grad(law, f"`{operation}`")
-        self.drawn_by.append(operation)
-        self._check(law)
-
-    def _check_grad(self, law: RandomTensorLaw, operation: str) -> None:
-        if self.wants_grad and not torch.is_grad_enabled() and not self.is_over:
-            raise PathwiseGradientError(
-                f"site {law.name!r}: {operation} draws under no_grad (or in an autograd.Function) "
-                "while the guide is trained: the gradient would be lost; write `+w` first, outside of it"
-            )
-
-    def _check(self, law: RandomTensorLaw) -> None:
-        if (
-            law.by_moments
-            and not self.recording
-            and not self.is_over
-            and self.products > 0
-            and not self.used_once
-        ):
-            raise RuntimeError(
-                f"site {law.name!r} is used more often in this run than when the guide was set up: its noise "
-                "would not be shared; set the guide up with a call that uses every branch of the model"
-            )
-
-    @property
-    def wants_grad_of_draws(self) -> bool:
-        return torch.is_grad_enabled() and not self.asks_no_gradient
-
-    @property
-    def used_once(self) -> bool:
-        return self.products == 1 and not self.drawn_by
-
-    def describe(self) -> str:
-        if self.drawn_by:
-            return "`" + "`, `".join(dict.fromkeys(self.drawn_by)) + "`"
-        return f"{self.products} products" if self.products else "nothing at all"

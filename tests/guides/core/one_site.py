@@ -5,8 +5,9 @@ import torch
 from pyro import distributions as dist
 
 from guides import SpikeSlab
-from guides.core.laws import GaussianLaw, SpikeSlabLaw, Uses
+from guides.core.laws import GaussianLaw, SpikeSlabLaw
 from guides.core.random_tensors import RandomTensor
+from guides.core.uses import Uses
 
 KINDS = ["gaussian", "spike-slab"]
 each_kind = pytest.mark.parametrize("kind", KINDS)
@@ -19,7 +20,7 @@ def make_law(kind: str, shape, by_moments: bool = True, leading=(), plates: int 
     prior = SpikeSlab(0.3) if kind == "spike-slab" else dist.Normal(0.0, 1.0)
     batch, event = torch.Size(shape[:plates]), torch.Size(shape[plates:])
     arguments = {"prior": prior.expand(shape).to_event(len(shape) - plates), "by_moments": by_moments}
-    arguments["uses"] = Uses(**{"wants_grad": torch.is_grad_enabled(), **uses})
+    arguments["uses"] = Uses("w", **{"wants_grad": torch.is_grad_enabled(), **uses})
     own = (logits,) if kind == "spike-slab" else ()
     family = SpikeSlabLaw if kind == "spike-slab" else GaussianLaw
     law = family("w", batch, event, loc, 0.3 * log_scale - 1, *own, **arguments)

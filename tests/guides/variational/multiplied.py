@@ -6,7 +6,7 @@ from pyro import distributions as dist
 
 from guides import AutoMNF
 from guides.core.distributions import SpikeSlab
-from guides.core.laws import Uses
+from guides.core.uses import Uses
 from guides.testing import NOISE, fit, linear_model, normal, perturb, spike_slab
 from guides.variational.multiplied_laws import MultipliedGaussianLaw, MultipliedSpikeSlabLaw
 from guides.variational.multipliers import Multipliers
@@ -49,7 +49,7 @@ def law_given(z_scale: float, kind: str, shape, axis: int, **options):
     prior = (SpikeSlab(0.3) if kind == "spike-slab" else dist.Normal(0.0, 1.0)).expand(shape)
     own = (logits,) if kind == "spike-slab" else ()
     family = MultipliedSpikeSlabLaw if kind == "spike-slab" else MultipliedGaussianLaw
-    uses = Uses(False, torch.is_grad_enabled())
+    uses = Uses("w", False, torch.is_grad_enabled())
     return family("w", torch.Size(), torch.Size(shape), loc, 0.3 * log_scale - 1, *own,
                   prior=prior.to_event(len(shape)), by_moments=True, uses=uses, multipliers=module, axis=axis,
                   **options)  # fmt: skip

@@ -8,7 +8,7 @@ from torch.distributions import kl_divergence
 from guides import AutoMNF
 from guides.core import kernels
 from guides.core.distributions import SpikeSlab
-from guides.core.laws import Uses
+from guides.core.uses import Uses
 from guides.flows import fused
 from guides.testing import NOISE, assert_mean, data, network, normal, perturb, spike_slab, z_bound
 from guides.truth.conjugate import conjugate_linear_regression
@@ -226,7 +226,7 @@ def test_auxiliary_cost_is_counted_once_in_plates():
         logits,
         prior=prior,
         by_moments=True,
-        uses=Uses(False, True),
+        uses=Uses("w", False, True),
         multipliers=module,
         axis=1,
     )
