@@ -28,14 +28,7 @@ from guides.core.arguments import blaming_arguments, check_observed
 from guides.core.checks import check_numbers
 from guides.core.distributions import base_prior
 from guides.core.flat_parameters import FlatParameters
-from guides.core.laws import (
-    ClosedFormPrior,
-    GaussianLaw,
-    RandomTensorLaw,
-    SiteLaw,
-    SpikeSlabLaw,
-    TransformedLaw,
-)
+from guides.core.laws import ClosedFormPrior, SiteLaw, TransformedLaw
 from guides.core.learned_priors import LearnedPriors
 from guides.core.optim import Common, FusedAdam
 from guides.core.pathwise import check_pathwise
@@ -62,6 +55,7 @@ from guides.core.sites import (
 )
 from guides.core.store_names import is_in_store, put_into_store
 from guides.core.uses import Uses
+from guides.core.weight_laws import GaussianLaw, RandomTensorLaw, SpikeSlabLaw
 
 
 class _MessengerAndModule(type(GuideMessenger), type(AutoGuide)):
@@ -276,7 +270,7 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         return self._has_logits(site)
 
     def _law(self, site: Site) -> Callable[..., SiteLaw]:
-        """Makes the law of a weight site; called as :class:`~guides.core.laws.RandomTensorLaw`."""
+        """Makes the law of a weight site; called as :class:`~guides.core.weight_laws.RandomTensorLaw`."""
         return SpikeSlabLaw if self._has_logits(site) else GaussianLaw
 
     # ------------------------------------------------------------------------------------------------------

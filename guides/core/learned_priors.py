@@ -36,7 +36,7 @@ from torch import Tensor
 
 from guides.core.distributions import SpikeSlab, base_prior
 from guides.core.fused import chunks
-from guides.core.laws import GaussianLaw, RandomTensorLaw, SpikeSlabLaw
+from guides.core.weight_laws import GaussianLaw, RandomTensorLaw, SpikeSlabLaw
 
 #: Training runs from one update to the next: they cost a pass over the weights.
 EVERY = 10

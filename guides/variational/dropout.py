@@ -28,7 +28,7 @@ from torch.distributions import biject_to
 from guides.core.checks import check_numbers
 from guides.core.distributions import base_prior
 from guides.core.flat_guide import FlatGuide
-from guides.core.laws import ClosedFormPrior, RandomTensorLaw, SiteLaw
+from guides.core.laws import ClosedFormPrior, SiteLaw
 from guides.core.moments import bernoulli_entropy
 from guides.core.rng import kept_rng
 from guides.core.sites import (
@@ -43,6 +43,7 @@ from guides.core.sites import (
     shape_over_inputs,
     site_views,
 )
+from guides.core.weight_laws import RandomTensorLaw
 
 
 class PointLaw(SiteLaw):

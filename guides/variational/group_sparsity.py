@@ -21,7 +21,7 @@ from torch.nn.functional import softplus
 from guides.core.checks import check_numbers
 from guides.core.distributions import base_prior
 from guides.core.flat_guide import FlatGuide
-from guides.core.laws import GaussianLaw, RandomTensorLaw, SiteLaw
+from guides.core.laws import SiteLaw
 from guides.core.sites import (
     Site,
     checked_names,
@@ -32,6 +32,7 @@ from guides.core.sites import (
     require_whole_plates,
     shape_over_inputs,
 )
+from guides.core.weight_laws import GaussianLaw, RandomTensorLaw
 
 #: Molchanov, Ashukha and Vetrov (2017): -KL(N(m, a m^2) || log-uniform) = k1 sigmoid(k2 + k3 log a)
 #: - log(1 + 1/a) / 2 - k1, up to a constant.

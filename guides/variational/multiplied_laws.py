@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from guides.core.fused import MultipliedSpikeSlabSite
-from guides.core.laws import GaussianLaw, RandomTensorLaw, SiteLaw, SpikeSlabLaw
+from guides.core.laws import SiteLaw
 from guides.core.layer_noise import TINY_VARIANCE
+from guides.core.weight_laws import GaussianLaw, RandomTensorLaw, SpikeSlabLaw
 from guides.variational.multipliers import Multipliers
 
 

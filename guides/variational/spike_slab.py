@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from guides.core.flat_guide import FlatGuide
-from guides.core.laws import SiteLaw, ThesisSpikeSlabLaw
+from guides.core.laws import SiteLaw
 from guides.core.sites import Site, initial_value, site_views
+from guides.core.weight_laws import ThesisSpikeSlabLaw
 
 INITIAL_LOGITS = {"mild": (-3.0, 3.0), "polarised": (-10.0, 10.0), "dense": (1.5, 2.5)}
 

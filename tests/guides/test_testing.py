@@ -15,7 +15,8 @@ from scipy.optimize import minimize
 from torch.distributions import biject_to
 
 from guides import AutoConcrete, AutoMeanField, AutoMNF, AutoSpikeSlab, UnsupportedSiteError
-from guides.core.laws import GaussianLaw, TransformedLaw
+from guides.core.laws import TransformedLaw
+from guides.core.weight_laws import GaussianLaw
 from guides.testing import (
     CHECKS,
     GAP,

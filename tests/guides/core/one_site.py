@@ -5,9 +5,9 @@ import torch
 from pyro import distributions as dist
 
 from guides import SpikeSlab
-from guides.core.laws import GaussianLaw, SpikeSlabLaw
 from guides.core.random_tensors import RandomTensor
 from guides.core.uses import Uses
+from guides.core.weight_laws import GaussianLaw, SpikeSlabLaw
 
 KINDS = ["gaussian", "spike-slab"]
 each_kind = pytest.mark.parametrize("kind", KINDS)
