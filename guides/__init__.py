@@ -6,7 +6,7 @@ from guides.core.distributions import SpikeSlab
 from guides.core.flat_guide import UnsupportedSiteError
 from guides.core.random_tensors import PathwiseGradientError
 from guides.core.settling import UnsettledWarning
-from guides.core.sites import init_to_he
+from guides.core.starts import init_to_he
 from guides.core.svi import DivergenceError
 from guides.message_passing import ProbabilisticBackpropagation
 from guides.variational.concrete import AutoConcrete

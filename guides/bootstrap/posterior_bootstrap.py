@@ -32,7 +32,7 @@ from guides.bootstrap.weights import check_process, dirichlet_weights
 from guides.core.arguments import FixedParameters, check_parameters, check_tensors
 from guides.core.rng import seeded_rng
 from guides.core.settling import LAST_OF_HALF_COSINE, UnsettledWarning
-from guides.core.sites import initial_value
+from guides.core.starts import initial_value
 from guides.core.svi import DivergenceError, half_cosine
 from guides.posterior.draws import Posterior
 

@@ -31,7 +31,7 @@ from guides.bootstrap.weighted_loss import Parameters, WeightedLoss
 from guides.bootstrap.weights import check_process, dirichlet_weights, stream_seed
 from guides.core.arguments import row_not_finite
 from guides.core.rng import seeded_rng
-from guides.core.sites import initial_value
+from guides.core.starts import initial_value
 from guides.core.svi import DivergenceError
 from guides.posterior.draws import Posterior
 

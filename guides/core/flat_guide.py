@@ -49,10 +49,12 @@ from guides.core.sites import (
     UnsupportedSiteError,
     drawn_in_part,
     full_batch_shape,
-    initial_value,
     repeat_to_full,
+    require_same_plates,
+    require_same_sites,
     site_family,
 )
+from guides.core.starts import initial_value
 from guides.core.store_names import is_in_store, put_into_store
 from guides.core.uses import Uses
 from guides.core.weight_laws import GaussianLaw, RandomTensorLaw, SpikeSlabLaw
@@ -149,7 +151,7 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
             if not node["is_observed"] and name not in self.observed
         ]
         if self.has_parameters:
-            self._check_layout([site for site, _ in latent])
+            require_same_sites(self.sites.values(), [site for site, _ in latent])
         else:
             self.observed = [name for name, node in nodes.items() if node["is_observed"]]
             # Spike-and-slab sites first: their logits then belong to the head of the flat vectors.
@@ -203,19 +205,6 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
             raise UnsupportedSiteError(f"latent sites mix dtypes or devices: {sorted(map(str, kinds))}")
         self.loc = nn.Parameter(torch.cat(locs) if locs else torch.zeros(0))
         self.log_scale = nn.Parameter(torch.cat(scales).log() if scales else torch.zeros(0))
-
-    def _check_layout(self, found: list[Site]) -> None:
-        """The model must have the sites that the existing parameters were made for."""
-        kept = {site.name: (site.family, site.shape) for site in self.sites.values()}
-        for site in found:
-            if kept.pop(site.name, None) != (site.family, site.shape):
-                raise ValueError(
-                    f"site {site.name!r} of the model is not what the guide's parameters were made for"
-                )
-        if kept:
-            raise ValueError(
-                f"the guide has parameters for site {next(iter(kept))!r}, the model has no such site"
-            )
 
     def _record_uses(self, *args, **kwargs) -> None:
         """Decides for each site whether linear layers may use its moments.
@@ -364,22 +353,10 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         known = prior if self.learned_priors is None else self.learned_priors.prior(msg["name"], prior)
         law = self.get_posterior(msg["name"], known, msg["cond_indep_stack"])
         if law.batch_shape != prior.batch_shape:
-            self._require_same_plates(site, prior, msg["cond_indep_stack"])
+            require_same_plates(site, prior, msg["cond_indep_stack"])
             law = law.expand(prior.batch_shape)
         msg["infer"]["prior"] = prior
         msg["fn"] = law
-
-    def _require_same_plates(self, site: Site, prior: dist.TorchDistribution, frames) -> None:
-        """:raises ValueError: when a plate around the site has another size than in the set-up run"""
-        for frame in frames:
-            kept = site.batch_shape[frame.dim] if -frame.dim <= len(site.batch_shape) else None
-            size = frame.full_size or frame.size
-            if kept not in (None, 1, size) and prior.batch_shape[frame.dim] == frame.size:
-                raise ValueError(
-                    f"site {site.name!r}: the guide was fitted with {kept} of plate {frame.name!r}, this "
-                    f"call has {size}; give the model the number that it was fitted with (a plate of groups "
-                    "keeps its groups when the rows are new), or fit again"
-                )
 
     def _pyro_post_sample(self, msg: dict) -> None:
         prior, law = msg["infer"].get("prior"), msg["fn"]

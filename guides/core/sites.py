@@ -1,4 +1,4 @@
-"""The latent sites of a model as a mean-field guide sees them: names, shapes, families, starting values."""
+"""The latent sites of a model as a mean-field guide sees them: names, shapes, families."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import torch
 from pyro import distributions as dist
-from pyro.infer.autoguide.initialization import init_to_median
 from pyro.ops.tensor_utils import periodic_repeat
 from torch import Tensor
 from torch.distributions import biject_to
@@ -127,36 +126,6 @@ def site_family(name: str, prior: dist.TorchDistribution) -> str:
     return "transformed"
 
 
-def initial_value(site: dict) -> Tensor:
-    """Default start: small random weights, which tell hidden units apart, and the prior's median for every
-    other site.
-
-    A weight with a Normal prior (or slab) starts at a draw from it, with the sd held below
-    ``1 / sqrt(inputs)``: draws from a wide prior would saturate a network, or overflow an exponential link.
-    A single number with a Normal prior starts at a draw too; a posterior with several modes may so end in
-    another one by another seed.
-    """
-    base = base_prior(site["fn"])
-    if not isinstance(base, (dist.Normal, SpikeSlab)):
-        return init_to_median(site)
-    event = site["fn"].event_shape
-    inputs = event[1:].numel() if len(event) > 1 else event.numel()
-    return torch.normal(base.loc, base.scale.clamp_max(inputs**-0.5)).expand(site["fn"].shape())
-
-
-def init_to_he(site: dict) -> Tensor:
-    """A start for networks with rectified units, as ``init_loc_fn``: weights from ``N(0, 2 / fan_in)`` (He,
-    Zhang, Ren and Sun 2015), vectors at zero, and other sites as in :func:`initial_value`.
-    """
-    value = initial_value(site)
-    if not isinstance(base_prior(site["fn"]), (dist.Normal, SpikeSlab)):
-        return value
-    event = site["fn"].event_shape
-    if len(event) < 2:
-        return torch.zeros_like(value)
-    return torch.empty_like(value).normal_(0.0, math.sqrt(2 / event[1:].numel()))
-
-
 def full_batch_shape(shape: torch.Size, frames: Iterable) -> torch.Size:
     """A site's batch shape with every subsampled plate at its full size."""
     full = list(shape)
@@ -173,6 +142,33 @@ def repeat_to_full(tensor: Tensor, site: Site, frames: Iterable) -> Tensor:
         if drawn_in_part(frame) and tensor.dim() >= -dim:
             tensor = periodic_repeat(tensor, frame.full_size, dim)
     return tensor.expand(site.shape)
+
+
+def require_same_sites(kept: Iterable[Site], found: Iterable[Site]) -> None:
+    """:raises ValueError: when a model has not just the sites that existing parameters were made for"""
+    layout = {site.name: (site.family, site.shape) for site in kept}
+    for site in found:
+        if layout.pop(site.name, None) != (site.family, site.shape):
+            raise ValueError(
+                f"site {site.name!r} of the model is not what the guide's parameters were made for"
+            )
+    if layout:
+        raise ValueError(
+            f"the guide has parameters for site {next(iter(layout))!r}, the model has no such site"
+        )
+
+
+def require_same_plates(site: Site, prior: dist.TorchDistribution, frames: Iterable) -> None:
+    """:raises ValueError: when a plate around the site has another size than in the set-up run"""
+    for frame in frames:
+        kept = site.batch_shape[frame.dim] if -frame.dim <= len(site.batch_shape) else None
+        size = frame.full_size or frame.size
+        if kept not in (None, 1, size) and prior.batch_shape[frame.dim] == frame.size:
+            raise ValueError(
+                f"site {site.name!r}: the guide was fitted with {kept} of plate {frame.name!r}, this "
+                f"call has {size}; give the model the number that it was fitted with (a plate of groups "
+                "keeps its groups when the rows are new), or fit again"
+            )
 
 
 def site_views(sites: Iterable[Site], flat: Tensor) -> list[Tensor]:

@@ -22,7 +22,8 @@ from guides.core.flat_parameters import elementwise_law
 from guides.core.fused import chunks, cost_of_on, spike_slab_prior_gradient
 from guides.core.laws import SiteLaw
 from guides.core.random_tensors import PathwiseGradientError
-from guides.core.sites import Site, initial_value
+from guides.core.sites import Site
+from guides.core.starts import initial_value
 from guides.core.weight_laws import RandomTensorLaw, SpikeSlabLaw
 from guides.variational.hyper_priors import (
     published_log_inclusion,

@@ -61,7 +61,8 @@ from torch.nn.functional import logsigmoid, softplus
 from guides.core.checks import check_numbers
 from guides.core.distributions import SpikeSlab
 from guides.core.laws import SiteLaw
-from guides.core.sites import Site, initial_value, require_whole_plates, site_views
+from guides.core.sites import Site, require_whole_plates, site_views
+from guides.core.starts import initial_value
 from guides.core.weight_laws import RandomTensorLaw, SpikeSlabLaw
 from guides.variational.spike_slab import AutoSpikeSlab
 

@@ -35,7 +35,6 @@ from guides.core.sites import (
     Site,
     UnsupportedSiteError,
     checked_names,
-    initial_value,
     input_axis,
     require_density_of_points,
     require_known,
@@ -43,6 +42,7 @@ from guides.core.sites import (
     shape_over_inputs,
     site_views,
 )
+from guides.core.starts import initial_value
 from guides.core.weight_laws import RandomTensorLaw
 
 

@@ -27,7 +27,8 @@ from guides.core.arguments import FixedParameters, blaming_arguments, check_para
 from guides.core.optim import FusedAdam
 from guides.core.rng import kept_rng
 from guides.core.settling import UnsettledWarning, last_change, still_moving
-from guides.core.sites import initial_value, require_density_of_points
+from guides.core.sites import require_density_of_points
+from guides.core.starts import initial_value
 from guides.core.svi import DivergenceError, Schedule, svi_steps, unwatched
 from guides.posterior.draws import Posterior
 

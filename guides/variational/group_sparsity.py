@@ -25,13 +25,13 @@ from guides.core.laws import SiteLaw
 from guides.core.sites import (
     Site,
     checked_names,
-    initial_value,
     input_axis,
     require_centred,
     require_known,
     require_whole_plates,
     shape_over_inputs,
 )
+from guides.core.starts import initial_value
 from guides.core.weight_laws import GaussianLaw, RandomTensorLaw
 
 #: Molchanov, Ashukha and Vetrov (2017): -KL(N(m, a m^2) || log-uniform) = k1 sigmoid(k2 + k3 log a)

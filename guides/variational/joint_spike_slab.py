@@ -34,7 +34,8 @@ from guides.core.course import Course
 from guides.core.distributions import SpikeSlab, base_prior
 from guides.core.rng import kept_rng, seeded_rng
 from guides.core.settling import UnsettledWarning, still_moving
-from guides.core.sites import UnsupportedSiteError, initial_value
+from guides.core.sites import UnsupportedSiteError
+from guides.core.starts import initial_value
 from guides.core.svi import DivergenceError, shuffled_epochs
 from guides.core.weight_sites import MAPS, WeightSites, scores
 from guides.posterior.draws import Posterior

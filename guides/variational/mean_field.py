@@ -9,7 +9,8 @@ from collections.abc import Callable
 from torch import Tensor
 
 from guides.core.flat_guide import FlatGuide
-from guides.core.sites import Site, initial_value
+from guides.core.sites import Site
+from guides.core.starts import initial_value
 
 
 class AutoMeanField(FlatGuide):
@@ -34,7 +35,7 @@ class AutoMeanField(FlatGuide):
 
     :param model: a Pyro model; latent sites hidden by ``poutine.block`` keep their prior
     :param init_loc_fn: start of the means, as for Pyro's autoguides; by default
-        :func:`guides.core.sites.initial_value`, at Normal priors a draw
+        :func:`guides.core.starts.initial_value`, at Normal priors a draw
     :param init_scale: start of the standard deviations: this share of the prior's for Normal and SpikeSlab
         priors, this number in the unconstrained space for others
     :param lrt: local reparameterization in linear and convolutional layers: every row of a layer's input gets

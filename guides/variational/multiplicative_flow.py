@@ -16,7 +16,8 @@ from torch.distributions import Transform
 
 from guides.core.flat_parameters import elementwise_law
 from guides.core.laws import SiteLaw
-from guides.core.sites import Site, UnsupportedSiteError, drawn_in_part, initial_value
+from guides.core.sites import Site, UnsupportedSiteError, drawn_in_part
+from guides.core.starts import initial_value
 from guides.variational.multiplied_laws import MultipliedGaussianLaw, MultipliedSpikeSlabLaw, along
 from guides.variational.multipliers import Multipliers
 from guides.variational.spike_slab import AutoSpikeSlab
@@ -58,7 +59,7 @@ class AutoMNF(AutoSpikeSlab):
         :meth:`log_prob` needs, is slow)
     :param num_flows: steps of the flow, and of the auxiliary density's
     :param hidden: widths of the hidden layers in each step
-    :param init_loc_fn: start of the slab means; by default :func:`guides.core.sites.initial_value`, a draw
+    :param init_loc_fn: start of the slab means; by default :func:`guides.core.starts.initial_value`, a draw
     :param init_scale: start of the slab standard deviations, as a share of the prior's
     :param init_inclusion: start of the inclusion logits, as for :class:`~guides.AutoSpikeSlab`
     :param init_z: start of the means of ``z``

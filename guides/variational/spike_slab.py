@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from guides.core.flat_guide import FlatGuide
 from guides.core.laws import SiteLaw
-from guides.core.sites import Site, initial_value, site_views
+from guides.core.sites import Site, site_views
+from guides.core.starts import initial_value
 from guides.core.weight_laws import ThesisSpikeSlabLaw
 
 INITIAL_LOGITS = {"mild": (-3.0, 3.0), "polarised": (-10.0, 10.0), "dense": (1.5, 2.5)}
@@ -51,7 +52,7 @@ class AutoSpikeSlab(FlatGuide):
     by :class:`~guides.AutoMeanField`.
 
     :param model: a Pyro model
-    :param init_loc_fn: start of the slab means; by default :func:`guides.core.sites.initial_value`, a draw
+    :param init_loc_fn: start of the slab means; by default :func:`guides.core.starts.initial_value`, a draw
     :param init_scale: start of the slab standard deviations, as a share of the prior's
     :param init_inclusion: start of the inclusion logits: ``"mild"`` U(-3, 3), ``"polarised"`` U(-10, 10),
         ``"dense"`` U(1.5, 2.5), or a pair of bounds.  Adam moves a logit by about the learning rate a step,

@@ -85,7 +85,7 @@ class ModuleModel:
         """The network's own weights, as ``init_loc_fn`` of a guide: a fit that begins where training ended.
         Other sites start as they do without.
         """
-        from guides.core.sites import initial_value
+        from guides.core.starts import initial_value
 
         if site["name"] not in self._places:
             return initial_value(site)

@@ -30,7 +30,7 @@ from guides import (
     init_to_he,
 )
 from guides.core.flat_guide import FlatGuide
-from guides.core.sites import initial_value
+from guides.core.starts import initial_value
 from guides.variational.sparse_networks import mean_weights, median_weights
 from zoo.experiments.engine.declaration import Cell
 from zoo.experiments.lbbnn import kept_networks
