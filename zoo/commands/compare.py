@@ -16,7 +16,7 @@ from guides.posterior.draws import Posterior
 from guides.posterior.evaluate import log_joint
 from zoo.commands.comparison import Comparison
 from zoo.commands.comparison_plots import write_plots
-from zoo.commands.grading import Graded, grade, write_inclusion
+from zoo.commands.grading import Graded, Scored, grade, write_inclusion
 from zoo.commands.reference import reference_posterior
 from zoo.errors import FailedError, Interrupted, UserError, enough_memory
 from zoo.evaluation.estimates import Estimate
@@ -76,8 +76,8 @@ class Concluded:
     """
 
     rows: list[Row]
-    results: list[Graded]
-    truth: Graded | None
+    results: list[Scored]
+    truth: Scored | None
 
 
 def conclude(
@@ -95,13 +95,15 @@ def conclude(
     results = [truth] if truth else []
     for name in comparison.guides:
         results.append(failed.get(name) or fit_guide(comparison, name, folder, progress))
-    trusted = truth if truth and truth.status == "ok" else None
-    rows = [grade(problem, result, trusted) for result in results]
-    sound = [result for result, row in zip(results, rows, strict=True) if row.status == "ok"]
+    scores = [Scored(problem, result) for result in results]
+    trusted = scores[0] if truth and truth.status == "ok" else None
+    rows = [grade(scored, trusted) for scored in scores]
+    sound = [scored for scored, row in zip(scores, rows, strict=True) if row.status == "ok"]
+    shown = [scored.result for scored in sound]
     if comparison.entry.selects:
-        write_inclusion(sound, problem.dataset.feature_names, folder)
+        write_inclusion(shown, problem.dataset.feature_names, folder)
     rows += oracle_rows(problem.dataset)
-    write_plots(comparison, sound, rows, folder)
+    write_plots(comparison, shown, rows, folder)
     facts = comparison.facts(folder)
     write_scoreboard(rows, folder, verdict(rows), head=facts)  # last: where it stands, so does all else
     return Concluded(rows, sound, trusted)

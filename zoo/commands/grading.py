@@ -6,6 +6,7 @@ import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import pandas as pd
@@ -62,11 +63,70 @@ class Graded:
         return (self.closed_form or self.posterior).predictive(x)
 
 
-def grade(problem: Problem, result: Graded, truth: Graded | None) -> Row:
+@dataclass(frozen=True)
+class Scored:
+    """A result and what it comes to on the rows of a problem, each computed once, and when it is asked for.
+
+    What is kept has a number a row: predictive distributions and functions may be large.
+    """
+
+    problem: Problem
+    result: Graded
+
+    @property
+    def has_test(self) -> bool:
+        """Whether there are test rows to predict: not in a set that is used whole, or has no target."""
+        return bool(self.problem.has_target and len(self.problem.x_test))
+
+    @property
+    def figures(self) -> dict[str, Estimate]:
+        """Figures over the test rows."""
+        return self._of_rows[0]
+
+    @property
+    def log_likelihood(self) -> Tensor:
+        """Log predictive density of every test row, ``[N]``, nats of the standardised target."""
+        return self._of_rows[1]
+
+    @cached_property
+    def _of_rows(self) -> tuple[dict[str, Estimate], Tensor]:
+        """Both of one predictive distribution."""
+        problem, result = self.problem, self.result
+        predictive, y = result.predictive(problem.x_test), problem.y_test
+        scale = {"target_scale": problem.scale.y_sd}
+        figures = predictive_figures(predictive, y, problem.task, **scale, method=result.method)
+        return figures, log_likelihood_values(predictive, y)
+
+    @cached_property
+    def draw_error(self) -> float:
+        """Monte Carlo standard error of the mean log predictive density, nats; a law that draws nothing has
+        none.
+        """
+        x, y, closed_form = self.problem.x_test, self.problem.y_test, self.result.closed_form
+        if getattr(closed_form, "components_share", False):
+            return _rerun_error(closed_form, x, y)
+        if closed_form and "seed" not in inspect.signature(closed_form.predictive).parameters:
+            return 0.0
+        predictive = self.result.predictive(x)
+        if is_gaussian(predictive):
+            return draw_error(
+                Normal(mixture.means, mixture.sds).log_prob(y[part].double().unsqueeze(-1)).T
+                for part, mixture in chunks(predictive)
+            )
+        found = self.result.posterior.log_likelihood(x, observed_data={"y": y})
+        return draw_error(found["y"].split(POINTS_AT_ONCE, 1))
+
+    def function(self) -> Tensor:
+        """Draws of the noiseless function at the points of comparison, ``[S, N]`` or ``[S, N, K]``."""
+        return self.result.posterior.function(self.problem.evaluation_points)
+
+
+def grade(scored: Scored, truth: Scored | None) -> Row:
     """One row of the scoreboard; a figure that is not finite makes it a failed one.
 
     :param truth: a reference that has passed its gates, or None
     """
+    result = scored.result
     names = {"method": result.method, "model": result.model_name, "note": result.note}
     sites = result.posterior.sites
     if not sites:
@@ -75,127 +135,87 @@ def grade(problem: Problem, result: Graded, truth: Graded | None) -> Row:
     if bad:
         return Row(**names, status=f"failed: draws of site {bad[0]!r} are not finite")
     try:
-        figures = dict(result.figures) | _predictive(problem, result)
-        names["note"] = "; ".join(filter(None, (result.note, _gap(result, truth))))
-        if truth is not None and result is not truth:
-            distances, left_out = _distances(problem, result, truth)
+        figures = dict(result.figures) | (scored.figures if scored.has_test else {})
+        remarks = [result.note]
+        if truth is not None and result is not truth.result:
+            distances, left_out = _distances(scored, truth)
             figures |= distances
-            remarks = [names["note"]]
+            remarks.append(_gap(result, truth.result))
             if left_out:
                 remarks.append(
                     f"{left_out} point(s) left out of the distances: the reference does not vary there"
                 )
             if result.closed_form:
                 remarks.append(TWO_LAWS)
-            names["note"] = "; ".join(filter(None, remarks))
+        names["note"] = "; ".join(filter(None, remarks))
         return Row.from_figures(figures=figures, status=result.status, **names)
     except ValueError as error:  # a prediction that is not finite, say; the evaluation names it
         return Row(**names, status=f"failed: {str(error).splitlines()[0]}")
 
 
-def _gap(result: Graded, truth: Graded | None) -> str:
+def _gap(result: Graded, truth: Graded) -> str:
     """How far a bound is below the exact log evidence: the KL divergence from the posterior, of a bad fit or
     of a guide that can do no better; nothing where either number is not known.
     """
-    if truth is None or result is truth or result.model_name != truth.model_name:
-        return ""
     bound, evidence = (graded.figures.get("elbo") for graded in (result, truth))
-    if bound is None or evidence is None:
+    if result.model_name != truth.model_name or bound is None or evidence is None:
         return ""
     return f"its ELBO is {evidence.value - bound.value:.1f} nats below the log evidence"
 
 
-def _predictive(problem: Problem, result: Graded) -> dict[str, Estimate]:
-    """Figures over the test rows; none for a set that is used whole, or has no target."""
-    if not (problem.has_target and len(problem.x_test)):
-        return {}
-    return predictive_figures(
-        result.predictive(problem.x_test),
-        problem.y_test,
-        problem.task,
-        target_scale=problem.scale.y_sd,
-        method=result.method,
-    )
-
-
-def _difference(problem: Problem, result: Graded, truth: Graded) -> dict[str, Estimate]:
+def _difference(scored: Scored, truth: Scored) -> Estimate:
     """How much better it predicts than the truth, row by row: what both find hard cancels.  Its error is
     that over rows, and those of the draws of both, which all rows share.
     """
-    if not (problem.has_target and len(problem.x_test)):
-        return {}
-    ours, theirs = (
-        log_likelihood_values(graded.predictive(problem.x_test), problem.y_test) for graded in (result, truth)
-    )
-    over_rows = mean_estimate(ours - theirs)
+    over_rows = mean_estimate(scored.log_likelihood - truth.log_likelihood)
     if over_rows.se is None:
-        return {"ref_log_likelihood": over_rows}
-    of_draws = (_draw_error(problem, graded) for graded in (result, truth))
-    return {"ref_log_likelihood": replace(over_rows, se=math.hypot(over_rows.se, *of_draws))}
+        return over_rows
+    return replace(over_rows, se=math.hypot(over_rows.se, scored.draw_error, truth.draw_error))
 
 
-def _draw_error(problem: Problem, graded: Graded) -> float:
-    """Of the mean log predictive density, nats; a law that draws nothing has none."""
-    if getattr(graded.closed_form, "components_share", False):
-        return _rerun_error(problem, graded.closed_form)
-    predictive, y = graded.predictive(problem.x_test), problem.y_test
-    if graded.closed_form and "seed" not in inspect.signature(graded.closed_form.predictive).parameters:
-        return 0.0
-    if is_gaussian(predictive):
-        return draw_error(
-            Normal(mixture.means, mixture.sds).log_prob(y[part].double().unsqueeze(-1)).T
-            for part, mixture in chunks(predictive)
-        )
-    found = graded.posterior.log_likelihood(problem.x_test, observed_data={"y": y})
-    return draw_error(found["y"].split(POINTS_AT_ONCE, 1))
-
-
-def _rerun_error(problem: Problem, closed_form: ClosedForm) -> float:
+def _rerun_error(closed_form: ClosedForm, x: Tensor, y: Tensor) -> float:
     """By other seeds: components that share drawn functions of a prior (sparse implicit processes) are no
     independent draws, and their scatter is less than half of it.
     """
     means = [
-        log_likelihood_values(closed_form.predictive(problem.x_test, seed=seed), problem.y_test).mean()
-        for seed in range(1, RERUNS + 1)
+        log_likelihood_values(closed_form.predictive(x, seed=seed), y).mean() for seed in range(1, RERUNS + 1)
     ]
     return torch.stack(means).std().item()
 
 
-def draw_errors(problem: Problem, results: Sequence[Graded]) -> dict[str, float]:
+def draw_errors(scores: Sequence[Scored]) -> dict[str, float]:
     """Of every result the Monte Carlo standard error of its mean log likelihood; none without test rows."""
-    if not (problem.has_target and len(problem.x_test)):
-        return {}
-    return {result.method: _draw_error(problem, result) for result in results}
+    return {scored.result.method: scored.draw_error for scored in scores if scored.has_test}
 
 
-def _distances(problem: Problem, result: Graded, truth: Graded) -> tuple[dict[str, Estimate], int]:
+def _distances(scored: Scored, truth: Scored) -> tuple[dict[str, Estimate], int]:
     """Figures against the reference, and how many points could not be compared."""
-    points = problem.evaluation_points
-    reference = truth.posterior.function(points)
-    distances = compare_functions(reference, result.posterior.function(points), result.method)
-    figures = distances.figures() | _difference(problem, result, truth)
-    if truth.inclusion:
+    result, trusted = scored.result, truth.result
+    distances = compare_functions(truth.function(), scored.function(), result.method)
+    figures = distances.figures()
+    if scored.has_test:
+        figures["ref_log_likelihood"] = _difference(scored, truth)
+    if trusted.inclusion:
         ours, mcse = inclusion_of(result)
-        site = next(iter(truth.inclusion))
-        noise = torch.hypot(mcse[site].double(), truth.inclusion_mcse[site].double())
-        figures["ref_pip_rmse"] = inclusion_error(ours[site], truth.inclusion[site], noise)
+        site = next(iter(trusted.inclusion))
+        noise = torch.hypot(mcse[site].double(), trusted.inclusion_mcse[site].double())
+        figures["ref_pip_rmse"] = inclusion_error(ours[site], trusted.inclusion[site], noise)
     return figures, distances.left_out
 
 
-def point_values(problem: Problem, results: Sequence[Graded], truth: Graded | None) -> pd.DataFrame:
+def point_values(scores: Sequence[Scored], truth: Scored | None) -> pd.DataFrame:
     """What differences between methods are paired by: a line for every sound result and point of comparison,
     with the columns ``method``, ``row``, ``ref_w1`` (missing where there is no trusted reference) and
     ``log_likelihood`` (missing where there is no test row), whose means are those of the scoreboard.
     """
-    points, parts = problem.evaluation_points, []
-    trusted = None if truth is None else truth.posterior.function(points)
-    for result in results:
-        values = {"method": result.method, "row": range(len(points))}
-        if trusted is not None and result is not truth:
-            values["ref_w1"] = pointwise_w1(trusted, result.posterior.function(points), result.method).numpy()
-        if problem.has_target and len(problem.x_test):
-            likelihood = log_likelihood_values(result.predictive(problem.x_test), problem.y_test)
-            values["log_likelihood"] = likelihood.double().numpy()
+    parts, trusted = [], None if truth is None else truth.function()
+    for scored in scores:
+        result = scored.result
+        values = {"method": result.method, "row": range(len(scored.problem.evaluation_points))}
+        if trusted is not None and result is not truth.result:
+            values["ref_w1"] = pointwise_w1(trusted, scored.function(), result.method).numpy()
+        if scored.has_test:
+            values["log_likelihood"] = scored.log_likelihood.double().numpy()
         parts.append(pd.DataFrame(values))
     return pd.concat(parts, ignore_index=True).reindex(columns=POINT_COLUMNS)
 

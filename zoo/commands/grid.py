@@ -113,13 +113,13 @@ def _grade(i: int, place: Place, folder: Path, failed: Mapping[str, str]) -> tup
     comparison = place.comparison
     lost = {name: _failure(comparison, name, status) for name, status in failed.items()}
     concluded = conclude(comparison, folder / place.folder, failed=lost)
+    results = [scored.result for scored in concluded.results]
     seconds = {
         result.method: float(result.posterior.info["cpu_seconds"])
-        for result in concluded.results
+        for result in results
         if "cpu_seconds" in result.posterior.info
     }
-    points = _points(comparison, concluded)
-    errors = draw_errors(comparison.problem, concluded.results)
+    points, errors = _points(concluded), draw_errors(concluded.results)
     return i, Run(place.dataset, place.split, comparison.seed, concluded.rows, points, seconds, errors)
 
 
@@ -128,7 +128,7 @@ def _failure(comparison: Comparison, name: str, status: str) -> Graded:
     return Graded(name, entry.name, Posterior(comparison.build(entry), {}), {}, note, status)
 
 
-def _points(comparison: Comparison, concluded: Concluded) -> pd.DataFrame:
+def _points(concluded: Concluded) -> pd.DataFrame:
     if not concluded.results:
         return pd.DataFrame(columns=POINT_COLUMNS)
-    return point_values(comparison.problem, concluded.results, concluded.truth)
+    return point_values(concluded.results, concluded.truth)

@@ -30,7 +30,7 @@ from zoo.budgets import BUDGETS, Budget
 from zoo.commands import comparison_plots as plots
 from zoo.commands.compare import fit_guide, run
 from zoo.commands.comparison import plan
-from zoo.commands.grading import grade
+from zoo.commands.grading import Scored, grade
 from zoo.commands.reference import reference_posterior
 from zoo.evaluation.distances import compare_functions
 from zoo.evaluation.scoreboard import read_scoreboard
@@ -155,7 +155,8 @@ def references(selection, tmp_path_factory):
 def test_reference_against_itself_is_near_the_floor(selection, references):
     """The distances are noise and say so."""
     comparison, (first, second) = selection[0], references
-    row = grade(comparison.problem, replace(second, method="again"), first)
+    again = Scored(comparison.problem, replace(second, method="again"))
+    row = grade(again, Scored(comparison.problem, first))
     for name in DISTANCES[::2]:
         figure = row.estimate(name)
         assert figure.value < 2 * figure.floor
@@ -215,6 +216,7 @@ def test_points_that_cannot_be_compared_are_said_in_the_note(selection, referenc
     x = comparison.problem.x.clone()
     x[:2] = 0.0
     problem = replace(comparison.problem, train=(x, comparison.problem.y))
-    row = grade(problem, replace(second, method="again", note="a note"), first)
+    again = Scored(problem, replace(second, method="again", note="a note"))
+    row = grade(again, Scored(problem, first))
     assert row.note.startswith("a note; ")
     assert "; 2 point(s) left out" in row.note

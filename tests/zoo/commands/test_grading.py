@@ -13,7 +13,7 @@ import torch
 from torch.distributions import Categorical, MixtureSameFamily, Normal
 
 from guides.posterior import Posterior
-from zoo.commands.grading import Graded, _difference, _draw_error, draw_errors, point_values
+from zoo.commands.grading import Graded, Scored, _difference, draw_errors, point_values
 from zoo.evaluation.repeats import Run, paired
 from zoo.evaluation.scoreboard import Row
 
@@ -34,13 +34,17 @@ def problem_and_law() -> tuple[SimpleNamespace, dist.MultivariateNormal]:
     y, seen = x @ w + torch.randn(ROWS), more @ w + torch.randn(TESTED)
     precision = torch.eye(COLUMNS) + x.T @ x
     law = dist.MultivariateNormal(torch.linalg.solve(precision, x.T @ y), precision_matrix=precision)
-    return SimpleNamespace(has_target=True, x_test=more, y_test=seen, evaluation_points=more), law
+    rows = {"x_test": more, "y_test": seen, "evaluation_points": more}
+    unit = SimpleNamespace(y_sd=1.0)
+    return SimpleNamespace(has_target=True, task="regression", scale=unit, **rows), law
 
 
-def two_samples(law: dist.MultivariateNormal, draws: int) -> list[Graded]:
+def two_samples(problem: SimpleNamespace, law: dist.MultivariateNormal, draws: int) -> list[Scored]:
     names = ("ours", "truth")
+    posteriors = [Posterior.from_draws(line, {"w": law.sample((draws,))}) for _ in names]
     return [
-        Graded(name, "line", Posterior.from_draws(line, {"w": law.sample((draws,))}), {}) for name in names
+        Scored(problem, Graded(name, "line", posterior, {}))
+        for name, posterior in zip(names, posteriors, strict=True)
     ]
 
 
@@ -50,7 +54,7 @@ def test_two_samples_of_one_posterior_are_seldom_told_apart():
     """
     (problem, law), found = problem_and_law(), []
     for _ in range(REPEATS):
-        found.append(_difference(problem, *two_samples(law, DRAWS))["ref_log_likelihood"])
+        found.append(_difference(*two_samples(problem, law, DRAWS)))
     far = sum(abs(one.value) > 2 * one.se for one in found)
     assert far / REPEATS < 0.05 + 4 * math.sqrt(0.05 * 0.95 / REPEATS)
     # nor is the error too large by more than the row part, which counts some of it twice, and chance
@@ -62,9 +66,9 @@ def test_methods_that_differ_by_their_draws_alone_are_seldom_really_different():
     """By errors over rows alone seven of ten pairs are."""
     (problem, law), real, repeats = problem_and_law(), 0, 20
     for _ in range(repeats):
-        pair = two_samples(law, 100)
-        points, errors = point_values(problem, pair, None), draw_errors(problem, pair)
-        rows = [Row(result.method, "line", log_likelihood=0.0) for result in pair]
+        pair = two_samples(problem, law, 100)
+        points, errors = point_values(pair, None), draw_errors(pair)
+        rows = [Row(scored.result.method, "line", log_likelihood=0.0) for scored in pair]
         real += paired([Run("d", 0, 0, rows, points, {}, errors)], "ours", "truth", "log_likelihood").real
     assert real / repeats < 0.05 + 4 * math.sqrt(0.05 * 0.95 / repeats)
 
@@ -72,7 +76,7 @@ def test_methods_that_differ_by_their_draws_alone_are_seldom_really_different():
 def _closed_form_error(predictive, components_share: bool = False, rows: int = 3) -> float:
     problem = SimpleNamespace(x_test=torch.zeros(rows, 1), y_test=torch.zeros(rows))
     closed_form = SimpleNamespace(predictive=predictive, components_share=components_share)
-    return _draw_error(problem, Graded("ours", "line", None, {}, closed_form=closed_form))
+    return Scored(problem, Graded("ours", "line", None, {}, closed_form=closed_form)).draw_error
 
 
 def test_a_spike_beside_a_slab_is_no_draw():

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from guides.posterior import Posterior
-from zoo.commands.grading import Graded, grade, inclusion_of
+from zoo.commands.grading import Graded, Scored, grade, inclusion_of
 
 DRAWS = 200
 
@@ -36,7 +36,7 @@ def problem(y_sd: float = 1.0) -> SimpleNamespace:
 
 
 def test_figures_are_in_the_unit_of_the_target():
-    one, three = (grade(problem(sd), graded("ours", 0), None) for sd in (1.0, 3.0))
+    one, three = (grade(Scored(problem(sd), graded("ours", 0)), None) for sd in (1.0, 3.0))
     for name in ("rmse", "rmse_se", "crps", "crps_se"):
         assert getattr(three, name) == pytest.approx(3 * getattr(one, name))
     assert three.log_likelihood == pytest.approx(one.log_likelihood - math.log(3))
@@ -53,7 +53,7 @@ def test_an_inclusion_error_has_the_errors_of_both():
     """Off by 0.25 in the first of two, right in the second: the error is that of the first over root 2."""
     exact, mcse = torch.tensor([0.5, 1.0]), torch.tensor([0.04, 0.0])
     truth = graded("truth", 1, inclusion={"w": exact}, inclusion_mcse={"w": mcse})
-    row = grade(problem(), graded("ours", 0), truth)
+    row = grade(Scored(problem(), graded("ours", 0)), Scored(problem(), truth))
     assert row.ref_pip_rmse == pytest.approx(0.25 / math.sqrt(2))
     ours = inclusion_of(graded("ours", 0))[1]["w"]
     both = math.hypot(ours[0], 0.04)

@@ -21,7 +21,7 @@ from tests.zoo.cli_helpers import ALWAYS, DISTANCES, TINY, files, make_tiny, run
 from zoo.budgets import BUDGETS
 from zoo.commands.compare import run
 from zoo.commands.comparison import plan
-from zoo.commands.grading import grade
+from zoo.commands.grading import Scored, grade
 from zoo.commands.reference import reference_posterior
 from zoo.errors import UserError
 from zoo.fitting.problem import prepare
@@ -204,7 +204,7 @@ def test_inclusion_that_rounds_above_one_is_one(graded, problem, tmp_path, monke
     monkeypatch.setattr(zoo.commands.selection_reference, "_info", rounded)
     truth = reference_posterior(comparison, tmp_path)
     assert truth.inclusion["w"][0] == 1
-    row = grade(problem, replace(truth, method="again"), truth)
+    row = grade(Scored(problem, replace(truth, method="again")), Scored(problem, truth))
     assert row.status == "ok"
 
 
@@ -281,7 +281,9 @@ def test_error_of_the_reference_counts_in_the_error_of_the_distance(graded, prob
     truth = reference_posterior(comparison, out)
     noisy = replace(truth, inclusion_mcse={"w": torch.full((5,), 0.05, dtype=torch.float64)})
     ours = replace(truth, method="ours", inclusion={"w": truth.inclusion["w"].clamp_max(0.9)})
-    with_noise, without = (grade(problem, ours, t).estimate("ref_pip_rmse") for t in (noisy, truth))
+    with_noise, without = (
+        grade(Scored(problem, ours), Scored(problem, t)).estimate("ref_pip_rmse") for t in (noisy, truth)
+    )
     assert with_noise.value == without.value
     assert with_noise.se > (without.se or 0)
 

@@ -33,7 +33,7 @@ from tests.zoo.cli_helpers import (
     write_csv,
 )
 from zoo.budgets import BUDGETS
-from zoo.commands.grading import TWO_LAWS, Graded, grade
+from zoo.commands.grading import TWO_LAWS, Graded, Scored, grade
 from zoo.errors import FailedError, UserError
 from zoo.files.sealed import read_seal, seal_of, write_seal
 from zoo.fitting.methods import UNWATCHED, Fitted, unfinished
@@ -202,14 +202,15 @@ def test_row_of_a_closed_form_says_that_its_distances_are_of_drawn_networks(tabl
     problem = load_problem(str(table))
     model = create("pbp-bnn", in_features=2, widths=(2,))
 
-    def graded(seed: int, closed_form: Level | None = None) -> Graded:
+    def scored(seed: int, closed_form: Level | None = None) -> Scored:
         draws = prior_draws(model, problem.x[:1], DRAWS, seed)
-        return Graded("a", "pbp-bnn", Posterior.from_draws(model, draws), {}, "one", closed_form=closed_form)
+        posterior = Posterior.from_draws(model, draws)
+        return Scored(problem, Graded("a", "pbp-bnn", posterior, {}, "one", closed_form=closed_form))
 
-    truth = graded(0)
-    assert grade(problem, graded(1, Level(0.5)), truth).note == f"one; {TWO_LAWS}"
-    assert grade(problem, graded(1), truth).note == "one"
-    assert grade(problem, graded(1, Level(0.5)), None).note == "one"  # no distances
+    truth = scored(0)
+    assert grade(scored(1, Level(0.5)), truth).note == f"one; {TWO_LAWS}"
+    assert grade(scored(1), truth).note == "one"
+    assert grade(scored(1, Level(0.5)), None).note == "one"  # no distances
 
 
 def test_bands_are_those_of_the_closed_form(tmp_path, monkeypatch):

@@ -26,7 +26,7 @@ from tests.zoo.cli_helpers import (
     write_csv,
 )
 from tests.zoo.commands.compare.tables import NO_GATES
-from zoo.commands.grading import Graded, grade
+from zoo.commands.grading import Graded, Scored, grade
 from zoo.errors import FailedError
 from zoo.fitting.problem import load_problem
 from zoo.fitting.svi import Fit
@@ -132,10 +132,11 @@ def test_predictions_that_are_not_finite_make_a_failed_row(value, tmp_path):
     problem = load_problem(str(write_csv(tmp_path / "table.csv", linear_rows(30))))
     model = create("spike-slab-linear", in_features=2)
     draws = {"w": torch.randn(50, 2), "noise_precision": torch.ones(50)}
-    good = Graded("good", "m", Posterior.from_draws(model, draws), {"elbo": -1.0})
-    assert grade(problem, good, None).status == "ok"
+    good = Scored(problem, Graded("good", "m", Posterior.from_draws(model, draws), {"elbo": -1.0}))
+    assert grade(good, None).status == "ok"
     draws["w"][3, 1] = value
-    row = grade(problem, Graded("bad", "m", Posterior.from_draws(model, draws), {"elbo": -1.0}), good)
+    bad = Graded("bad", "m", Posterior.from_draws(model, draws), {"elbo": -1.0})
+    row = grade(Scored(problem, bad), good)
     assert row.status.startswith("failed: ")
     assert "finite" in row.status
     assert (row.rmse, row.ref_w1, row.elbo) == (None, None, None)
