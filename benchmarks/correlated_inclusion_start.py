@@ -38,7 +38,7 @@ def line(method: str, spread: float, epochs: int, trial: int) -> str:
     begun = time.process_time()
     history = train(guide.model, guide, (data.x, data.y), plan)
     seconds = time.process_time() - begun
-    fitted = networks.Fitted(model, [guide], data, history, trial)
+    fitted = networks.FittedNetworks(model, [guide], data, history, trial)
     right = accuracy(classes(fitted.ensemble(data.x_test, MEMBERS)), data.y_test)
     stands, risen = bound(guide, (data.x, data.y), seed=trial), history.change / len(data.x)
     start = f"{spread:6g}" if method == "mvn" else " " * 6

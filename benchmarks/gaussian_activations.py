@@ -34,7 +34,7 @@ def gaussian(guide: FlatGuide, name: str) -> Tensor:
 
 
 @torch.no_grad()
-def losses(fitted: networks.Fitted, layers: tuple[str, ...], above: float) -> Tensor:
+def losses(fitted: networks.FittedNetworks, layers: tuple[str, ...], above: float) -> Tensor:
     """Mean negative log likelihood of training images by each drawn network, ``[networks]``, every one
     on images of its own.
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution, MixtureSameFamily, Normal
 
 from guides.core.distributions import SpikeSlab
-from guides.message_passing.fitted import Fitted, GammaPosterior, SiteMoments
+from guides.message_passing.fitted import GammaPosterior, MessagePassingFit, SiteMoments
 from guides.message_passing.job import Job
 from guides.message_passing.program import Forward, Program, all_messages
 from guides.message_passing.recorder import predicting, record
@@ -79,7 +79,7 @@ class ProbabilisticBackpropagation:
         if dtype not in (torch.float64, torch.float32):
             raise ValueError(f"dtype must be torch.float64 or torch.float32, got {dtype}")
         self.model, self.messages, self.dtype = model, messages, dtype
-        self._fitted: Fitted | None = None
+        self._fitted: MessagePassingFit | None = None
 
     # ------------------------------------------------------------------------------------------------ fitting
 
@@ -262,7 +262,7 @@ class ProbabilisticBackpropagation:
     def _fact(self, name: str) -> Any:
         return 0 if self._fitted is None else self._fitted.facts[name]
 
-    def _fit(self) -> Fitted:
+    def _fit(self) -> MessagePassingFit:
         if self._fitted is None:
             raise RuntimeError("not fitted yet: call fit(x, y) or load(path, model)")
         return self._fitted
@@ -338,7 +338,7 @@ class ProbabilisticBackpropagation:
 
         :raises ValueError: naming a damaged or foreign file
         """
-        fitted, header = Fitted.load(path)
+        fitted, header = MessagePassingFit.load(path)
         guide = cls(model, header["messages"], dtype=getattr(torch, header["dtype"]))
         guide._fitted = fitted
         return guide

@@ -101,7 +101,7 @@ def _dtype_name(dtype: torch.dtype) -> str:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class MessagePassingFit:
     """A fit at the end of an epoch.
 
     :ivar state: a :class:`guides.message_passing.compiled.State` of numpy arrays
@@ -163,7 +163,7 @@ class Fitted:
         write_atomically(path, lambda target: save_file(arrays, target, metadata={"fit": json.dumps(facts)}))
 
     @classmethod
-    def load(cls, path: str | Path) -> tuple[Fitted, dict]:
+    def load(cls, path: str | Path) -> tuple[MessagePassingFit, dict]:
         """``(fit, header)``; :raises ValueError: naming a damaged or foreign file"""
         try:
             with safe_open(str(path), framework="np") as file:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from guides.message_passing.fitted import Fitted, Structure
+from guides.message_passing.fitted import MessagePassingFit, Structure
 from guides.message_passing.program import Forward
 from guides.message_passing.recorder import Recording, analyse, record
 from guides.message_passing.schedule import as_rows, in_batches, orders, start_means
@@ -91,7 +91,7 @@ class Job:
     @classmethod
     def resume(
         cls,
-        fitted: Fitted,
+        fitted: MessagePassingFit,
         model: Callable,
         messages: str,
         dtype: torch.dtype,
@@ -144,7 +144,7 @@ class Job:
         facts = [own for j in jobs for own in j.facts]
         return cls(first.start, first.forward, first.links, *stacked, structures, facts, trials=True)
 
-    def run(self, *, each_epoch: bool, refine: bool = True) -> Iterator[tuple[int, list[Fitted]]]:
+    def run(self, *, each_epoch: bool, refine: bool = True) -> Iterator[tuple[int, list[MessagePassingFit]]]:
         """Runs all epochs; gives the number of those done, from 1, and what they have found, one a trial.
 
         :param each_epoch: stop after every epoch; if not, a short fit is one call and stops at its end only
@@ -168,7 +168,7 @@ class Job:
             done = epochs if at_once else i + 1
             yield done, self._found(state, done, rows)
 
-    def _found(self, state: Any, epochs: int, rows: int) -> list[Fitted]:
+    def _found(self, state: Any, epochs: int, rows: int) -> list[MessagePassingFit]:
         """What each trial has come to after so many epochs."""
         import jax
 
@@ -182,7 +182,7 @@ class Job:
                 "seconds": facts["seconds"] + seconds,
             }
             part = jax.tree.map(lambda array, i=i: array[i], state) if self.trials else state
-            found.append(Fitted(structure, part, facts | more))
+            found.append(MessagePassingFit(structure, part, facts | more))
         return found
 
 

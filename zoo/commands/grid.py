@@ -25,7 +25,7 @@ OnPiece = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class Place:
+class GridCell:
     """One comparison of a grid.
 
     :ivar dataset: its name in tables and folders
@@ -44,7 +44,7 @@ def label(split: int, seed: int) -> str:
 
 
 def compute(
-    places: Sequence[Place], folder: Path, workers: Workers, on_piece: OnPiece | None = None
+    cells: Sequence[GridCell], folder: Path, workers: Workers, on_piece: OnPiece | None = None
 ) -> list[Run]:
     """Fits what is missing, a reference or a guide a piece, then grades every comparison.
 
@@ -58,11 +58,11 @@ def compute(
     :raises Interrupted: at Ctrl-C
     """
     folder = folder.absolute()  # workers have another place to start from
-    for place in places:
-        with output_folder(folder / place.folder, place.comparison.config()):
+    for cell in cells:
+        with output_folder(folder / cell.folder, cell.comparison.config()):
             pass
-    work = [(i, place.comparison, name, folder / place.folder) for i, place, name in _pieces(places)]
-    total, done = len(work) + len(places), 0
+    work = [(i, cell.comparison, name, folder / cell.folder) for i, cell, name in _pieces(cells)]
+    total, done = len(work) + len(cells), 0
     failed: dict[int, dict[str, str]] = {}
     runs: dict[int, Run] = {}
     try:
@@ -73,7 +73,7 @@ def compute(
                     failed.setdefault(i, {})[name] = status
                 if on_piece:
                     on_piece(done, total)
-        gradings = [(i, place, folder, failed.get(i, {})) for i, place in enumerate(places)]
+        gradings = [(i, cell, folder, failed.get(i, {})) for i, cell in enumerate(cells)]
         with one_thread(), contextlib.closing(workers.results_of(_grade, gradings, folder)) as grades:
             for i, run in grades:
                 done += 1
@@ -85,15 +85,13 @@ def compute(
             f"interrupted after {done} of {total} pieces; {folder} keeps them, and the same command goes on "
             "from there"
         ) from None
-    return [runs[i] for i in range(len(places))]
+    return [runs[i] for i in range(len(cells))]
 
 
-def _pieces(places: Sequence[Place]) -> list[tuple[int, Place, str]]:
+def _pieces(cells: Sequence[GridCell]) -> list[tuple[int, GridCell, str]]:
     """The references first: they take longest.  ``""`` names a reference."""
-    references = [(i, place, "") for i, place in enumerate(places)]
-    return references + [
-        (i, place, name) for i, place in enumerate(places) for name in place.comparison.guides
-    ]
+    references = [(i, cell, "") for i, cell in enumerate(cells)]
+    return references + [(i, cell, name) for i, cell in enumerate(cells) for name in cell.comparison.guides]
 
 
 def _fit(i: int, comparison: Comparison, name: str, folder: Path) -> tuple[int, str, str]:
@@ -109,10 +107,10 @@ def _fit(i: int, comparison: Comparison, name: str, folder: Path) -> tuple[int, 
         return i, name, f"failed: {short_reason(error)}"
 
 
-def _grade(i: int, place: Place, folder: Path, failed: Mapping[str, str]) -> tuple[int, Run]:
-    comparison = place.comparison
+def _grade(i: int, cell: GridCell, folder: Path, failed: Mapping[str, str]) -> tuple[int, Run]:
+    comparison = cell.comparison
     lost = {name: _failure(comparison, name, status) for name, status in failed.items()}
-    concluded = conclude(comparison, folder / place.folder, failed=lost)
+    concluded = conclude(comparison, folder / cell.folder, failed=lost)
     results = [scored.result for scored in concluded.results]
     seconds = {
         result.method: float(result.posterior.info["cpu_seconds"])
@@ -120,7 +118,7 @@ def _grade(i: int, place: Place, folder: Path, failed: Mapping[str, str]) -> tup
         if "cpu_seconds" in result.posterior.info
     }
     points, errors = _points(concluded), draw_errors(concluded.results)
-    return i, Run(place.dataset, place.split, comparison.seed, concluded.rows, points, seconds, errors)
+    return i, Run(cell.dataset, cell.split, comparison.seed, concluded.rows, points, seconds, errors)
 
 
 def _failure(comparison: Comparison, name: str, status: str) -> Graded:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from zoo.budgets import BUDGETS
 from zoo.commands.comparison import Comparison, ask
-from zoo.commands.grid import OnPiece, Place, compute, label
+from zoo.commands.grid import GridCell, OnPiece, compute, label
 from zoo.commands.options import check_counts, check_names, check_seed
 from zoo.errors import UserError, unknown
 from zoo.evaluation.leaderboard.page import page
@@ -45,7 +45,7 @@ class Asked:
     splits: int
     seeds: int
     seed: int
-    places: tuple[Place, ...]
+    cells: tuple[GridCell, ...]
     refusals: tuple[Refusal, ...]
     device: str = CPU
 
@@ -62,7 +62,7 @@ class Asked:
             "command": "leaderboard",
             "model": self.model,
             "guides": guides,
-            "budget": self.places[0].comparison.config()["budget"],
+            "budget": self.cells[0].comparison.config()["budget"],
             "grid": grid,
             **({"device": self.device} if self.device != CPU else {}),
         }
@@ -119,7 +119,7 @@ def plan(
     if guides != ALL:
         check_names("guides", guides)
     names = list(GUIDES) if guides == ALL else [find_guide(name).name for name in guides]
-    places: list[Place] = []
+    cells: list[GridCell] = []
     refusals: list[Refusal] = []
     for data in datasets:
         fitting, refused = _fitting(data, model, names)
@@ -127,11 +127,11 @@ def plan(
         wishes = {"model": model, "guides": fitting, "budget": budget, "device": device}
         for split in range(splits):
             first = ask(data, split=split, seed=seed, **wishes)
-            places += [_place(first, data, split, k) for k in range(seed, seed + seeds)]
-    _check_folders(places)
+            cells += [_cell(first, data, split, k) for k in range(seed, seed + seeds)]
+    _check_folders(cells)
     asked = guides if guides == ALL else tuple(guides)
     return Asked(
-        model, tuple(datasets), asked, budget, splits, seeds, seed, tuple(places), tuple(refusals), device
+        model, tuple(datasets), asked, budget, splits, seeds, seed, tuple(cells), tuple(refusals), device
     )
 
 
@@ -162,18 +162,18 @@ def _reason(error: UserError) -> str:
     return tail or head
 
 
-def _place(comparison: Comparison, data: str, split: int, seed: int) -> Place:
+def _cell(comparison: Comparison, data: str, split: int, seed: int) -> GridCell:
     """:raises UserError: where there is no posterior to grade against"""
     if comparison.reference == "none":
         why = comparison.remark.split(";")[0] or f"model {comparison.entry.name!r} has none"
         raise UserError(f"{data} has no trusted posterior to rank by: {why}")
     name = comparison.problem.dataset.name
-    return Place(name, split, replace(comparison, seed=seed), f"{name}/{label(split, seed)}")
+    return GridCell(name, split, replace(comparison, seed=seed), f"{name}/{label(split, seed)}")
 
 
-def _check_folders(places: Sequence[Place]) -> None:
-    folders = [place.folder for place in places]
-    twice = next((place for place in places if folders.count(place.folder) > 1), None)
+def _check_folders(cells: Sequence[GridCell]) -> None:
+    folders = [cell.folder for cell in cells]
+    twice = next((cell for cell in cells if folders.count(cell.folder) > 1), None)
     if twice:
         raise UserError(f"two of --datasets are called {twice.dataset!r}: rename one of the files")
 
@@ -189,8 +189,8 @@ def run(asked: Asked, out: str | Path, workers: Workers = ALONE, on_piece: OnPie
     :raises Interrupted: at Ctrl-C, with what is kept
     """
     with grid_folder(out, asked.config(), "leaderboard.csv") as folder:
-        runs = compute(asked.places, folder, workers, on_piece)
-        found = standings(runs, _notes(asked.places))
+        runs = compute(asked.cells, folder, workers, on_piece)
+        found = standings(runs, _notes(asked.cells))
         table = leaderboard_frame(found, asked.refusals)
         write_csv(_runs_frame(runs, asked.refusals), folder / "runs.csv")
         write_csv(_differences_frame(runs), folder / "differences.csv")
@@ -210,11 +210,9 @@ def _page(asked: Asked, found: Sequence[Standing], runs: Sequence[Run], out: str
     return page(found, runs, asked.refusals, asked.command(out), work)
 
 
-def _notes(places: Sequence[Place]) -> dict[str, str]:
+def _notes(cells: Sequence[GridCell]) -> dict[str, str]:
     """What a reader of a guide's figures must know."""
-    return {
-        name: place.comparison.fitted_model(name)[1] for place in places for name in place.comparison.guides
-    }
+    return {name: cell.comparison.fitted_model(name)[1] for cell in cells for name in cell.comparison.guides}
 
 
 def _runs_frame(runs: Sequence[Run], refusals: Sequence[Refusal]) -> pd.DataFrame:

@@ -27,7 +27,7 @@ from zoo.files.output_file import check_output, writing
 from zoo.files.sealed import seal_of
 from zoo.files.tables import write_csv
 from zoo.fitting.devices import CPU, check_device, moved
-from zoo.fitting.methods import Fitted, Place, Variational, Watch, unfinished
+from zoo.fitting.methods import FitFile, Fitted, Variational, Watch, unfinished
 from zoo.fitting.problem import LARGEST, Problem
 from zoo.fitting.stored import Stored
 from zoo.models.entries import DataShape, ModelEntry, Options, to_json
@@ -99,7 +99,7 @@ def fit(
                 entry.build(problem.shape, options),
                 train,
                 settings,
-                place=Place(folder / FIT, about),
+                file=FitFile(folder / FIT, about),
                 watch=Watch(progress, guide),
             )
             if result.losses:

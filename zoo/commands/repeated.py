@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from zoo.commands.comparison import Comparison, ask
-from zoo.commands.grid import OnPiece, Place, compute, label
+from zoo.commands.grid import GridCell, OnPiece, compute, label
 from zoo.commands.options import check_counts
 from zoo.evaluation.plots import compared, plain, plot_scoreboard
 from zoo.evaluation.repeats import Difference, Run, average, difference_frame, differences, mean_over, student
@@ -64,31 +64,31 @@ def compare_often(
     :raises UserError: for what cannot be done, before any work
     """
     check_counts(splits=splits, seeds=seeds)
-    places = [
-        _place(ask(data, split=s, seed=k, **wishes))
+    cells = [
+        _cell(ask(data, split=s, seed=k, **wishes))
         for s in range(split, split + splits)
         for k in range(seed, seed + seeds)
     ]
-    with grid_folder(out, _config(places), "scoreboard.csv") as folder:
-        runs = compute(places, folder, workers, on_piece)
-        repeated = summarise(runs, places[0].comparison.notes)
-        first = places[0].comparison
+    with grid_folder(out, _config(cells), "scoreboard.csv") as folder:
+        runs = compute(cells, folder, workers, on_piece)
+        repeated = summarise(runs, cells[0].comparison.notes)
+        first = cells[0].comparison
         head = first.facts(folder, splits, seeds)
-        _write(repeated, folder, f"{first.entry.name} on {places[0].dataset}", head)
+        _write(repeated, folder, f"{first.entry.name} on {cells[0].dataset}", head)
     return repeated
 
 
-def _place(comparison: Comparison) -> Place:
+def _cell(comparison: Comparison) -> GridCell:
     dataset = comparison.problem.dataset
-    return Place(dataset.name, dataset.split, comparison, label(dataset.split, comparison.seed))
+    return GridCell(dataset.name, dataset.split, comparison, label(dataset.split, comparison.seed))
 
 
-def _config(places: Sequence[Place]) -> dict:
+def _config(cells: Sequence[GridCell]) -> dict:
     """What the folder of all belongs to; splits and seeds may be added to it."""
-    config = {**places[0].comparison.config(), "command": "compare --splits --seeds"}
+    config = {**cells[0].comparison.config(), "command": "compare --splits --seeds"}
     grid = {
-        "splits": sorted({place.split for place in places}),
-        "seeds": sorted({place.comparison.seed for place in places}),
+        "splits": sorted({cell.split for cell in cells}),
+        "seeds": sorted({cell.comparison.seed for cell in cells}),
     }
     # of the single comparisons, which hold them; a table is encoded by the training rows of a split
     left_out = ("split", "seed", "fingerprint", "options", "table")
@@ -104,8 +104,8 @@ def summarise(runs: Sequence[Run], notes: tuple[str, ...] = ()) -> Repeated:
 
 def _clear(method: str, runs: Sequence[Run]) -> float:
     """Standard errors that tell a mean of a method's runs from chance; where it failed is no unit of it."""
-    places = {run.place: 0.0 for run in runs if run.sound(method)}
-    units = mean_over(places).units if places else 1
+    sound = {run.key: 0.0 for run in runs if run.sound(method)}
+    units = mean_over(sound).units if sound else 1
     return student(units) if units > 1 else CLEAR
 
 

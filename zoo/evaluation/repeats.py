@@ -34,7 +34,7 @@ BY_ROW, BY_RUN = ("ref_w1", "log_likelihood"), ("ref_pip_rmse",)
 CHANCE = 0.05
 
 #: data set, split, seed
-Place = tuple[str, int, int]
+RunKey = tuple[str, int, int]
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Run:
     draw_errors: Mapping[str, float] = field(default_factory=dict)
 
     @property
-    def place(self) -> Place:
+    def key(self) -> RunKey:
         return self.dataset, self.split, self.seed
 
     def sound(self, method: str) -> Row | None:
@@ -106,10 +106,10 @@ def mean_of(values: Sequence[float], over: str) -> Mean:
     )
 
 
-def mean_over(values: Mapping[Place, float]) -> Mean:
+def mean_over(values: Mapping[RunKey, float]) -> Mean:
     """The mean of a number of every run, step by step; see the head of this module."""
     for depth, level in enumerate(LEVELS):
-        units: dict[object, dict[Place, float]] = {}
+        units: dict[object, dict[RunKey, float]] = {}
         for place, value in values.items():
             units.setdefault(place[depth], {})[place] = value
         if len(units) > 1:
@@ -147,7 +147,7 @@ def average(runs: Sequence[Run]) -> list[Row]:
 
 
 def _averaged(method: str, runs: Sequence[Run]) -> Row:
-    mine = {run.place: row for run in runs for row in run.rows if row.method == method}
+    mine = {run.key: row for run in runs for row in run.rows if row.method == method}
     sound = {place: row for place, row in mine.items() if row.status == "ok"}
     failures = [row.status for row in mine.values() if row.status != "ok"]
     first = next(iter(sound.values()), next(iter(mine.values())))
@@ -160,7 +160,7 @@ def _averaged(method: str, runs: Sequence[Run]) -> Row:
     return Row.from_figures(method, first.model, figures, note="; ".join(filter(None, (note, lost))))
 
 
-def _figure(name: str, rows: Mapping[Place, Row]) -> Estimate | int | None:
+def _figure(name: str, rows: Mapping[RunKey, Row]) -> Estimate | int | None:
     values = {place: value for place, row in rows.items() if (value := getattr(row, name)) is not None}
     if not values:
         return None
@@ -195,7 +195,7 @@ def paired(runs: Sequence[Run], first: str, second: str, figure: str) -> Mean | 
     """``first`` minus ``second`` within every run; of a single run within every row of its test set.  None
     where no run has both.
     """
-    both = {run.place: (run, run.sound(first), run.sound(second)) for run in runs}
+    both = {run.key: (run, run.sound(first), run.sound(second)) for run in runs}
     values = {
         place: getattr(one, figure) - getattr(other, figure)
         for place, (_, one, other) in both.items()

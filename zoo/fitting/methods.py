@@ -95,8 +95,8 @@ class Fitted:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a fit is kept.
+class FitFile:
+    """The file that a fit is kept in.
 
     :ivar about: what is being fitted, JSON-safe; a file about something else is refused
     """
@@ -147,10 +147,10 @@ class Method(Protocol):
         data: tuple,
         settings: Any,
         *,
-        place: Place | None = None,
+        file: FitFile | None = None,
         watch: Watch = UNWATCHED,
     ) -> Fitted:
-        """Fits; with a place, keeps the fit there and uses what an earlier call has left.
+        """Fits; with a file, keeps the fit there and uses what an earlier call has left.
 
         :param data: the arguments that the model is called with: rows and targets, say; what else a method
             takes, :class:`zoo.fitting.problem.Problem` tells
@@ -212,13 +212,13 @@ class Variational:
         data: tuple,
         settings: FitSettings,
         *,
-        place: Place | None = None,
+        file: FitFile | None = None,
         watch: Watch = UNWATCHED,
     ) -> Fitted:
-        """An interrupted fit goes on from the last checkpoint in its place."""
+        """An interrupted fit goes on from the last checkpoint in its file."""
         fitted_model = self.replace(model)
         run = Fit(self.build(fitted_model), fitted_model, data, settings)
-        path, about = (None, None) if place is None else (place.path, place.about)
+        path, about = (None, None) if file is None else (file.path, file.about)
         run.run(checkpoint=path, about=about, progress=watch.progress, label=watch.label)
         change = settings.last_change(run.losses)
         elbo = run.elbo if self.bounds else None

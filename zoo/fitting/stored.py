@@ -14,7 +14,7 @@ from torch import Tensor
 
 from guides.posterior.files import read_safetensors, write_atomically
 from zoo.files.sealed import is_finished, read_seal, seal_of, write_seal
-from zoo.fitting.methods import UNWATCHED, Fitted, Place, Watch, unfinished
+from zoo.fitting.methods import UNWATCHED, FitFile, Fitted, Watch, unfinished
 
 Tensors = dict[str, Tensor]
 
@@ -75,15 +75,15 @@ class Stored:
         data: tuple,
         settings: Any,
         *,
-        place: Place | None = None,
+        file: FitFile | None = None,
         watch: Watch = UNWATCHED,
     ) -> Fitted:
-        if place is not None and is_finished(place.path, place.about):
-            return self.load(place.path, model)
+        if file is not None and is_finished(file.path, file.about):
+            return self.load(file.path, model)
         found = self.run(model, data, settings, watch)
-        if place is not None:
-            found.save(place.path)
-            write_seal(place.path, place.about)
+        if file is not None:
+            found.save(file.path)
+            write_seal(file.path, file.about)
         return self.fitted(model, found)
 
     def about(self, path: Path) -> dict:

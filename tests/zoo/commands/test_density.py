@@ -18,7 +18,7 @@ from tests.zoo.cli_helpers import ALWAYS, COLUMNS, TINY, files, make_tiny, table
 from zoo.commands import compare
 from zoo.commands.comparison import Comparison
 from zoo.commands.predict import held_out
-from zoo.fitting.methods import Place
+from zoo.fitting.methods import FitFile
 from zoo.fitting.problem import Problem
 from zoo.fitting.svi import Fit, FitSettings, made_up_data, read_checkpoint
 from zoo.models.entries import LIKELIHOODS, Card, ModelEntry
@@ -80,15 +80,15 @@ def problem() -> Problem:
 def test_a_density_is_fitted_in_minibatches_kept_and_read_again(guide, problem, model, tmp_path):
     method = GUIDES[guide].method
     settings = method.settings(problem.size, seed=1, steps=150, lr=0.05, batch_size=20)
-    place = Place(tmp_path / "fit.safetensors", {"settings": asdict(settings)})
-    fitted = method.fit(model, problem.train, settings, place=place)
+    file = FitFile(tmp_path / "fit.safetensors", {"settings": asdict(settings)})
+    fitted = method.fit(model, problem.train, settings, file=file)
     assert model.calls.count((20, ROWS)) >= 150
     draws = fitted.draws(200, seed=3)
     (x,) = problem.train
     torch.testing.assert_close(draws["loc"].mean(0), x.mean(0), atol=0.15, rtol=0)
     torch.testing.assert_close(draws["scale"].mean(), (x - x.mean(0)).std(), atol=0.15, rtol=0)
-    assert method.about(place.path) == place.about
-    again = method.load(place.path, GaussianRows(2, [])).draws(200, seed=3)
+    assert method.about(file.path) == file.about
+    again = method.load(file.path, GaussianRows(2, [])).draws(200, seed=3)
     assert all(torch.equal(again[name], value) for name, value in draws.items())
     assert held_out(problem, fitted, seed=0) == "40 rows fitted, 10 held out"
 

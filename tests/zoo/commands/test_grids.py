@@ -147,20 +147,20 @@ def test_data_sets_splits_and_seeds_may_be_added(tables):
     plain = {"guides": ["varbvs"], "model": "spike-slab-linear"}
     small = plan([str(tables[0])], **plain)
     large = plan(list(map(str, tables)), **plain, splits=3, seeds=2)
-    assert len(large.places) == 12
-    assert len({place.folder for place in large.places}) == 12
-    assert {place.folder for place in small.places} <= {place.folder for place in large.places}
+    assert len(large.cells) == 12
+    assert len({cell.folder for cell in large.cells}) == 12
+    assert {cell.folder for cell in small.cells} <= {cell.folder for cell in large.cells}
     assert differences(small.config(), large.config()) == []
     assert differences(small.config(), plan([str(tables[0])], **plain, budget="full").config())
     later = plan([str(tables[0])], **plain, splits=2, seeds=2, seed=5)
-    places = [(place.comparison.problem.dataset.split, place.comparison.seed) for place in later.places]
-    assert places == [(0, 5), (0, 6), (1, 5), (1, 6)]
-    assert [place.folder for place in later.places][-1] == "exact/split-1-seed-6"
+    seen = [(cell.comparison.problem.dataset.split, cell.comparison.seed) for cell in later.cells]
+    assert seen == [(0, 5), (0, 6), (1, 5), (1, 6)]
+    assert [cell.folder for cell in later.cells][-1] == "exact/split-1-seed-6"
 
 
 def test_several_splits_with_another_budget_are_another_run(tables):
     quick, full = (
-        repeated._config([repeated._place(ask(str(tables[0]), model="spike-slab-linear", budget=budget))])
+        repeated._config([repeated._cell(ask(str(tables[0]), model="spike-slab-linear", budget=budget))])
         for budget in ("quick", "full")
     )
     assert any(line.startswith("budget steps") for line in differences(quick, full))

@@ -20,7 +20,7 @@ from zoo.commands.compare import fit_guide
 from zoo.commands.leaderboard import plan
 from zoo.errors import UserError
 from zoo.fitting.devices import check_device, device_of, moved
-from zoo.fitting.methods import Place, Variational, Watch
+from zoo.fitting.methods import FitFile, Variational, Watch
 from zoo.fitting.svi import FitSettings
 from zoo.models import create
 
@@ -158,10 +158,10 @@ def test_a_fit_on_a_gpu_goes_on_where_it_was_and_answers_on_the_cpu(tmp_path, mo
             raise KeyboardInterrupt
 
     bar = SimpleNamespace(add_task=lambda label, total, completed: 0, advance=interrupt)
-    place = Place(tmp_path / "fit.safetensors")
+    file = FitFile(tmp_path / "fit.safetensors")
     with pytest.raises(KeyboardInterrupt):
-        method.fit(model, data, settings, place=place, watch=Watch(bar))
-    resumed = method.fit(model, data, settings, place=place)
+        method.fit(model, data, settings, file=file, watch=Watch(bar))
+    resumed = method.fit(model, data, settings, file=file)
     assert list(resumed.losses) == pytest.approx(list(whole.losses), rel=1e-4)
     draws = resumed.draws(5, 1)
     assert {value.device.type for value in draws.values()} == {"cpu"}
@@ -169,7 +169,7 @@ def test_a_fit_on_a_gpu_goes_on_where_it_was_and_answers_on_the_cpu(tmp_path, mo
     state = torch.cuda.get_rng_state()
     assert math.isfinite(whole.elbo(20)[0])
     assert torch.equal(state, torch.cuda.get_rng_state())
-    read = method.load(place.path, model)
+    read = method.load(file.path, model)
     assert all(torch.equal(read.draws(5, 1)[site], draws[site]) for site in draws)
 
 

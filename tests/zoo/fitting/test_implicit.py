@@ -13,7 +13,7 @@ import zoo.fitting.implicit as implicit
 from zoo.budgets import BUDGETS, Budget
 from zoo.commands import compare, comparison, predict
 from zoo.errors import FailedError, UserError
-from zoo.fitting.methods import Place
+from zoo.fitting.methods import FitFile
 from zoo.fitting.problem import load_problem
 from zoo.models import BNN
 from zoo.registry.queries import GUIDES, MODELS, applicable
@@ -47,8 +47,8 @@ def test_a_summary_says_whether_its_divergence_can_be_believed():
 def test_fitted_kept_and_read_again(name, tmp_path):
     method, model = GUIDES[name].method, BNN(2, widths=(4,))
     settings = method.settings(len(X), seed=3, steps=4)
-    place = Place(tmp_path / "fit.safetensors", {"of": name})
-    fitted = method.fit(model, (X, Y), settings, place=place)
+    file = FitFile(tmp_path / "fit.safetensors", {"of": name})
+    fitted = method.fit(model, (X, Y), settings, file=file)
     assert len(fitted.losses) == 4
     assert "4 steps" in fitted.summary
     gained = float(re.search(r"([-+][\d.e+-]+) nats (of likelihood )?gained", fitted.summary)[1])
@@ -59,12 +59,12 @@ def test_fitted_kept_and_read_again(name, tmp_path):
     law = fitted.predictor(20, 0)(X)
     assert law.log_prob(Y.to(law.mean)).isfinite().all()
     draws = fitted.draws(3, 1)
-    again = method.load(place.path, model)
+    again = method.load(file.path, model)
     torch.testing.assert_close(again.predictor(20, 0)(X).mean, law.mean, rtol=0, atol=0)
     for site, value in again.draws(3, 1).items():
         torch.testing.assert_close(value, draws[site], rtol=0, atol=0)
     assert again.bound_change == fitted.bound_change
-    assert method.about(place.path) == {"of": name}
+    assert method.about(file.path) == {"of": name}
     assert method.fit(model, (X, Y), settings).losses == fitted.losses
     other = method.settings(len(X), seed=4, steps=4)
     assert method.fit(model, (X, Y), other).losses != fitted.losses

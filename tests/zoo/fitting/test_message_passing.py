@@ -43,7 +43,7 @@ from zoo.evaluation.distances import compare_functions
 from zoo.evaluation.metrics import predictive_figures
 from zoo.evaluation.pareto import pareto_k
 from zoo.fitting.message_passing import MessagePassing
-from zoo.fitting.methods import Place, Watch
+from zoo.fitting.methods import FitFile, Watch
 from zoo.fitting.problem import load_problem
 from zoo.models import create
 from zoo.models.bnn import PBPNetwork
@@ -365,9 +365,9 @@ def test_damaged_or_foreign_fit_is_refused_and_kept(fitted, tmp_path):
         assert "fit.safetensors fails its checksum" in result.stderr
     assert state.read_bytes() == damaged
     method, problem = MessagePassing("spike-slab", 1), load_problem(str(folder / "table.csv"))
-    place = Place(folder / "fit" / "fit.safetensors", {"data": "others"})
+    file = FitFile(folder / "fit" / "fit.safetensors", {"data": "others"})
     with pytest.raises(UserError, match="belongs to another fit"):
-        method.fit(PBPNetwork(2), (problem.x, problem.y), method.settings(36, 0), place=place)
+        method.fit(PBPNetwork(2), (problem.x, problem.y), method.settings(36, 0), file=file)
 
 
 # -------------------------------------------------------------------------------------------- the method

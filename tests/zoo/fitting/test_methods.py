@@ -68,7 +68,7 @@ class DrawsOnly:
     def settings(self, rows: int, seed: int, **wishes: object) -> Seeded:
         return Seeded(seed)
 
-    def fit(self, model, data, settings, *, place=None, watch=UNWATCHED) -> Fitted:
+    def fit(self, model, data, settings, *, file=None, watch=UNWATCHED) -> Fitted:
         return Fitted(
             model,
             lambda n, seed: prior_draws(model, data[0], n, seed),
@@ -95,11 +95,11 @@ class Level:
 class ClosedForm(DrawsOnly):
     """The same level for all data; kept in a file with a seal."""
 
-    def fit(self, model, data, settings, *, place=None, watch=UNWATCHED) -> Fitted:
+    def fit(self, model, data, settings, *, file=None, watch=UNWATCHED) -> Fitted:
         guess = Level(0.375)
-        if place is not None:
-            guess.save(place.path)
-            write_seal(place.path, place.about)
+        if file is not None:
+            guess.save(file.path)
+            write_seal(file.path, file.about)
         return self._fitted(model, guess)
 
     def about(self, path: Path) -> dict:

@@ -28,7 +28,7 @@ from zoo.budgets import BUDGETS
 from zoo.errors import FailedError, UserError
 from zoo.evaluation.estimates import Estimate
 from zoo.fitting.horseshoe import product_weights, with_horseshoe
-from zoo.fitting.methods import Place
+from zoo.fitting.methods import FitFile
 from zoo.fitting.point_estimates import EnsembleSettings, Minibatches, PointEstimates
 from zoo.fitting.stored import Numbers
 from zoo.models.bnn import BNN
@@ -195,16 +195,16 @@ def test_fit_predicts_the_same_in_another_process(guide, table, tmp_path, monkey
 def test_ensemble_on_disk_is_sealed(table, tmp_path, data, network):
     method, path = PointEstimates(2), tmp_path / "fit.safetensors"
     settings = method.settings(ROWS, seed=0, steps=3)
-    fitted = method.fit(network, data, settings, place=Place(path, {"seed": 0}))
+    fitted = method.fit(network, data, settings, file=FitFile(path, {"seed": 0}))
     assert method.about(path) == {"seed": 0}
-    again = method.fit(network, data, settings, place=Place(path, {"seed": 0}))
+    again = method.fit(network, data, settings, file=FitFile(path, {"seed": 0}))
     assert again.summary == fitted.summary
     assert torch.equal(again.draws(2, 0)["w2"], fitted.draws(2, 0)["w2"])
     with pytest.raises(UserError, match="belongs to another fit"):
-        method.fit(network, data, settings, place=Place(path, {"seed": 1}))
+        method.fit(network, data, settings, file=FitFile(path, {"seed": 1}))
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     with pytest.raises(UserError, match="fails its checksum"):
-        method.fit(network, data, settings, place=Place(path, {"seed": 0}))
+        method.fit(network, data, settings, file=FitFile(path, {"seed": 0}))
     (tmp_path / "fit.json").unlink()
     with pytest.raises(UserError, match="not finished"):
         method.about(path)

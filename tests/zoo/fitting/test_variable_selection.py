@@ -14,7 +14,7 @@ from guides.truth.spike_slab_linear import enumerate_spike_slab
 from guides.truth.spike_slab_logistic import enumerate_spike_slab_logistic
 from guides.variational.varbvs import VARBVS
 from zoo.errors import FailedError
-from zoo.fitting.methods import Place
+from zoo.fitting.methods import FitFile
 from zoo.fitting.reach import half_cosine_change
 from zoo.fitting.variable_selection import JointSelection, SelectionLaw, VarbvsSettings, VariationalSelection
 from zoo.models.latent_binary import SpikeSlabLinear, SpikeSlabLogistic
@@ -35,9 +35,9 @@ def table() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return tuple(torch.as_tensor(v, dtype=torch.float32) for v in (x, numbers, labels))
 
 
-def fit(model, x, y, seed: int = 0, place=None):
+def fit(model, x, y, seed: int = 0, file=None):
     method = VariationalSelection()
-    return method.fit(model, (x, y), method.settings(len(x), seed, steps=3), place=place)
+    return method.fit(model, (x, y), method.settings(len(x), seed, steps=3), file=file)
 
 
 def test_logistic_bound_is_below_the_evidence_and_close(table):
@@ -115,7 +115,7 @@ def test_joint_law_tells_what_its_bound_gained_and_draws_by_the_seed(table):
 def test_fit_on_disk_is_the_fit(table, tmp_path):
     x, _, labels = table
     model, path = SpikeSlabLogistic(5), tmp_path / "fit.safetensors"
-    fitted = fit(model, x, labels, place=Place(path))
+    fitted = fit(model, x, labels, file=FitFile(path))
     loaded = VariationalSelection().load(path, model)
     for (draws, log_q), (again, log_q_again) in [
         (fitted.draws_with_log_prob(9, 4), loaded.draws_with_log_prob(9, 4))

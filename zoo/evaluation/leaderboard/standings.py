@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from zoo.evaluation.estimates import Estimate
-from zoo.evaluation.repeats import Mean, Place, Run, mean_over, methods_of
+from zoo.evaluation.repeats import Mean, Run, RunKey, mean_over, methods_of
 from zoo.evaluation.verdict import LARGEST_MEAN_ERROR, LARGEST_SD_RATIO, SMALLEST_SD_RATIO, still_rising
 
 #: Figures of the scoreboard that mean the same on every data set.
@@ -56,10 +56,10 @@ class Standing:
     """
 
     guide: str
-    ranks: Mapping[Place, float]
-    figures: Mapping[str, Mapping[Place, float]]
-    seconds: Mapping[Place, float]
-    changes: Mapping[Place, Estimate]
+    ranks: Mapping[RunKey, float]
+    figures: Mapping[str, Mapping[RunKey, float]]
+    seconds: Mapping[RunKey, float]
+    changes: Mapping[RunKey, Estimate]
     asked: int
     failures: Sequence[str]
     note: str
@@ -107,19 +107,19 @@ def standings(runs: Sequence[Run], notes: Mapping[str, str]) -> list[Standing]:
 
     :param notes: by guide
     """
-    ranks = {run.place: ranks_of(run) for run in runs}
+    ranks = {run.key: ranks_of(run) for run in runs}
     found = []
     for guide in methods_of(runs):
         if guide not in notes:
             continue
-        mine = {run.place: row for run in runs for row in run.rows if row.method == guide}
+        mine = {run.key: row for run in runs for row in run.rows if row.method == guide}
         sound = {place: row for place, row in mine.items() if row.status == "ok"}
         figures = {
             name: {place: v for place, row in sound.items() if (v := getattr(row, name)) is not None}
             for name in FIGURES
         }
         own = {place: ranked[guide] for place, ranked in ranks.items() if guide in ranked}
-        seconds = {run.place: run.cpu_seconds[guide] for run in runs if guide in run.cpu_seconds}
+        seconds = {run.key: run.cpu_seconds[guide] for run in runs if guide in run.cpu_seconds}
         changes = {place: v for place, row in sound.items() if (v := row.estimate("bound_change"))}
         failures = [row.status for row in mine.values() if row.status != "ok"]
         found.append(Standing(guide, own, figures, seconds, changes, len(mine), failures, notes[guide]))

@@ -26,7 +26,7 @@ RANGE = ("min", "median", "max")
 
 
 @dataclass(frozen=True)
-class Row:
+class PrintedRow:
     """A line of a table, as printed.
 
     :ivar line: file and number of the line, the head being 1: ``table-3.3:7``
@@ -46,14 +46,14 @@ class Row:
 
 
 #: Where a number stands in our table, None for one that has no place there.
-Placed = Callable[[Row], Place | None]
+Placed = Callable[[PrintedRow], Place | None]
 
 
-def read_table(paper: str, table: str) -> list[Row]:
+def read_table(paper: str, table: str) -> list[PrintedRow]:
     """All lines of ``published/<table>.csv`` in the folder of a paper."""
-    names = Row.__dataclass_fields__
+    names = PrintedRow.__dataclass_fields__
     return [
-        Row(**{name: text for name, text in line.items() if name in names}, line=f"{table}:{number}")
+        PrintedRow(**{name: text for name, text in line.items() if name in names}, line=f"{table}:{number}")
         for number, line in enumerate(_lines(paper, table), start=2)
     ]
 
@@ -65,14 +65,14 @@ def source_of(paper: str, table: str) -> tuple[Source, str]:
 
 
 def published_numbers(
-    rows: Sequence[Row], place: Placed, unit: Mapping[str, str] | None = None
+    rows: Sequence[PrintedRow], place: Placed, unit: Mapping[str, str] | None = None
 ) -> dict[Place, Published]:
     """The numbers of some rows at the places that they have in our table.
 
     :param unit: printed metric -> factor to our unit, as text: ``{"accuracy": "0.01"}``
     :raises ValueError: for two numbers at one place
     """
-    groups: dict[Place, list[Row]] = defaultdict(list)
+    groups: dict[Place, list[PrintedRow]] = defaultdict(list)
     for row in rows:
         found = place(row)
         if found is not None:
@@ -97,7 +97,7 @@ def explanations(paper: str, table: str) -> tuple[Explanation, ...]:
     )
 
 
-def left_out(paper: str) -> list[tuple[Row, str]]:
+def left_out(paper: str) -> list[tuple[PrintedRow, str]]:
     """Printed numbers that stand beside none of ours in a table of an experiment, each with the reason."""
     patterns = list(_lines(paper, "left_out"))
     found = []
@@ -111,7 +111,7 @@ def left_out(paper: str) -> list[tuple[Row, str]]:
     return found
 
 
-def _number(rows: Sequence[Row], factor: Decimal) -> Published:
+def _number(rows: Sequence[PrintedRow], factor: Decimal) -> Published:
     """Of one place: a number, or the three of a range."""
     by_statistic = {row.statistic: _scaled(row.value, factor) for row in rows}
     if len(by_statistic) < len(rows):

@@ -11,7 +11,7 @@ from dataclasses import replace
 from zoo.experiments.engine.declaration import Deferred, Effort, Experiment, Place, Published, Source
 from zoo.experiments.engine.published import (
     Placed,
-    Row,
+    PrintedRow,
     explanations,
     published_numbers,
     read_table,
@@ -42,7 +42,7 @@ def _is_real(dataset: str) -> bool:
     return dataset in REAL
 
 
-def _as_printed(row: Row) -> Place:
+def _as_printed(row: PrintedRow) -> Place:
     """The print's counts are of doubled contacts."""
     return row.dataset, "doubled" if _is_real(row.dataset) else "once", "default", row.metric
 
@@ -95,7 +95,7 @@ LOOK = {"graphs": 60, "epochs": 3, "lr": 5e-3, "window": 50, "batch": 8, "drawn"
 RUN = {"graphs": 1000, "epochs": 40, "lr": 3e-3, "window": 50, "batch": 8, "drawn": 1000}
 
 
-def _beside(row: Row) -> Place:
+def _beside(row: PrintedRow) -> Place:
     return row.dataset, row.method, "default", row.metric
 
 
@@ -124,7 +124,7 @@ def _beside_all() -> dict[Place, Published]:
     found = {}
     for setting in PASSED:
 
-        def place(row: Row, setting: str = setting) -> Place | None:
+        def place(row: PrintedRow, setting: str = setting) -> Place | None:
             return (row.dataset, row.method, setting, row.metric) if _passes(row.method, setting) else None
 
         found |= _trainings("table-5.4", place)

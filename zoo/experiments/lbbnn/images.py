@@ -27,7 +27,7 @@ from zoo.experiments.lbbnn.networks import (
     BOUNDS,
     COLD,
     FEW_ROWS,
-    Fitted,
+    FittedNetworks,
     fit,
     images,
     make_guide,
@@ -97,7 +97,7 @@ def _table(cell: Cell, convolutional: bool) -> Mapping[str, float]:
     return figures | densities(fitted, dense=not convolutional) | settling(cell, fitted)
 
 
-def settling(cell: Cell, fitted: Fitted) -> dict[str, float]:
+def settling(cell: Cell, fitted: FittedNetworks) -> dict[str, float]:
     """Where the bound stands, what training took it for, and what it still gained at the end, nats a training
     image; what has no bound has the change of its loss.
     """
@@ -117,7 +117,7 @@ def settling(cell: Cell, fitted: Fitted) -> dict[str, float]:
     return figures
 
 
-def last_change(fitted: Fitted) -> float:
+def last_change(fitted: FittedNetworks) -> float:
     """Of the bound, or of minus the loss, in the last tenth of the training, nats a training image."""
     return fitted.history.change / len(fitted.data.x)
 
@@ -134,7 +134,7 @@ def frontier(cell: Cell) -> Mapping[str, float]:
     return figures | densities(fitted, dense=True) | settling(cell, fitted)
 
 
-def densities(fitted: Fitted, dense: bool) -> dict[str, float]:
+def densities(fitted: FittedNetworks, dense: bool) -> dict[str, float]:
     """Shares of weights, biases not counted; nothing without inclusions."""
     guide = fitted.guides[0]
     if not isinstance(guide, AutoSpikeSlab):
@@ -205,7 +205,7 @@ def training_curve(cell: Cell) -> Mapping[str, float]:
     """
     members = cell.options["members"]
 
-    def measure(fitted: Fitted, epoch: int) -> dict[str, float]:
+    def measure(fitted: FittedNetworks, epoch: int) -> dict[str, float]:
         data, draws = fitted.data, fitted.draws(members)
         mean = single_network(mean_weights(fitted.guides[-1]))
         n = len(data.y_test)

@@ -182,7 +182,7 @@ def outside(name: str, device: str = "cpu") -> Tensor:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedNetworks:
     """Networks that have been fitted; several guides are the members of a deep ensemble."""
 
     model: Callable
@@ -219,8 +219,8 @@ def fit(
     cell: Cell,
     *,
     convolutional: bool = False,
-    each_epoch: Callable[[Fitted, int], Mapping[str, float]] | None = None,
-) -> Fitted:
+    each_epoch: Callable[[FittedNetworks, int], Mapping[str, float]] | None = None,
+) -> FittedNetworks:
     """The networks of a cell.
 
     Options: ``epochs``, ``widths`` ("400-600"), ``rows`` (training images, 0 for all), ``device`` ("cpu",
@@ -231,7 +231,7 @@ def fit(
     method = "mnf" if cell.method == "mnf-early" else cell.method
     seed = stable_seed("lbbnn", cell.base_seed, cell.dataset, method, cell.setting, convolutional, cell.trial)
     model = make_model(cell.method, cell.setting, data, () if convolutional else widths_of(cell))
-    histories, fitted = [], Fitted(model, [], data, History(), seed)
+    histories, fitted = [], FittedNetworks(model, [], data, History(), seed)
     made_by = {"model": repr(model), "method": method, "setting": cell.setting, "images": checksum(data)}
     for member in range(ENSEMBLE if cell.method == "deep-ensemble" else 1):
         training = training_of(cell, len(data.x), stable_seed("member", seed, member))

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from zoo.experiments.engine.declaration import Place, Published
-from zoo.experiments.engine.published import Row, published_numbers, read_table
+from zoo.experiments.engine.published import PrintedRow, published_numbers, read_table
 from zoo.experiments.lbbnn.metrics import CORRELATED, CORRELATED_SETTING, INCLUDING, METHODS
 
 FOLDER = "lbbnn"
@@ -23,7 +23,7 @@ PRINTED_METHODS = {"concrete_dropout": "concrete-dropout", "horseshoe": "group-n
 SHARES = {"accuracy": "0.01", "decisions": "0.0001"}
 
 
-def _network_figure(row: Row, setting: str, methods: Collection[str]) -> Place | None:
+def _network_figure(row: PrintedRow, setting: str, methods: Collection[str]) -> Place | None:
     """Of a table of networks: accuracies by prediction mode, and the density of those with inclusions."""
     method = PRINTED_METHODS.get(row.method, row.method)
     figure = PRINTED.get((row.setting.partition(" ")[2], row.metric))
@@ -65,7 +65,7 @@ def convolutional() -> dict[Place, Published]:
     reparametrisation.
     """
 
-    def place(row: Row) -> Place | None:
+    def place(row: PrintedRow) -> Place | None:
         printed = replace(row, method="lrt" if row.method == "concrete" else row.method)
         return _network_figure(printed, setting="default", methods=("lrt", "mnf"))
 
@@ -76,7 +76,7 @@ def convolutional() -> dict[Place, Published]:
 def decisions() -> dict[Place, Published]:
     """Of the slides: how many images are decided, and how many of them rightly."""
 
-    def place(row: Row) -> Place | None:
+    def place(row: PrintedRow) -> Place | None:
         method = PRINTED_METHODS.get(row.method, row.method)
         figure = {"decisions": "decided", "accuracy": "accuracy_decided"}[row.metric]
         return (row.dataset, method, "default", figure) if method in METHODS else None
@@ -87,7 +87,7 @@ def decisions() -> dict[Place, Published]:
 def selections() -> dict[Place, Published]:
     """Rates of single columns are the share of runs that select them, whichever rate the print calls it."""
 
-    def place(row: Row) -> Place:
+    def place(row: PrintedRow) -> Place:
         kind, _, column = row.setting.partition("_")
         figure = row.metric if kind == "all" else f"selected_{column}"
         return "mjmcmc_sim_logistic", row.method, "default", figure
@@ -98,7 +98,7 @@ def selections() -> dict[Place, Published]:
 def seconds() -> dict[Place, Published]:
     """Of an epoch."""
 
-    def place(row: Row) -> Place | None:
+    def place(row: PrintedRow) -> Place | None:
         return ("mnist", row.method, "default", "seconds") if row.metric == "seconds_per_epoch" else None
 
     return published_numbers(read_table(FOLDER, "thesis-section-5.3"), place)

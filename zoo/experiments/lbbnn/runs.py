@@ -63,7 +63,7 @@ class SideBySide:
         return logits
 
 
-class Fitted(NamedTuple):
+class FittedRuns(NamedTuple):
     """Of every run: inclusion probabilities ``[R, in]``, evidence lower bound ``[R]``, nats; and how much the
     bound rose in the last tenth, a mean over the runs.
     """
@@ -80,7 +80,7 @@ def fit_side_by_side(
     inclusion: float,
     runs: int,
     settings: FitSettings,
-) -> Fitted:
+) -> FittedRuns:
     """:param settings: of each run; its minibatches are drawn with replacement, as those of :class:`Fit`"""
     model = SideBySide(runs, x.shape[1], inclusion)
     torch.manual_seed(stable_seed("make", settings.seed))
@@ -90,7 +90,7 @@ def fit_side_by_side(
     fit.run()
     change = settings.last_change(fit.losses).value / runs
     bounds = bound_of_each(guide, x, y, inclusion, stable_seed("bound", settings.seed))
-    return Fitted(guide.inclusion_probabilities()["w"].double().numpy(), bounds.numpy(), change)
+    return FittedRuns(guide.inclusion_probabilities()["w"].double().numpy(), bounds.numpy(), change)
 
 
 def minibatches(x: Tensor, y: Tensor, runs: int, size: int | None) -> Iterator[tuple[Tensor, ...]]:

@@ -22,7 +22,7 @@ from guides.variational.varbvs import VARBVS
 from zoo.errors import FailedError
 from zoo.experiments.engine.declaration import Cell
 from zoo.experiments.engine.published import read_table
-from zoo.experiments.lbbnn.runs import Fitted, fit_side_by_side
+from zoo.experiments.lbbnn.runs import FittedRuns, fit_side_by_side
 from zoo.experiments.lbbnn.runs_of_flows import AutoMNFOfRuns
 from zoo.fitting.svi import Fit, FitSettings
 from zoo.models.latent_binary import SpikeSlabLogistic
@@ -67,7 +67,7 @@ def simulation(cell: Cell) -> Mapping[str, float]:
 
 
 @functools.lru_cache(maxsize=1)  # the trials of a block come one after another (Experiment.together)
-def fitted_runs(method: str, steps: int, seed: int) -> Fitted | FailedError:
+def fitted_runs(method: str, steps: int, seed: int) -> FittedRuns | FailedError:
     """``RUNS`` trials to the published data, whichever of them is asked for; or why they failed, so that they
     are not fitted again for each.
     """

@@ -9,7 +9,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from zoo.experiments.engine.declaration import Deferred, Effort, Experiment, Place, Source
-from zoo.experiments.engine.published import Row, explanations, published_numbers, read_table, source_of
+from zoo.experiments.engine.published import (
+    PrintedRow,
+    explanations,
+    published_numbers,
+    read_table,
+    source_of,
+)
 
 PAPER, UNKNOWN = "npl", "not available"
 #: Sets that need no download, and the published ones in order of their columns.
@@ -54,7 +60,7 @@ _LOGISTIC = {
 }  # fmt: skip
 
 
-def _is_compared(row: Row) -> Place | None:
+def _is_compared(row: PrintedRow) -> Place | None:
     return row.dataset, row.method, "1000", "log_likelihood"
 
 

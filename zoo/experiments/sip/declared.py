@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zoo.experiments.engine.declaration import Deferred, Effort, Experiment, Place, Published
-from zoo.experiments.engine.published import Row, explanations, published_numbers, read_table, source_of
+from zoo.experiments.engine.published import (
+    PrintedRow,
+    explanations,
+    published_numbers,
+    read_table,
+    source_of,
+)
 
 if TYPE_CHECKING:
     from zoo.experiments.engine.declaration import Published, Record
@@ -51,7 +57,7 @@ TOY_METHODS = (
 )
 
 
-def _of_the_table(row: Row) -> Place | None:
+def _of_the_table(row: PrintedRow) -> Place | None:
     """Rows of averages are no place of the grid."""
     if row.dataset not in DATASETS:
         return None
@@ -72,7 +78,7 @@ def _printed() -> dict[Place, Published]:
 def _printed_ranks() -> dict[str, dict[str, Published]]:
     """Metric -> method -> its average rank."""
 
-    def place(row: Row) -> Place:
+    def place(row: PrintedRow) -> Place:
         return row.dataset, METHODS[row.method], DEFAULT, row.metric.removeprefix("avg_rank_")
 
     found: dict[str, dict[str, Published]] = {metric: {} for metric in FIGURES}

@@ -14,7 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zoo.experiments.engine.declaration import Cell, Deferred, Effort, Experiment, Place, Published
-from zoo.experiments.engine.published import Row, explanations, published_numbers, read_table, source_of
+from zoo.experiments.engine.published import (
+    PrintedRow,
+    explanations,
+    published_numbers,
+    read_table,
+    source_of,
+)
 
 if TYPE_CHECKING:
     from zoo.experiments.engine.declaration import Record
@@ -122,7 +128,7 @@ def _network_table(figure: str, bias: bool, settings: Sequence[str], tables: Map
     source, errors = source_of(PAPER, tables[figure])
     (other,) = tables.keys() - {figure}
 
-    def place(row: Row) -> Place:
+    def place(row: PrintedRow) -> Place:
         return row.dataset, row.method, row.setting, row.metric + suffix
 
     words = {"rmse": "RMSE", "log_likelihood": "log likelihood"}
@@ -168,7 +174,7 @@ def _with_usual_error(numbers: Mapping[Place, Published]) -> dict[Place, Publish
 def _replayed_print() -> dict[Place, Published]:
     """All eight tables, energy left out: its task is another one here."""
 
-    def place(row: Row, kind: str) -> Place | None:
+    def place(row: PrintedRow, kind: str) -> Place | None:
         return (
             None
             if row.dataset == "energy"
@@ -213,24 +219,24 @@ def _print_of_parts() -> dict[Place, Published]:
     }
 
 
-def _of_slabs(row: Row) -> Place:
+def _of_slabs(row: PrintedRow) -> Place:
     """Table 3.2 numbers the linear layers, but calls the last one by what it gives."""
     layers = row.setting.count("x") + 2
     layer = layers if row.metric.endswith("output") else row.metric.rpartition("_")[2]
     return row.dataset, row.method, row.setting, f"slab_layer_{layer}"
 
 
-def _of_products(row: Row) -> Place | None:
+def _of_products(row: PrintedRow) -> Place | None:
     """Table 3.1 without the shares of zeros."""
     return (row.dataset, row.method, "default", "mmd2") if row.metric == "mmd" else None
 
 
-def _of_zeros(row: Row) -> Place | None:
+def _of_zeros(row: PrintedRow) -> Place | None:
     """The shares of zeros in Table 3.1, counted in draws from the law itself."""
     return (row.dataset, "exact", "default", "zeros") if row.metric == "percent_zero" else None
 
 
-def _as_named(row: Row) -> Place:
+def _as_named(row: PrintedRow) -> Place:
     return row.dataset, row.method, row.setting, row.metric
 
 

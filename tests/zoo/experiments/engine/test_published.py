@@ -11,7 +11,7 @@ from zoo.experiments import Published
 from zoo.experiments.engine import published
 from zoo.experiments.engine.catalogue import experiments
 from zoo.experiments.engine.published import (
-    Row,
+    PrintedRow,
     explanations,
     left_out,
     published_numbers,
@@ -34,7 +34,7 @@ def lines(paper: str, name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def anywhere(row: Row) -> tuple[str, str, str, str]:
+def anywhere(row: PrintedRow) -> tuple[str, str, str, str]:
     return row.dataset, row.method, row.setting, row.metric
 
 
@@ -112,8 +112,8 @@ def test_every_value_is_a_number_of_its_own(paper, table):
     for line in lines(paper, table):
         assert Decimal(line["value"]).is_finite()
         assert not line.get("se") or Decimal(line["se"]) >= 0
-        seen.add((*anywhere(Row(**{name: line[name] for name in Row.__dataclass_fields__ if name in line})),
-                  line.get("statistic")))  # fmt: skip
+        row = PrintedRow(**{name: line[name] for name in PrintedRow.__dataclass_fields__ if name in line})
+        seen.add((*anywhere(row), line.get("statistic")))
     assert len(seen) == len(lines(paper, table)) > 2
 
 

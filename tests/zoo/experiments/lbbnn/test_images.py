@@ -18,7 +18,7 @@ from tests.zoo.experiments.lbbnn.tiny_cells import BY_NAME, assert_declared
 from zoo.evaluation.estimates import Estimate
 from zoo.experiments.engine.declaration import Record
 from zoo.experiments.lbbnn import images, metrics, networks, plots
-from zoo.experiments.lbbnn.networks import Fitted, fit
+from zoo.experiments.lbbnn.networks import FittedNetworks, fit
 from zoo.fitting.epochs import NETWORKS, History
 
 pytestmark = pytest.mark.usefixtures("small_and_real")
@@ -85,7 +85,7 @@ def test_variance_table_tells_passes_from_networks(cell, method):
     assert figures["nll"] != figures["nll_lrt"]
 
 
-class Known(Fitted):
+class Known(FittedNetworks):
     """Networks whose predictions are given."""
 
     def ensemble(self, x, members):

@@ -52,7 +52,7 @@ def shelf(tmp_path_factory):
 
 @pytest.fixture
 def fitted_once(shelf, monkeypatch):
-    """``method -> Fitted``, with the default options: fitted and kept by the first test that asks."""
+    """``method -> FittedNetworks``, with the default options: fitted and kept by the first test that asks."""
     folder, known = shelf
     monkeypatch.setenv(kept_networks.VARIABLE, str(folder))
 

@@ -274,7 +274,7 @@ def test_trials_of_a_block_are_its_runs(cell, monkeypatch):
     def fit(method, steps, seed):
         asked.append((method, steps, seed))
         marks = np.arange(selection.RUNS) / 100
-        return selection.Fitted(np.tile(marks[:, None], 20), marks, 0.5)
+        return selection.FittedRuns(np.tile(marks[:, None], 20), marks, 0.5)
 
     monkeypatch.setattr(selection, "fitted_runs", fit)
     place = replace(cell("concrete", dataset=selection.DATA, steps=7), trial=selection.RUNS + 1)
@@ -310,7 +310,7 @@ def test_a_block_is_fitted_once_by_a_whole_call(monkeypatch, tmp_path):
 
     def fit(make, *args):
         asked.append(make)
-        return selection.Fitted(np.zeros((selection.RUNS, 20)), np.zeros(selection.RUNS), 0.5)
+        return selection.FittedRuns(np.zeros((selection.RUNS, 20)), np.zeros(selection.RUNS), 0.5)
 
     monkeypatch.setattr(selection, "fit_side_by_side", fit)
     monkeypatch.setattr(selection, "design", lambda: (np.zeros((5, 2)), np.zeros(5)))
