@@ -110,14 +110,12 @@ class History:
 
     :ivar losses: mean over the steps of minus the ELBO estimate, nats of the whole training set; the
         divergence counts as in training
-    :ivar seconds: time in the steps
     :ivar figures: what ``each_epoch`` returned
     :ivar change: of minus the loss in the last tenth of the training, counted in learning rates, nats of the
         whole training set
     """
 
     losses: list[float] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
     figures: list[Mapping[str, float]] = field(default_factory=list)
     change: float | None = None
 
@@ -136,7 +134,7 @@ def train(
 
     :param data: the model's arguments, tensors ``[N, ...]`` whose rows belong together; the model also takes
         ``N`` after them
-    :param each_epoch: called with the number of epochs done, 0 before the first; its time is not counted
+    :param each_epoch: called with the number of epochs done, 0 before the first
     :raises FailedError: when a loss or, at the end, a parameter is not finite
     :raises ValueError: without rows
     """
@@ -154,9 +152,8 @@ def train(
         if each_epoch is not None:
             history.figures.append(each_epoch(0))
         for epoch in range(training.taken):
-            losses, seconds = zip(*itertools.islice(steps, training.steps_an_epoch(rows)), strict=True)
+            losses = [loss for loss, _ in itertools.islice(steps, training.steps_an_epoch(rows))]
             history.losses.append(math.fsum(losses) / len(losses))
-            history.seconds.append(math.fsum(seconds))
             every += losses
             if each_epoch is not None:
                 history.figures.append(each_epoch(epoch + 1))

@@ -183,7 +183,10 @@ def outside(name: str, device: str = "cpu") -> Tensor:
 
 @dataclass(frozen=True)
 class FittedNetworks:
-    """Networks that have been fitted; several guides are the members of a deep ensemble."""
+    """Networks that have been fitted; several guides are the members of a deep ensemble.
+
+    :ivar history: of the last of them
+    """
 
     model: Callable
     guides: list[FlatGuide]
@@ -231,28 +234,26 @@ def fit(
     method = "mnf" if cell.method == "mnf-early" else cell.method
     seed = stable_seed("lbbnn", cell.base_seed, cell.dataset, method, cell.setting, convolutional, cell.trial)
     model = make_model(cell.method, cell.setting, data, () if convolutional else widths_of(cell))
-    histories, fitted = [], FittedNetworks(model, [], data, History(), seed)
+    guides: list[FlatGuide] = []
+
+    def look(epoch: int) -> Mapping[str, float]:
+        return each_epoch(FittedNetworks(model, guides, data, History(), seed), epoch)
+
     made_by = {"model": repr(model), "method": method, "setting": cell.setting, "images": checksum(data)}
     for member in range(ENSEMBLE if cell.method == "deep-ensemble" else 1):
         training = training_of(cell, len(data.x), stable_seed("member", seed, member))
         torch.manual_seed(stable_seed("make", training.seed))
         guide = make_guide(cell.method, model, cell.setting)
-        fitted.guides.append(guide)
+        guides.append(guide)
         path = kept_networks.place(**made_by, **asdict(training), device=str(data.x.device))
         history = kept_networks.find(path, guide) if each_epoch is None else None
         if history is None:
-            call = None if each_epoch is None else lambda epoch: each_epoch(fitted, epoch)
+            call = None if each_epoch is None else look
             history = train(guide.model, guide, (data.x, data.y), training, each_epoch=call)
             kept_networks.keep(path, guide, history)
         else:
             set_up(guide, (data.x, data.y), training)
-        histories.append(history)
-    for history in histories:
-        fitted.history.seconds.extend(history.seconds)
-    last = histories[-1]
-    fitted.history.losses, fitted.history.figures = last.losses, last.figures
-    fitted.history.change = last.change
-    return fitted
+    return FittedNetworks(model, guides, data, history, seed)
 
 
 def training_of(cell: Cell, rows: int, seed: int) -> Training:
