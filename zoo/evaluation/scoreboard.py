@@ -8,10 +8,9 @@ it.
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -108,7 +107,7 @@ class Row:
     """One method on the scoreboard; None is a figure that does not exist.
 
     :param status: "ok", or "failed: why"
-    :param standard_errors: of the figures without a column for it, figure -> standard error
+    :param standard_errors: figure -> standard error
     :param noise_floors: figure -> the value that Monte Carlo noise alone would give
     """
 
@@ -117,11 +116,8 @@ class Row:
     status: str = "ok"
     note: str = ""
     rmse: float | None = None
-    rmse_se: float | None = None
     log_likelihood: float | None = None
-    log_likelihood_se: float | None = None
     crps: float | None = None
-    crps_se: float | None = None
     coverage_90: float | None = None
     accuracy: float | None = None
     ece: float | None = None
@@ -164,9 +160,7 @@ class Row:
             if math.isnan(estimate.value):
                 raise ValueError(f"{method}: {name} is NaN")
             values[name] = estimate.value if isinstance(estimate.value, int) else float(estimate.value)
-            if f"{name}_se" in COLUMNS:
-                values[f"{name}_se"] = estimate.se
-            elif estimate.se is not None:
+            if estimate.se is not None:
                 errors[name] = estimate.se
             if estimate.floor is not None:
                 floors[name] = estimate.floor
@@ -177,12 +171,22 @@ class Row:
         value = getattr(self, name)
         if value is None:
             return None
-        se = getattr(self, f"{name}_se") if f"{name}_se" in COLUMNS else self.standard_errors.get(name)
-        return Estimate(value, se, self.noise_floors.get(name))
+        return Estimate(value, self.standard_errors.get(name), self.noise_floors.get(name))
+
+    def cell(self, column: str) -> str | float | int | None:
+        """What stands in a column of ``scoreboard.csv``."""
+        if column.endswith("_se"):
+            return self.standard_errors.get(column.removesuffix("_se"))
+        return getattr(self, column)
 
 
-COLUMNS = tuple(f.name for f in fields(Row) if f.name not in ("standard_errors", "noise_floors"))
+#: Figures whose standard errors stand beside them in ``scoreboard.csv``.
+BESIDE = ("rmse", "log_likelihood", "crps")
 TEXT_COLUMNS = ("method", "model", "status", "note")
+COLUMNS = (
+    *TEXT_COLUMNS,
+    *(column for name in LEGEND for column in ((name, f"{name}_se") if name in BESIDE else (name,))),
+)
 ERROR_COLUMNS = ("method", "model", "figure", "standard_error", "noise_floor")
 
 
@@ -194,7 +198,7 @@ def scoreboard_frame(rows: Sequence[Row]) -> pd.DataFrame:
 
     :raises ValueError: when two rows have the same method and model
     """
-    table = pd.DataFrame([{name: getattr(row, name) for name in COLUMNS} for row in rows], columns=COLUMNS)
+    table = pd.DataFrame([{name: row.cell(name) for name in COLUMNS} for row in rows], columns=COLUMNS)
     twice = table[table.duplicated(["method", "model"])]
     if len(twice):
         raise ValueError(f"two rows of the scoreboard are both {twice.method.iat[0]} on {twice.model.iat[0]}")
@@ -210,7 +214,7 @@ def error_frame(rows: Sequence[Row]) -> pd.DataFrame:
         (row.method, row.model, name, row.standard_errors.get(name), row.noise_floors.get(name))
         for row in rows
         for name in LEGEND
-        if name in row.standard_errors or name in row.noise_floors
+        if name not in BESIDE and (name in row.standard_errors or name in row.noise_floors)
     ]
     kinds = {"standard_error": "float64", "noise_floor": "float64"}
     return pd.DataFrame(lines, columns=ERROR_COLUMNS).astype(kinds)
@@ -251,52 +255,6 @@ def write_scoreboard(
     facts = "".join(f"- {line}\n" for line in head)
     write_text(folder / "scoreboard.md", facts + "\n" * bool(head) + markdown(rows, words, errors))
     write_csv(table, folder / "scoreboard.csv")  # last: where it exists, so do the others
-
-
-def read_scoreboard(folder: str | Path) -> list[Row]:
-    """Reads what :func:`write_scoreboard` wrote; equal to the rows that were written.
-
-    :raises FileNotFoundError: when a file is missing
-    :raises ValueError: naming the file, for other columns, a cell that is no number
-    """
-    folder = Path(folder)
-    errors: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
-    for cells in _read(folder / "standard_errors.csv", ERROR_COLUMNS):
-        kinds = errors.setdefault(
-            (cells["method"], cells["model"]), {"standard_errors": {}, "noise_floors": {}}
-        )
-        for column, kind in (("standard_error", "standard_errors"), ("noise_floor", "noise_floors")):
-            value = _number(cells[column], folder / "standard_errors.csv", column)
-            if value is not None:
-                kinds[kind][cells["figure"]] = value
-    rows = []
-    for cells in _read(folder / "scoreboard.csv", COLUMNS):
-        numbers = {
-            k: _number(v, folder / "scoreboard.csv", k) for k, v in cells.items() if k not in TEXT_COLUMNS
-        }
-        text = {k: cells[k] for k in TEXT_COLUMNS}
-        rows.append(Row(**text, **numbers, **errors.get((text["method"], text["model"]), {})))
-    return rows
-
-
-def _read(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
-    """Cells as text; pandas would fill up a line that was cut off."""
-    with path.open(encoding="utf-8", newline="") as file:
-        lines = list(csv.reader(file))
-    if not lines or tuple(lines[0]) != tuple(columns):
-        raise ValueError(f"{path}: not a scoreboard of this version, the columns differ")
-    if any(len(line) != len(columns) for line in lines):
-        raise ValueError(f"{path}: truncated, a line has too few or too many cells")
-    return [dict(zip(columns, line, strict=True)) for line in lines[1:]]
-
-
-def _number(text: str, path: Path, column: str) -> float | int | None:
-    if text == "":
-        return None
-    try:
-        return int(text) if column == "num_parameters" else float(text)
-    except ValueError:
-        raise ValueError(f"{path}: {text!r} in column {column} is no number") from None
 
 
 # ------------------------------------------------------------------------------------------ tables for people

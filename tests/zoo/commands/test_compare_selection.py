@@ -26,6 +26,7 @@ from tests.zoo.cli_helpers import (
     table_of,
     write_csv,
 )
+from tests.zoo.scoreboards import read_scoreboard
 from zoo.budgets import BUDGETS, Budget
 from zoo.commands import comparison_plots as plots
 from zoo.commands.compare import fit_guide, run
@@ -33,7 +34,6 @@ from zoo.commands.comparison import plan
 from zoo.commands.grading import Scored, grade
 from zoo.commands.reference import reference_posterior
 from zoo.evaluation.distances import compare_functions
-from zoo.evaluation.scoreboard import read_scoreboard
 from zoo.fitting.methods import Variational
 from zoo.fitting.problem import prepare
 from zoo.models.latent_binary import SpikeSlabLinear

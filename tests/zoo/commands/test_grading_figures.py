@@ -38,7 +38,7 @@ def problem(y_sd: float = 1.0) -> SimpleNamespace:
 def test_figures_are_in_the_unit_of_the_target():
     one, three = (grade(Scored(problem(sd), graded("ours", 0)), None) for sd in (1.0, 3.0))
     for name in ("rmse", "rmse_se", "crps", "crps_se"):
-        assert getattr(three, name) == pytest.approx(3 * getattr(one, name))
+        assert three.cell(name) == pytest.approx(3 * one.cell(name))
     assert three.log_likelihood == pytest.approx(one.log_likelihood - math.log(3))
 
 

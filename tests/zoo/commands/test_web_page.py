@@ -24,9 +24,9 @@ PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
 ROWS = [
-    Row("nuts", "bnn", note="R-hat 1.003, bulk ESS 801", rmse=1.0 / 3, rmse_se=0.01, ref_w1=None),
-    Row("mean-field", "bnn", rmse=12.5, rmse_se=1e-7, ref_w1=0.1 + 0.2, pareto_k=2.0),
-    Row("pbp", "bnn", rmse=2.0, rmse_se=0.5, ref_w1=1e-9, pareto_k=0.3),
+    Row("nuts", "bnn", note="R-hat 1.003, bulk ESS 801", rmse=1.0 / 3, standard_errors={"rmse": 0.01}),
+    Row("mean-field", "bnn", rmse=12.5, standard_errors={"rmse": 1e-7}, ref_w1=0.1 + 0.2, pareto_k=2.0),
+    Row("pbp", "bnn", rmse=2.0, standard_errors={"rmse": 0.5}, ref_w1=1e-9, pareto_k=0.3),
     Row("spike-slab", "bnn", status="failed: the loss of step 7 is nan"),
 ]
 VOID = {"meta", "img", "br", "hr", "link", "input"}
@@ -279,7 +279,7 @@ def browser_page():
 
 def test_in_a_browser(tmp_path, browser_page):
     """No error, no sideways scrolling on a phone, pictures shown, and a click sorts a table."""
-    hostile = Row(HOSTILE, HOSTILE, rmse=7.0, rmse_se=0.1, ref_w1=5.0, pareto_k=math.inf)
+    hostile = Row(HOSTILE, HOSTILE, rmse=7.0, standard_errors={"rmse": 0.1}, ref_w1=5.0, pareto_k=math.inf)
     report(tmp_path, make_folder(tmp_path / "a", [*ROWS, hostile]), make_folder(tmp_path / "b"))
     browser_page.goto((tmp_path / "page.html").as_uri())
     for details in browser_page.locator("details > summary").all():

@@ -83,7 +83,10 @@ def test_rows_of_one_run_are_paired():
     lines = hard_and_easy(gap=0.1, sd=0.05)
     swapped = [(name, i, 1.0, value) for name, i, value, _ in lines]
     one = run({"a": 1.0, "b": 1.1}, points=swapped)
-    one = replace(one, rows=[replace(row, log_likelihood=0.0, log_likelihood_se=3.0) for row in one.rows])
+    one = replace(
+        one,
+        rows=[replace(row, log_likelihood=0.0, standard_errors={"log_likelihood": 3.0}) for row in one.rows],
+    )
     mean = paired([one], "b", "a", "log_likelihood")
     table = pd.DataFrame(lines, columns=["method", "row", "value", "_"]).pivot(index="row", columns="method")
     a, b = table["value"]["a"], table["value"]["b"]

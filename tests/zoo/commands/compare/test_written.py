@@ -34,8 +34,8 @@ from tests.zoo.cli_helpers import (
     write_csv,
 )
 from tests.zoo.commands.compare.tables import compare_again
+from tests.zoo.scoreboards import read_scoreboard
 from zoo.commands.comparison import ask, plan
-from zoo.evaluation.scoreboard import read_scoreboard
 from zoo.evaluation.verdict import verdict
 from zoo.files.output import differences, output_folder
 from zoo.fitting.problem import load_problem
