@@ -26,9 +26,10 @@ from zoo.experiments.engine.declaration import (
     Experiment,
     Record,
 )
+from zoo.experiments.engine.lines import Line, Summary, z_text
 from zoo.experiments.engine.records import RESULT
 from zoo.experiments.engine.request import WORDS, Request
-from zoo.experiments.engine.tables import Line, Summary, is_published_effort
+from zoo.experiments.engine.tables import is_published_effort
 from zoo.experiments.engine.verdicts import ONE_RUN, Marks, explanations, notes, settled, verdict
 from zoo.files.output import read_config
 from zoo.files.tables import markdown_table
@@ -273,13 +274,6 @@ def _mean(found: Summary) -> str:
 
 def _plain(value: float) -> str:
     return f"{value:.{DIGITS}g}" if abs(value) < 10**DIGITS else f"{value:.0f}"
-
-
-def z_text(line: Line) -> str:
-    if line.z is None:
-        return ""
-    words = f"{round(line.z, 1) + 0.0:.1f}"  # no -0.0
-    return f"**{words}**" if line.far else words
 
 
 def _definitions(experiment: Experiment, title: str, lines: Sequence[Line]) -> str:

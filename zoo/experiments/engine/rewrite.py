@@ -15,8 +15,9 @@ import pandas as pd
 
 from zoo.experiments.engine.catalogue import find_experiment
 from zoo.experiments.engine.declaration import Experiment
+from zoo.experiments.engine.lines import Line, Summary, line_at
 from zoo.experiments.engine.page import ERRORS_IN_PRINT, PARTIAL_EFFORT, numbers
-from zoo.experiments.engine.tables import Line, Summary, line_at, line_table
+from zoo.experiments.engine.tables import line_table
 from zoo.files.tables import write_csv, write_text
 
 _NAME = re.compile(r"# ([\w.-]+/[\w.-]+)\n")

@@ -9,11 +9,12 @@ from pathlib import Path
 from data_loaders.errors import short_reason
 from zoo.errors import UserError
 from zoo.experiments.engine.declaration import Record
+from zoo.experiments.engine.lines import Line
 from zoo.experiments.engine.page import page
 from zoo.experiments.engine.progress import OnProgress
 from zoo.experiments.engine.records import RESULT, cell_folder, read_all, read_record, sweep
 from zoo.experiments.engine.request import Request
-from zoo.experiments.engine.tables import Line, table_lines, write_tables
+from zoo.experiments.engine.tables import table_lines, write_tables
 from zoo.experiments.engine.workers import compute, place_of
 from zoo.files.output import output_folder, versions
 from zoo.files.tables import write_text

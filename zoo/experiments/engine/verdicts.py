@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from zoo.experiments.engine.declaration import Combination, Experiment, Explanation, Place, matches
-from zoo.experiments.engine.tables import FAR, Line
+from zoo.experiments.engine.lines import FAR, Line
 
 #: Comes first where ours is the work of another budget.
 OTHER_WORK = (

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from scipy.stats import rankdata
 
-from zoo.evaluation.estimates import Estimate
 from zoo.experiments.engine.declaration import Published, Record
-from zoo.files.tables import write_text
+from zoo.experiments.engine.lines import FAR, Line, Summary, summary, z_text
+from zoo.files.tables import markdown_table, write_text
 
-#: A z beyond this is far, as on other pages.
-FAR = 2.0
 #: Metric -> whether more of it is better.
 MORE_IS_BETTER = {"rmse": False, "log_likelihood": True, "crps": False}
 
 
 def average_ranks(
     records: Sequence[Record], methods: Sequence[str]
-) -> tuple[dict[str, dict[str, Estimate]], int]:
+) -> tuple[dict[str, dict[str, Summary]], int]:
     """Metric -> method -> its ranks over the races, 1 for the best of all methods, and how many races.
 
     A race is a data set and a trial in which every method has finished; one that failed comes last.
@@ -33,14 +31,14 @@ def average_ranks(
             record.metrics if record.ok else {}
         )
     whole = [race for race in races.values() if set(race) == set(methods)]
-    ranks: dict[str, dict[str, Estimate]] = {}
+    ranks: dict[str, dict[str, Summary]] = {}
     if not whole:
         return ranks, 0
     for metric, more in MORE_IS_BETTER.items():
         sign = -1 if more else 1
         places = [[sign * race[name].get(metric, sign * np.inf) for name in methods] for race in whole]
         found = np.stack([rankdata(row) for row in places])
-        ranks[metric] = {name: _mean(found[:, i]) for i, name in enumerate(methods)}
+        ranks[metric] = {name: summary(found[:, i].tolist()) for i, name in enumerate(methods)}
     return ranks, len(whole)
 
 
@@ -71,14 +69,15 @@ def write_ranks(
         *_unsettled(records, settled),
     ]
     for metric, found in ranks.items():
-        lines += ["", f"## {metric}", "", "| method | ours | published | z |", "|:--|--:|--:|--:|"]
         beside = printed.get(metric, {})
-        names = sorted(found, key=lambda name: found[name].value)
-        lines += [_row(name, found[name], beside.get(name)) for name in names]
-        lines += _verdict({name: z for name in names if (z := _z(found[name], beside.get(name))) is not None})
+        compared = [
+            Line("", name, "", metric, found[name], beside.get(name))
+            for name in sorted(found, key=lambda name: found[name].mean)
+        ]
+        lines += ["", f"## {metric}", "", _table(compared), *_verdict(compared)]
     write_text(out / "ranks.md", "\n".join(lines) + "\n")
     plot_ranks(
-        out, {metric: {name: rank.value for name, rank in found.items()} for metric, found in ranks.items()}
+        out, {metric: {name: rank.mean for name, rank in found.items()} for metric, found in ranks.items()}
     )
 
 
@@ -92,29 +91,25 @@ def _unsettled(records: Sequence[Record], settled: float) -> list[str]:
     return ["", f"{moving.total()} of {len(changes)} fits had not settled ({named}): ranks of this budget."]
 
 
-def _mean(ranks: np.ndarray) -> Estimate:
-    se = float(ranks.std(ddof=1) / len(ranks) ** 0.5) if len(ranks) > 1 else None
-    return Estimate(float(ranks.mean()), se)
+def _table(lines: Sequence[Line]) -> str:
+    columns = {
+        "method": [line.method for line in lines],
+        "ours": [_rank(line.ours) for line in lines],
+        "published": [str(line.published or "") for line in lines],
+        "z": [z_text(line) for line in lines],
+    }
+    return markdown_table(pd.DataFrame(columns), "lrrr")
 
 
-def _row(name: str, rank: Estimate, published: Published | None) -> str:
-    z = _z(rank, published)
-    text = "" if z is None else f"**{z:.1f}**" if abs(z) > FAR else f"{z:.1f}"
-    ours = f"{rank.value:.2f}" if rank.se is None else f"{rank.value:.2f} ± {rank.se:.2f}"
-    return f"| {name} | {ours} | {published or ''} | {text} |"
+def _rank(found: Summary) -> str:
+    return f"{found.mean:.2f}" if found.se is None else f"{found.mean:.2f} ± {found.se:.2f}"
 
 
-def _z(rank: Estimate, published: Published | None) -> float | None:
-    """Ours minus the published rank, over the root of the summed squared errors; None unless both exist."""
-    if rank.se is None or not published or not published.se:
-        return None
-    return (rank.value - published.value) / math.hypot(rank.se, published.se)
-
-
-def _verdict(measured: Mapping[str, float]) -> list[str]:
+def _verdict(lines: Sequence[Line]) -> list[str]:
     """How many ranks are far from the print, of the methods that have a z, and which; of none nothing."""
+    measured = [line for line in lines if line.z is not None]
     if not measured:
         return []
-    far = [f"{name} (z {z:.1f})" for name, z in measured.items() if abs(z) > FAR]
+    far = [f"{line.method} (z {line.z:.1f})" for line in measured if line.far]
     named = f": {', '.join(far)}, which is not explained" if far else ""
     return ["", f"|z| > {FAR:g} in {len(far)} of {len(measured)}{named}."]

@@ -13,11 +13,11 @@ from tests.zoo.experiments.engine.test_tables import PLACE, numbers
 from tests.zoo.experiments.toy_experiments import declare
 from zoo.experiments import Published
 from zoo.experiments.engine.declaration import UNPUBLISHED, Explanation, Source
+from zoo.experiments.engine.lines import Line, summary
 from zoo.experiments.engine.page import numbers as page_numbers
 from zoo.experiments.engine.page import ours
 from zoo.experiments.engine.request import plan
 from zoo.experiments.engine.runner import reproduce
-from zoo.experiments.engine.tables import Line, summary
 from zoo.experiments.engine.verdicts import Marks, verdict
 
 pytestmark = pytest.mark.usefixtures("calls")

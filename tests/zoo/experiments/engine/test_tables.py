@@ -10,10 +10,11 @@ from tests.zoo.experiments.runner_helpers import rows
 from tests.zoo.experiments.toy_experiments import declare
 from zoo.experiments import Published
 from zoo.experiments.engine.declaration import Effort, Explanation
+from zoo.experiments.engine.lines import Line, summary
 from zoo.experiments.engine.records import read_all
 from zoo.experiments.engine.request import plan
 from zoo.experiments.engine.runner import reproduce
-from zoo.experiments.engine.tables import Line, is_published_effort, summary
+from zoo.experiments.engine.tables import is_published_effort
 
 pytestmark = pytest.mark.usefixtures("calls")
 COLUMNS = (

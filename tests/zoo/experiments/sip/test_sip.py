@@ -146,7 +146,7 @@ def test_table_and_ranks(tmp_path):
     ranks, races = average_ranks([record("a", 2.0), record("b", 1.0), record("c", 0, "failed: x")], three)
     assert races == 1
     assert ranks["log_likelihood"] == ranks["crps"]
-    assert {name: rank.value for name, rank in ranks["crps"].items()} == {"a": 2.0, "b": 1.0, "c": 3.0}
+    assert {name: rank.mean for name, rank in ranks["crps"].items()} == {"a": 2.0, "b": 1.0, "c": 3.0}
     assert average_ranks([record("a", 2.0)], three) == ({}, 0)
     records = [record(name, 1.0 + place) for place, name in enumerate(METHODS.values())]
     BY_NAME["sip/uci"].finish(tmp_path, records)
