@@ -187,14 +187,13 @@ class Comparison:
 
     def _with_groups(self, idata: Any, posterior: Posterior, name: str) -> Any:
         """An ArviZ object with ``log_likelihood``, ``posterior_predictive``, ``observed_data``, ``prior`` and
-        ``prior_predictive`` of the training data, except where they are many or have no target, or a draw is
-        not finite.
+        ``prior_predictive`` of the training data, except where they are many, or a draw is not finite.
 
         :param name: of what was drawn from: its groups have random numbers of their own
         """
         problem, sites = self.problem, posterior.sites
         most = LARGEST_GROUP // problem.size
-        if not problem.has_target or most < FEWEST_DRAWS:
+        if most < FEWEST_DRAWS:
             return idata
         if not all(value.isfinite().all() for value in sites.values()):
             return idata

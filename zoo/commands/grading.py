@@ -75,8 +75,8 @@ class Scored:
 
     @property
     def has_test(self) -> bool:
-        """Whether there are test rows to predict: not in a set that is used whole, or has no target."""
-        return bool(self.problem.has_target and len(self.problem.x_test))
+        """Whether there are test rows to predict: not in a set that is used whole."""
+        return len(self.problem.x_test) > 0
 
     @property
     def figures(self) -> dict[str, Estimate]:

@@ -161,7 +161,7 @@ def _constant(dataset: Dataset) -> dict[str, float]:
 def held_out(problem: Problem, result: Fitted, seed: int) -> str:
     """One line: how many rows were fitted, and how well the others are predicted, in original units."""
     counts = f"{problem.size} rows fitted, {len(problem.x_test)} held out"
-    if not (problem.has_target and len(problem.x_test)):
+    if not len(problem.x_test):
         return counts
     try:
         predictive = result.predictor(DRAWS, stable_seed("draws", seed))(problem.x_test)

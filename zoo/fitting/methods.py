@@ -152,8 +152,8 @@ class Method(Protocol):
     ) -> Fitted:
         """Fits; with a file, keeps the fit there and uses what an earlier call has left.
 
-        :param data: the arguments that the model is called with: rows and targets, say; what else a method
-            takes, :class:`zoo.fitting.problem.Problem` tells
+        :param data: the arguments that the model is called with: rows and targets; stochastic variational
+            inference and point estimates also take rows alone, and lists in place of tensors
         :raises FailedError: at a number that is not finite
         :raises UserError: when the file is damaged, or of another fit
         """

@@ -1,19 +1,9 @@
-"""A data set made ready for a model: standardised arguments, and the way back to original units.
-
-What can be done with a :class:`Problem` depends on the arguments that its model takes.
-
-* *Rows and their target*, ``(x [n, in], y [n])``: everything.  :func:`prepare` makes no others.
-* *Rows alone*, ``(x [n, in],)``, whose density is modelled: stochastic variational inference and point
-  estimates fit them, with minibatches too; a fit can be kept and read again.  The scoreboard has what needs
-  no target: bound, Pareto k, parameters, seconds.  There is no reference, and nothing is predicted.
-* *Lists* in place of tensors, of graphs say: as rows alone, but a fit of a model with other sites than
-  Gaussian, Gamma, spike and slab is read again only where that model takes empty lists.
-"""
+"""A data set made ready for a model: standardised arguments, and the way back to original units."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,16 +25,15 @@ HOLDOUTS: Mapping[float, str] = {0.0: "whole", 0.1: "standard", 0.2: "80/20"}
 class Problem:
     """A data set as a model takes it.
 
-    :ivar train: what the model is called with, one entry a case in each argument: ``(x [n, in], y [n])``, or
-        ``(x [n, in],)``, or lists (see the head of this module).  Standardised, labels int64
-    :ivar test: the same of the cases that are held out; may have none
+    :ivar train: what the model is called with, ``(x [n, in], y [n])``, standardised, labels int64
+    :ivar test: the same of the rows that are held out; may have none
     :ivar scale: maps predictions back to original units
     """
 
     dataset: Dataset
     scale: Standardizer
-    train: tuple[Tensor | Sequence, ...]
-    test: tuple[Tensor | Sequence, ...]
+    train: tuple[Tensor, Tensor]
+    test: tuple[Tensor, Tensor]
 
     @property
     def task(self) -> str:
@@ -57,13 +46,8 @@ class Problem:
 
     @property
     def size(self) -> int:
-        """Number of training cases."""
+        """Number of training rows."""
         return len(self.train[0])
-
-    @property
-    def has_target(self) -> bool:
-        """Whether there is something to predict."""
-        return len(self.train) > 1
 
     @property
     def x(self) -> Tensor:
@@ -72,7 +56,7 @@ class Problem:
 
     @property
     def y(self) -> Tensor:
-        """Training target ``[n]``, where there is one."""
+        """Training target ``[n]``."""
         return self.train[1]
 
     @property
@@ -82,7 +66,7 @@ class Problem:
 
     @property
     def y_test(self) -> Tensor:
-        """``[m]``, where there is a target."""
+        """``[m]``"""
         return self.test[1]
 
     @property
@@ -99,18 +83,9 @@ class Problem:
     def fingerprint(self) -> str:
         """Tells this training and test data from any other."""
         digest = hashlib.sha256()
-        for tensor in _tensors((self.train, self.test)):
+        for tensor in (*self.train, *self.test):
             digest.update(str(tuple(tensor.shape)).encode() + tensor.numpy().tobytes())
         return digest.hexdigest()[:16]
-
-
-def _tensors(arguments: Iterable) -> Iterator[Tensor]:
-    """All of them in order, those of lists and tuples too."""
-    for value in arguments:
-        if isinstance(value, Tensor):
-            yield value
-        else:
-            yield from _tensors(value)
 
 
 def load_problem(

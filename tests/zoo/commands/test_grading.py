@@ -36,7 +36,7 @@ def problem_and_law() -> tuple[SimpleNamespace, dist.MultivariateNormal]:
     law = dist.MultivariateNormal(torch.linalg.solve(precision, x.T @ y), precision_matrix=precision)
     rows = {"x_test": more, "y_test": seen, "evaluation_points": more}
     unit = SimpleNamespace(y_sd=1.0)
-    return SimpleNamespace(has_target=True, task="regression", scale=unit, **rows), law
+    return SimpleNamespace(task="regression", scale=unit, **rows), law
 
 
 def two_samples(problem: SimpleNamespace, law: dist.MultivariateNormal, draws: int) -> list[Scored]:

@@ -32,7 +32,7 @@ def problem(y_sd: float = 1.0) -> SimpleNamespace:
     x = torch.linspace(-1, 1, 10).reshape(5, 2)
     scale = SimpleNamespace(y_sd=y_sd)
     rows = {"x_test": x, "y_test": torch.arange(5.0), "evaluation_points": x}
-    return SimpleNamespace(has_target=True, task="regression", scale=scale, **rows)
+    return SimpleNamespace(task="regression", scale=scale, **rows)
 
 
 def test_figures_are_in_the_unit_of_the_target():

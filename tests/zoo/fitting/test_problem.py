@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
@@ -65,42 +64,6 @@ def test_fingerprint_is_that_of_all_numbers_in_their_places(problem):
         replace(problem, train=problem.test, test=problem.train),
     ]
     assert len({problem.fingerprint(), *(other.fingerprint() for other in changed)}) == 5
-
-
-@dataclass
-class Cloud:
-    """The record of a data set without a target: no more is asked of it."""
-
-    name: str = "cloud"
-    task: str = "density"
-    num_features: int = 2
-    num_classes: int = 0
-
-
-def density(x: np.ndarray) -> Problem:
-    scale = Standardizer.fit(x[:40])
-    train, test = (torch.as_tensor(scale.transform_x(part)) for part in (x[:40], x[40:]))
-    return Problem(Cloud(), scale, (train,), (test,))
-
-
-def test_rows_without_a_target_are_a_problem_too():
-    x = np.random.default_rng(0).normal(3.0, 2.0, (50, 2))
-    problem = density(x)
-    assert (problem.task, problem.size) == ("density", 40)
-    assert problem.shape == DataShape("density", 2)
-    assert problem.evaluation_points is problem.test[0]
-    torch.testing.assert_close(problem.x.mean(0), torch.zeros(2, dtype=torch.float64), atol=1e-12, rtol=0)
-    assert problem.fingerprint() == density(x.copy()).fingerprint()
-    x[7, 1] += 1e-9
-    assert problem.fingerprint() != density(x).fingerprint()
-
-
-def test_lists_have_a_fingerprint_too():
-    graphs = [torch.tensor([[0, 1], [1, 2]]), torch.tensor([[0, 1]])]
-    problem = Problem(Cloud(task="graphs"), None, (graphs,), ([],))
-    assert problem.size == 2
-    found = {problem.fingerprint(), replace(problem, train=(graphs[::-1],)).fingerprint()}
-    assert len(found | {replace(problem, train=(graphs[:1],)).fingerprint()}) == 3
 
 
 @pytest.mark.parametrize(("sds", "refused"), [(1e14, False), (1e16, True), (-1e16, True)])
