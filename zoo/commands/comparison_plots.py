@@ -10,16 +10,12 @@ import numpy as np
 from zoo.budgets import REFERENCES
 from zoo.commands.comparison import Comparison
 from zoo.commands.grading import Graded, inclusion_of, selects
+from zoo.evaluation.function_plots import plot_bands_1d, plot_scatter
 from zoo.evaluation.inclusion_plot import plot_inclusion
 from zoo.evaluation.mixtures import mixture_quantiles
-from zoo.evaluation.plots import (
-    compared,
-    plain,
-    plot_bands_1d,
-    plot_scatter,
-    plot_scoreboard,
-)
+from zoo.evaluation.plots import plain
 from zoo.evaluation.scoreboard import Row
+from zoo.evaluation.scoreboard_plot import compared, plot_scoreboard
 
 
 def write_plots(comparison: Comparison, results: Sequence[Graded], rows: Sequence[Row], folder: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from zoo.errors import Interrupted
-from zoo.evaluation.plots import plot_loss
+from zoo.evaluation.loss_plot import plot_loss
 from zoo.files.output import kept_config, outgrow, sole_folder
 from zoo.files.tables import write_csv
 

@@ -11,9 +11,10 @@ import pandas as pd
 from zoo.commands.comparison import Comparison, ask
 from zoo.commands.grid import GridCell, OnPiece, compute, label
 from zoo.commands.options import check_counts
-from zoo.evaluation.plots import compared, plain, plot_scoreboard
+from zoo.evaluation.plots import plain
 from zoo.evaluation.repeats import Difference, Run, average, difference_frame, differences, mean_over, student
 from zoo.evaluation.scoreboard import Row, wide_frame, write_scoreboard
+from zoo.evaluation.scoreboard_plot import compared, plot_scoreboard
 from zoo.evaluation.verdict import CLEAR, verdict
 from zoo.files.output import grid_folder
 from zoo.files.tables import write_csv

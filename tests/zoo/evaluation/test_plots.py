@@ -14,8 +14,11 @@ from matplotlib.figure import Figure
 
 from zoo.evaluation import plots
 from zoo.evaluation.estimates import Estimate
+from zoo.evaluation.function_plots import plot_bands_1d, plot_scatter
 from zoo.evaluation.inclusion_plot import plot_inclusion
+from zoo.evaluation.loss_plot import plot_loss
 from zoo.evaluation.scoreboard import LEGEND, Row
+from zoo.evaluation.scoreboard_plot import READ, _bar, _is_cut, compared, plot_scoreboard
 from zoo.files.tables import LONGEST, write_figure
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -52,7 +55,7 @@ def test_scoreboard_has_a_panel_per_figure_and_every_method(drawn, tmp_path):
         Row.from_figures("single", "bnn", {"rmse": 3.0, "pareto_k": 0.3}),
         Row("flow", "bnn", "failed: NaN"),
     ]
-    plots.plot_scoreboard(rows, tmp_path / "a" / "scoreboard.png", title="boston")
+    plot_scoreboard(rows, tmp_path / "a" / "scoreboard.png", title="boston")
     assert (tmp_path / "a" / "scoreboard.png").read_bytes().startswith(PNG)
     (figure,) = drawn
     assert [axis.get_title() for axis in figure.axes if axis.get_visible()] == [
@@ -63,18 +66,18 @@ def test_scoreboard_has_a_panel_per_figure_and_every_method(drawn, tmp_path):
     for word in ("boston", "nuts", "mean-field", "flow  failed", "∞"):
         assert word in texts(figure)
     with pytest.raises(ValueError, match="no row"):
-        plots.plot_scoreboard(rows[3:], tmp_path / "b.png")
+        plot_scoreboard(rows[3:], tmp_path / "b.png")
     assert not (tmp_path / "b.png").exists()
 
 
 def test_sizes_densities_and_seconds_are_numbers_to_read_and_have_no_panel(drawn, tmp_path):
     numbers = {"num_parameters": 1502, "fit_seconds": 3.0, "density_mean": 0.4, "density_half": 0.2}
     only_numbers = Row.from_figures("map", "bnn", numbers)
-    assert plots.compared([only_numbers]) == []
+    assert compared([only_numbers]) == []
     with pytest.raises(ValueError, match="no row"):
-        plots.plot_scoreboard([only_numbers], tmp_path / "s.png")
+        plot_scoreboard([only_numbers], tmp_path / "s.png")
     rows = [only_numbers, Row.from_figures("pbp", "bnn", {**numbers, "elbo": -3.0})]
-    plots.plot_scoreboard(rows, tmp_path / "s.png")
+    plot_scoreboard(rows, tmp_path / "s.png")
     assert [axis.get_title() for axis in drawn[0].axes] == ["ELBO"]
 
 
@@ -84,8 +87,8 @@ def test_sizes_densities_and_seconds_are_numbers_to_read_and_have_no_panel(drawn
 def test_panels_fill_their_rows(count, shape, monkeypatch, tmp_path):
     figures = []
     monkeypatch.setattr(plots, "write_figure", lambda figure, *args, **options: figures.append(figure))
-    names = [name for name in LEGEND if name not in plots.READ][:count]
-    plots.plot_scoreboard([Row.from_figures("pbp", "bnn", dict.fromkeys(names, 0.5))], tmp_path / "s.png")
+    names = [name for name in LEGEND if name not in READ][:count]
+    plot_scoreboard([Row.from_figures("pbp", "bnn", dict.fromkeys(names, 0.5))], tmp_path / "s.png")
     axes = figures[0].axes
     assert axes[0].get_gridspec().get_geometry() == shape
     assert [axis.get_title() for axis in axes if axis.get_visible()] == [LEGEND[n].heading for n in names]
@@ -96,7 +99,7 @@ def test_bands_draw_the_reference_in_every_panel(drawn, tmp_path, count):
     grid = np.linspace(0, 1, 20)
     band = (grid, grid - 1, grid + 1)
     bands = {"nuts": (grid + 5, grid + 4, grid + 6), **{f"guide {i}": band for i in range(count)}}
-    plots.plot_bands_1d(grid, grid, grid, bands, tmp_path / "bands.png")
+    plot_bands_1d(grid, grid, grid, bands, tmp_path / "bands.png")
     visible = [axis for axis in drawn[0].axes if axis.get_visible()]
     assert [axis.get_title() for axis in visible] == [f"guide {i}" for i in range(count)]
     for axis in visible:
@@ -107,11 +110,11 @@ def test_bands_draw_the_reference_in_every_panel(drawn, tmp_path, count):
 def test_bands_without_a_reference_or_with_it_alone(drawn, tmp_path):
     grid = np.linspace(0, 1, 20)
     band = (grid, grid - 1, grid + 1)
-    plots.plot_bands_1d(grid, grid, grid, {"pbp": band}, tmp_path / "bands.png")
-    plots.plot_bands_1d(grid, grid, grid, {"nuts": band}, tmp_path / "bands.png")
+    plot_bands_1d(grid, grid, grid, {"pbp": band}, tmp_path / "bands.png")
+    plot_bands_1d(grid, grid, grid, {"nuts": band}, tmp_path / "bands.png")
     assert [f.axes[0].get_title() for f in drawn] == ["pbp", "nuts"]
     with pytest.raises(ValueError, match="no method"):
-        plots.plot_bands_1d(grid, grid, grid, {}, tmp_path / "bands.png")
+        plot_bands_1d(grid, grid, grid, {}, tmp_path / "bands.png")
 
 
 def test_scatter_has_a_row_a_method_on_axes_that_all_share(drawn, tmp_path):
@@ -119,7 +122,7 @@ def test_scatter_has_a_row_a_method_on_axes_that_all_share(drawn, tmp_path):
     mean, sd = rng.normal(size=40), rng.uniform(1, 2, 40)
     other = mean + 0.3 * rng.normal(size=40)
     methods = {"pbp": (other, sd), "constant": (np.ones(40), np.zeros(40))}
-    plots.plot_scatter(mean, sd, methods, tmp_path / "scatter.png", reference="nuts")
+    plot_scatter(mean, sd, methods, tmp_path / "scatter.png", reference="nuts")
     axes = drawn[0].axes
     assert len(axes) == 4
     for axis in axes:
@@ -132,7 +135,7 @@ def test_scatter_has_a_row_a_method_on_axes_that_all_share(drawn, tmp_path):
         assert low < values.min()
         assert values.max() < high
     with pytest.raises(ValueError, match="no method"):
-        plots.plot_scatter(mean, sd, {}, tmp_path / "empty.png")
+        plot_scatter(mean, sd, {}, tmp_path / "empty.png")
 
 
 @pytest.mark.slow
@@ -141,7 +144,7 @@ def test_scatter_tells_scale_and_shift(drawn, tmp_path):
     rng = np.random.default_rng(0)
     mean, sd = rng.normal(size=40), rng.uniform(1, 2, 40)
     methods = {"same": (mean, sd), "shrunk": (0.5 * mean, 0.25 * sd), "shifted": (mean + 3 * sd, sd)}
-    plots.plot_scatter(mean, sd, methods, tmp_path / "scatter.png")
+    plot_scatter(mean, sd, methods, tmp_path / "scatter.png")
     shown = [axis.texts[0].get_text() for axis in drawn[0].axes]
     assert shown[:2] == ["slope 1.00, error 0.00", "ratio 1.00"]
     assert shown[2].startswith("slope 0.50, error ")
@@ -151,15 +154,15 @@ def test_scatter_tells_scale_and_shift(drawn, tmp_path):
 
 def test_scatter_of_a_reference_that_does_not_vary(drawn, tmp_path):
     mean, sd = np.array([1.0, 1.0, 1.0]), np.array([0.0, 0.0, 2.0])
-    plots.plot_scatter(mean, sd, {"a": (mean + 4, sd / 2)}, tmp_path / "scatter.png")
-    plots.plot_scatter(mean, 0 * sd, {"a": (mean, sd)}, tmp_path / "scatter.png")
+    plot_scatter(mean, sd, {"a": (mean + 4, sd / 2)}, tmp_path / "scatter.png")
+    plot_scatter(mean, 0 * sd, {"a": (mean, sd)}, tmp_path / "scatter.png")
     assert [axis.texts[0].get_text() for axis in drawn[0].axes] == ["error 2.00", "ratio 0.50"]
     assert [axis.texts[0].get_text() for axis in drawn[1].axes] == ["", ""]
 
 
 def test_error_bars_are_two_standard_errors_to_either_side():
-    assert plots._bar(Estimate(3.0, 0.25), "rmse") == [[0.5], [0.5]]
-    assert not plots._is_cut(Estimate(3.0, 0.25), "rmse")
+    assert _bar(Estimate(3.0, 0.25), "rmse") == [[0.5], [0.5]]
+    assert not _is_cut(Estimate(3.0, 0.25), "rmse")
 
 
 @pytest.mark.slow
@@ -174,7 +177,7 @@ def test_error_bars_and_ticks_stay_where_a_figure_can_be(drawn, tmp_path):
         Row.from_figures("b", "bnn", {"accuracy": Estimate(1.0, 0.02), "ece": Estimate(0.0, 0.02)}),
         Row.from_figures("c", "bnn", {"accuracy": Estimate(0.5, 0.1), "elbo": Estimate(-3.0, 2.0)}),
     ]
-    plots.plot_scoreboard(rows, tmp_path / "s.png")
+    plot_scoreboard(rows, tmp_path / "s.png")
     panels = {axis.get_title(): axis for axis in drawn[0].axes}
     ends = {
         name: [
@@ -194,7 +197,7 @@ def test_error_bars_and_ticks_stay_where_a_figure_can_be(drawn, tmp_path):
         assert (ticks >= low).all()
         assert (ticks <= high).all()
     assert "bars: ± 2 standard errors, cut at what is possible" in texts(drawn[0])
-    plots.plot_scoreboard(rows[2:], tmp_path / "s.png")
+    plot_scoreboard(rows[2:], tmp_path / "s.png")
     assert "cut at" not in texts(drawn[1])
 
 
@@ -214,10 +217,10 @@ def sizes(monkeypatch) -> list[float]:
 def test_pictures_of_much_are_laid_out_within_a_screen(sizes):
     values = np.linspace(0, 1, 5)
     methods = {f"method {i}": (values, values) for i in range(12)}
-    plots.plot_scatter(values, values + 1, methods, "s.png")
-    plots.plot_bands_1d(values, values, values, {name: (values,) * 3 for name in methods}, "b.png")
+    plot_scatter(values, values + 1, methods, "s.png")
+    plot_bands_1d(values, values, values, {name: (values,) * 3 for name in methods}, "b.png")
     figures = dict.fromkeys(LEGEND, 0.5)
-    plots.plot_scoreboard([Row.from_figures(name, "bnn", figures) for name in methods], "r.png")
+    plot_scoreboard([Row.from_figures(name, "bnn", figures) for name in methods], "r.png")
     for count, several in ((38, 6), (200, 2)):
         probabilities = {f"method {i}": np.full(count, 0.5) for i in range(several)}
         plot_inclusion(probabilities, [f"x{i}" for i in range(count)], "i.png")
@@ -251,7 +254,7 @@ def test_inclusion_of_many_coefficients_goes_on_below(drawn, tmp_path):
 
 
 def test_loss_counts_steps_in_whole_numbers(drawn, tmp_path):
-    plots.plot_loss(np.array([3.0, 2.0, 1.5, 1.2]), tmp_path / "loss.png")
+    plot_loss(np.array([3.0, 2.0, 1.5, 1.2]), tmp_path / "loss.png")
     assert all(tick == round(tick) for tick in drawn[0].axes[0].get_xticks())
 
 
