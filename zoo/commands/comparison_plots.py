@@ -13,7 +13,7 @@ from zoo.commands.grading import Graded, inclusion_of, selects
 from zoo.evaluation.function_plots import plot_bands_1d, plot_scatter
 from zoo.evaluation.inclusion_plot import plot_inclusion
 from zoo.evaluation.mixtures import mixture_quantiles
-from zoo.evaluation.plots import plain
+from zoo.evaluation.plots import plain, with_room
 from zoo.evaluation.scoreboard import Row
 from zoo.evaluation.scoreboard_plot import compared, plot_scoreboard
 
@@ -41,9 +41,7 @@ def write_plots(comparison: Comparison, results: Sequence[Graded], rows: Sequenc
 def _bands(comparison: Comparison, results: Sequence[Graded], path: Path, title: str) -> None:
     problem = comparison.problem
     data, scale = problem.dataset, problem.scale
-    low, high = data.x_train.min(), data.x_train.max()
-    room = 0.15 * (high - low) or 1.0  # a column may be constant
-    grid = np.linspace(low - room, high + room, 200)
+    grid = np.linspace(*with_room(data.x_train.min(), data.x_train.max(), 0.15), 200)
     bands = {}
     for result in results:
         predictive = result.predictive(problem.inputs(grid[:, None]))

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from zoo.evaluation.plots import REFERENCE_COLOUR, arrange, colours, finish, panels, reference_name
+from zoo.evaluation.plots import REFERENCE_COLOUR, arrange, colours, finish, panels, reference_name, with_room
 
 Band = tuple[np.ndarray, np.ndarray, np.ndarray]
 
@@ -71,9 +71,7 @@ def _range_of_bands(y: np.ndarray, bands: Mapping[str, Band]) -> tuple[float, fl
     """Shared limits: data and all bands, but a band that explodes does not flatten the others."""
     low = np.median([np.min(b[1]) for b in bands.values()])
     high = np.median([np.max(b[2]) for b in bands.values()])
-    low, high = min(low, np.min(y)), max(high, np.max(y))
-    room = 0.06 * (high - low)
-    return float(low - room), float(high + room)
+    return with_room(min(low, np.min(y)), max(high, np.max(y)), 0.06)
 
 
 def plot_scatter(
@@ -120,9 +118,7 @@ def plot_scatter(
 
 def _limits(parts: Sequence[np.ndarray]) -> tuple[float, float]:
     """Of an axis that shows them all."""
-    low, high = min(float(np.min(part)) for part in parts), max(float(np.max(part)) for part in parts)
-    room = 0.05 * (high - low) or 0.5
-    return low - room, high + room
+    return with_room(min(np.min(part) for part in parts), max(np.max(part) for part in parts), 0.05)
 
 
 def _compare_means(reference: np.ndarray, sd: np.ndarray) -> Callable[[np.ndarray], str]:

@@ -45,6 +45,14 @@ def reference_name(methods: Mapping[str, object]) -> str | None:
     return next((m for m in REFERENCES if m in methods), None)
 
 
+def with_room(low: float, high: float, share: float) -> tuple[float, float]:
+    """Limits of an axis that shows all from ``low`` to ``high``, with this share of it on both sides; they
+    differ, however large a number that stands there alone.
+    """
+    room = share * (high - low) or max(1.0, share * abs(high))
+    return float(low - room), float(high + room)
+
+
 def arrange(count: int, most: int) -> tuple[int, int]:
     """Rows and columns of so many panels, at most so many side by side, the rows as even as can be."""
     rows = math.ceil(count / most)

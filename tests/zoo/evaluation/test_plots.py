@@ -152,6 +152,17 @@ def test_scatter_tells_scale_and_shift(drawn, tmp_path):
     assert shown[4].endswith("error 3.00")
 
 
+@pytest.mark.parametrize("value", [0.0, 1e17])
+def test_a_single_number_has_axes_with_room(value, drawn, tmp_path):
+    """Also one so large that another near it is the same number."""
+    values, still = np.full(3, value), np.zeros(3)
+    plot_scatter(values, still, {"a": (values, still)}, tmp_path / "scatter.png")
+    plot_bands_1d(np.arange(3.0), values, np.arange(3.0), {"a": (values,) * 3}, tmp_path / "bands.png")
+    for axis, limits in ((drawn[0].axes[0], "xlim"), (drawn[1].axes[0], "ylim")):
+        low, high = axis.properties()[limits]
+        assert low < value < high
+
+
 def test_scatter_of_a_reference_that_does_not_vary(drawn, tmp_path):
     mean, sd = np.array([1.0, 1.0, 1.0]), np.array([0.0, 0.0, 2.0])
     plot_scatter(mean, sd, {"a": (mean + 4, sd / 2)}, tmp_path / "scatter.png")
