@@ -9,14 +9,7 @@ from torch import nn
 
 from guides.flows.gated import FLOWS, make_flow
 
-
-@pytest.fixture(autouse=True)
-def _double():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
+pytestmark = pytest.mark.usefixtures("_double")
 each_flow = pytest.mark.parametrize("kind", FLOWS)
 each_dim = pytest.mark.parametrize("dim", [1, 2, 5, 8])
 

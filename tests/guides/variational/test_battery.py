@@ -95,13 +95,6 @@ def minimise_exactly(model, guide, monkeypatch, *args) -> float:
     return value
 
 
-@pytest.fixture
-def _double():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
 @pytest.mark.usefixtures("_double")
 @pytest.mark.parametrize("make", [AutoMeanField, AutoSpikeSlab])
 def test_conjugate_regression_is_solved_exactly(make, monkeypatch):

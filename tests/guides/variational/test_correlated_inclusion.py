@@ -48,13 +48,6 @@ from guides.variational.correlated_inclusion import (
 from tests.guides.variational.correlated import each_kind, full, low_rank, nodes
 
 
-@pytest.fixture
-def _double():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
 def test_predictions_in_parallel_have_logits_of_their_own():
     """Logits that are almost wholly one deviation: in or out together, in half of the draws."""
     x, y = data()
