@@ -19,7 +19,7 @@ from zoo.evaluation.distances import compare_functions, inclusion_error, pointwi
 from zoo.evaluation.estimates import Estimate, mean_estimate, share_error
 from zoo.evaluation.metrics import draw_error, log_likelihood_values, predictive_figures
 from zoo.evaluation.mixtures import chunks, is_gaussian
-from zoo.evaluation.scoreboard import Row
+from zoo.evaluation.scoreboard import Row, format_figure
 from zoo.files.tables import write_csv
 from zoo.fitting.methods import ClosedForm
 from zoo.fitting.problem import Problem
@@ -160,7 +160,8 @@ def _gap(result: Graded, truth: Graded) -> str:
     bound, evidence = (graded.figures.get("elbo") for graded in (result, truth))
     if result.model_name != truth.model_name or bound is None or evidence is None:
         return ""
-    return f"its ELBO is {evidence.value - bound.value:.1f} nats below the log evidence"
+    gap = Estimate(evidence.value - bound.value, math.hypot(evidence.se or 0.0, bound.se or 0.0))
+    return f"its ELBO is {format_figure(gap)} nats below the log evidence"
 
 
 def _difference(scored: Scored, truth: Scored) -> Estimate:

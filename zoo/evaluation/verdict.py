@@ -82,9 +82,18 @@ def _ranking(found: Sequence[Sequence[tuple[Row, Estimate]]], name: str) -> str:
             else (f"{first.method} ({LEGEND[name].heading} {format_figure(least)})")
         )
         text += "".join(f", not told apart from it {_named(*other)}" for other in others)
-    same = [row.method for group in found for row, estimate in group if _is_noise(estimate)]
-    floor = f" Not told apart from the truth itself by these draws: {', '.join(same)}." if same else ""
-    return f"Nearest to the truth: {text}.{floor}"
+    same = [_as_true(row) for group in found for row, estimate in group if _is_noise(estimate)]
+    heading = LEGEND[name].heading
+    floor = f" By {heading} not told apart from the truth itself by these draws: {', '.join(same)}."
+    return f"Nearest to the truth: {text}.{floor if same else ''}"
+
+
+def _as_true(row: Row) -> str:
+    """A method whose distance is noise; a distance of whole laws has little power against a wrong spread."""
+    ratio = row.estimate("ref_sd_ratio")
+    if ratio is None or not ratio.se or abs(ratio.value - 1.0) <= CLEAR * ratio.se:
+        return row.method
+    return f"{row.method} (by its {LEGEND['ref_sd_ratio'].heading}, {format_figure(ratio)}, it is)"
 
 
 def _named(row: Row, estimate: Estimate) -> str:

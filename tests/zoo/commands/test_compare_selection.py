@@ -34,6 +34,8 @@ from zoo.commands.comparison import plan
 from zoo.commands.grading import Scored, grade
 from zoo.commands.reference import reference_posterior
 from zoo.evaluation.distances import compare_functions
+from zoo.evaluation.estimates import Estimate
+from zoo.evaluation.scoreboard import format_figure
 from zoo.fitting.methods import Variational
 from zoo.fitting.problem import prepare
 from zoo.models.latent_binary import SpikeSlabLinear
@@ -133,7 +135,8 @@ def test_the_gap_between_bound_and_exact_evidence_is_told(selection):
     _, (exact, *fits), _ = selection
     assert exact.note.endswith("its ELBO is the log evidence")
     for fit in fits:
-        assert fit.note == f"its ELBO is {exact.elbo - fit.elbo:.1f} nats below the log evidence"
+        gap = Estimate(exact.elbo - fit.elbo, fit.standard_errors["elbo"])
+        assert fit.note == f"its ELBO is {format_figure(gap)} nats below the log evidence"
 
 
 def test_no_elbo_exceeds_the_exact_evidence(selection):

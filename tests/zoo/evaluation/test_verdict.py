@@ -28,9 +28,23 @@ def test_ranking_says_what_is_told_apart():
     ]
     assert verdict(rows) == [
         "Nearest to the truth: same (W1 0.060 ± 0.010), then near (0.770 ± 0.010), not told apart from it "
-        "as-near (0.790 ± 0.010), then far (1.040 ± 0.010). Not told apart from the truth itself by these "
-        "draws: same."
+        "as-near (0.790 ± 0.010), then far (1.040 ± 0.010). By W1 not told apart from the truth itself by "
+        "these draws: same."
     ]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "words"),
+    [
+        (Estimate(0.95, 0.012), "joint (by its sd ratio, 0.950 ± 0.012, it is)."),
+        (Estimate(1.05, 0.012), "joint (by its sd ratio, 1.050 ± 0.012, it is)."),
+        (Estimate(0.95, 0.026), "joint."),
+        (Estimate(0.95), "joint."),
+    ],
+)
+def test_a_wrong_spread_tells_from_the_truth_what_the_distance_does_not(ratio, words):
+    (sentence,) = verdict([row("joint", ref_w1=Estimate(0.056, 0.005, 0.047), ref_sd_ratio=ratio)])
+    assert sentence.endswith(f" By W1 not told apart from the truth itself by these draws: {words}")
 
 
 def test_groups_are_told_apart_from_their_first():

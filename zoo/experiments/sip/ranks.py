@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from scipy.stats import rankdata
+from scipy.stats import friedmanchisquare, rankdata
 
 from zoo.experiments.engine.declaration import Published, Record
 from zoo.experiments.engine.lines import FAR, Line, Summary, summary, z_text
@@ -21,7 +21,18 @@ MORE_IS_BETTER = {"rmse": False, "log_likelihood": True, "crps": False}
 def average_ranks(
     records: Sequence[Record], methods: Sequence[str]
 ) -> tuple[dict[str, dict[str, Summary]], int]:
-    """Metric -> method -> its ranks over the races, 1 for the best of all methods, and how many races.
+    """Metric -> method -> its ranks over the races, 1 for the best of all methods, and how many races."""
+    data_sets, ranks = _races(records, methods)
+    if not data_sets:
+        return {}, 0
+    return {
+        metric: {name: summary(found[:, i].tolist()) for i, name in enumerate(methods)}
+        for metric, found in ranks.items()
+    }, len(data_sets)
+
+
+def _races(records: Sequence[Record], methods: Sequence[str]) -> tuple[list[str], dict[str, np.ndarray]]:
+    """Of every race its data set, and metric -> ``[races, methods]``, the ranks.
 
     A race is a data set and a trial in which every method has finished; one that failed comes last.
     """
@@ -30,16 +41,24 @@ def average_ranks(
         races[record.cell.dataset, record.cell.trial][record.cell.method] = (
             record.metrics if record.ok else {}
         )
-    whole = [race for race in races.values() if set(race) == set(methods)]
-    ranks: dict[str, dict[str, Summary]] = {}
-    if not whole:
-        return ranks, 0
+    whole = {place: race for place, race in races.items() if set(race) == set(methods)}
+    ranks = {}
     for metric, more in MORE_IS_BETTER.items():
         sign = -1 if more else 1
-        places = [[sign * race[name].get(metric, sign * np.inf) for name in methods] for race in whole]
-        found = np.stack([rankdata(row) for row in places])
-        ranks[metric] = {name: summary(found[:, i].tolist()) for i, name in enumerate(methods)}
-    return ranks, len(whole)
+        rows = [[sign * race[name].get(metric, sign * np.inf) for name in methods] for race in whole.values()]
+        ranks[metric] = np.array([rankdata(row) for row in rows])
+    return [dataset for dataset, _ in whole], ranks
+
+
+def chance(records: Sequence[Record], methods: Sequence[str]) -> dict[str, float]:
+    """Metric -> p value of Friedman's test that all methods are alike, by the mean ranks on every data set:
+    splits of one set are no independent races.  Nothing for fewer than three methods or two sets.
+    """
+    data_sets, ranks = _races(records, methods)
+    if len(methods) < 3 or len(set(data_sets)) < 2:
+        return {}
+    means = {metric: pd.DataFrame(found).groupby(data_sets).mean() for metric, found in ranks.items()}
+    return {metric: float(friedmanchisquare(*table.to_numpy().T).pvalue) for metric, table in means.items()}
 
 
 def write_ranks(
@@ -59,6 +78,7 @@ def write_ranks(
     ranks, races = average_ranks(records, methods)
     if not races:
         return
+    by_chance = chance(records, methods)
     lines = [
         f"# Average ranks over {races} races of {len(methods)} methods",
         "",
@@ -75,6 +95,8 @@ def write_ranks(
             for name in sorted(found, key=lambda name: found[name].mean)
         ]
         lines += ["", f"## {metric}", "", _table(compared), *_verdict(compared)]
+        if metric in by_chance:
+            lines += ["", f"All methods alike (Friedman's test over the sets): p = {by_chance[metric]:.2g}."]
     write_text(out / "ranks.md", "\n".join(lines) + "\n")
     plot_ranks(
         out, {metric: {name: rank.mean for name, rank in found.items()} for metric, found in ranks.items()}

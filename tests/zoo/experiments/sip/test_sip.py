@@ -17,7 +17,7 @@ from zoo.experiments import Cell, Published
 from zoo.experiments.engine.declaration import Record
 from zoo.experiments.sip import cells, problems
 from zoo.experiments.sip.declared import EXPERIMENTS, FIGURES, METHODS, _printed_ranks
-from zoo.experiments.sip.ranks import average_ranks, write_ranks
+from zoo.experiments.sip.ranks import average_ranks, chance, write_ranks
 from zoo.fitting import implicit
 from zoo.fitting.implicit import METHODS as METHODS_OF_ZOO
 from zoo.fitting.problem import prepare
@@ -177,6 +177,27 @@ def test_ranks_of_several_races_have_an_error_and_a_z(tmp_path):
     assert "| a | 1.33 ± 0.33 | 2.2 ± 0.1 | **-2.5** |" in text
     assert "| b | 1.67 ± 0.33 | 2 ± 0.1 | -1.0 |" in text
     assert text.endswith("\n\n|z| > 2 in 1 of 2: a (z -2.5), which is not explained.\n")
+
+
+def test_whether_ranks_are_chance_is_told_by_sets_and_not_by_splits(tmp_path):
+    """One order of three methods on two sets: 12 (2^2 + 4^2 + 6^2) / (2 3 4) - 24 = 4, two degrees of freedom."""
+    records = [
+        Record(
+            Cell("sip/uci", dataset, name, "default", trial),
+            "ok",
+            dict.fromkeys(FIGURES, crps),
+            1.0,
+            tmp_path,
+        )
+        for dataset, trial in (("x", 0), ("x", 1), ("y", 0))
+        for name, crps in zip("abc", (1.0, 2.0, 3.0), strict=True)
+    ]
+    assert chance(records, ("a", "b", "c"))["crps"] == pytest.approx(math.exp(-2))
+    write_ranks(tmp_path, records, ("a", "b", "c"), {}, 0.02)
+    text = (tmp_path / "ranks.md").read_text()
+    assert text.count("All methods alike (Friedman's test over the sets): p = 0.14.") == 3
+    assert chance(records[:6], ("a", "b", "c")) == {}
+    assert chance(records, ("a", "b")) == {}
 
 
 def test_large(tmp_path, monkeypatch):
