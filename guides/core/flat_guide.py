@@ -345,6 +345,8 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
 
     def _pyro_sample(self, msg: dict) -> None:
         site = self.sites.get(msg["name"])
+        # sites that poutine.block hides are in it, of which an enumeration around a list knows nothing
+        msg["infer"].pop("_markov_scope", None)
         if site_is_subsample(msg):
             share_minibatch(msg, self)
         if site is None or msg["is_observed"]:

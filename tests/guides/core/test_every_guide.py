@@ -291,6 +291,35 @@ def test_enumerated_sites_beside_us(make, how):
     SVI(model, guide, pyro.optim.Adam({"lr": 0.02}), TraceEnum_ELBO(max_plate_nesting=1)).step(x, y)
 
 
+def test_a_hidden_markov_model_beside_us():
+    """States under ``pyro.markov`` are hidden from the guide; the loss has their exact sum in it."""
+    stay, y = torch.tensor([[0.8, 0.2], [0.3, 0.7]]), torch.tensor([0.1, 0.9, 1.2, -0.2])
+
+    @config_enumerate
+    def model(y):
+        means = pyro.sample("means", dist.Normal(torch.tensor([0.0, 1.0]), 1.0).to_event(1))
+        state = 0
+        for t in pyro.markov(range(len(y))):
+            state = pyro.sample(f"z_{t}", dist.Categorical(stay[state]))
+            pyro.sample(f"y_{t}", dist.Normal(means[state], 0.5), obs=y[t])
+
+    ours = AutoMeanField(poutine.block(model, hide_fn=lambda site: site["name"].startswith("z_")))
+    guide = AutoGuideList(model)
+    guide.append(ours)
+    elbo = TraceEnum_ELBO(max_plate_nesting=0, num_particles=10)
+    SVI(model, guide, pyro.optim.Adam({"lr": 0.02}), elbo).step(y)
+    sd, loc = 1e-4, torch.tensor([0.2, 0.8])
+    with torch.no_grad():
+        ours.loc.copy_(loc)
+        ours.log_scale.fill_(math.log(sd))
+    forward = stay[0]
+    for t, value in enumerate(y):
+        forward = (forward if t == 0 else forward @ stay) * dist.Normal(loc, 0.5).log_prob(value).exp()
+    divergence = (0.5 * (sd**2 + (loc - torch.tensor([0.0, 1.0])) ** 2 - 1) - math.log(sd)).sum()
+    loss = elbo.differentiable_loss(model, guide, y).item()
+    assert loss == pytest.approx((divergence - forward.sum().log()).item(), abs=2.0)
+
+
 # ------------------------------------------------------------------------------------------ shapes
 
 
