@@ -410,16 +410,24 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
     def get_traces(self) -> tuple[poutine.Trace, poutine.Trace]:
         """``(model_trace, guide_trace)`` of the last run; Pyro's ELBO asks for them.
 
-        Latent sites that the guide leaves alone (hidden by ``poutine.block``) keep their prior as their law.
-
         :raises ValueError: when the loss was given another model than the guide was built on, data are
             missing, or vectorized particles meet
+        :raises UnsupportedSiteError: for a latent site that the model did not have at set-up
         """
         model_trace = prune_subsample_sites(self.trace)
         missing = [n for n in self.observed if n in model_trace and not model_trace.nodes[n]["is_observed"]]
         if missing:
             raise ValueError(
                 f"site {missing[0]!r} was observed when the guide was set up: pass its data again"
+            )
+        nodes = model_trace.nodes.items()
+        latent = [n for n, node in nodes if node["type"] == "sample" and not node["is_observed"]]
+        new = [name for name in latent if name not in self.sites]
+        if new:
+            raise UnsupportedSiteError(
+                f"site {new[0]!r} was not there when the guide was set up, so that it has no law: make the "
+                "first call, or guide.setup(...), with arguments for which the model has all its sites; "
+                "sites that come and go by chance it cannot have"
             )
         if not self.observed and isinstance(first_messenger(self.model), BlockMessenger):
             raise ValueError(

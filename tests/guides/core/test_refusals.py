@@ -84,3 +84,24 @@ def test_scales_are_positive_finite_numbers(name, make, wrong):
 def test_a_mean_field_guide_has_no_rates_to_learn():
     with pytest.raises(ValueError, match="^empirical_bayes must be True or False, got 'rates'$"):
         AutoMeanField(print, empirical_bayes="rates")
+
+
+def test_a_site_that_comes_after_the_set_up_is_refused():
+    """It would be drawn from its prior in every step; one that goes does no harm."""
+
+    def model(y, groups=True):
+        a = pyro.sample("a", dist.Normal(0.0, 1.0))
+        if groups:
+            a = a + pyro.sample("b", dist.Normal(0.0, 1.0))
+        with pyro.plate("data", len(y)):
+            pyro.sample("y", dist.Normal(a, 1.0), obs=y)
+
+    guide = AutoMeanField(model)
+    svi = SVI(model, guide, guide.optimizer(0.01), guide.elbo())
+    svi.step(torch.zeros(5), groups=False)
+    with pytest.raises(UnsupportedSiteError, match="'b' was not there when the guide was set up"):
+        svi.step(torch.zeros(5))
+    guide = AutoMeanField(model)
+    svi = SVI(model, guide, guide.optimizer(0.01), guide.elbo())
+    for groups in (True, False, True):
+        svi.step(torch.zeros(5), groups=groups)
