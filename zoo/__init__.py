@@ -38,8 +38,8 @@ def compare(
     weight_scale: float | Sequence[float] | None = None,
     bias_scale: float | Sequence[float] | None = None,
     holdout: float | None = None,
-    drop: Sequence[str] = (),
-    categories: Sequence[str] = (),
+    drop: Sequence[str] | str = (),
+    categories: Sequence[str] | str = (),
     missing: Literal["refuse", "impute"] = "refuse",
     device: str = "cpu",
 ) -> pd.DataFrame:
@@ -75,8 +75,8 @@ def compare(
         number for all layers, or one a layer
     :param bias_scale: the same of biases; None: sd 1 in every layer
     :param holdout: share of the rows that is held out: 0, 0.1 (by default) or 0.2
-    :param drop: columns of a CSV file to leave out
-    :param categories: columns of a CSV file whose numbers are names
+    :param drop: columns of a CSV file to leave out, or one
+    :param categories: columns of a CSV file whose numbers are names, or one
     :param missing: values of a CSV file: ``refuse``, or ``impute`` by median or most frequent text
     :param device: ``cpu``, ``cuda`` or ``cuda:N``: where guides are fitted that take steps
     :return: a row a method, with the name of the method as index and the columns of ``scoreboard.csv``; then
@@ -113,11 +113,12 @@ def compare(
         "weight_scale": weight_scale,
         "bias_scale": bias_scale,
         "holdout": holdout,
-        "table": TableOptions(tuple(drop), tuple(categories), missing),
+        "table": TableOptions(_columns(drop), _columns(categories), missing),
         "device": device,
         "fresh_reference": fresh_reference,
     }
     (name,) = _names("data", [data])
+    (wishes["model"],) = _names("model", [model])
     with tempfile.TemporaryDirectory() as folder:
         place = folder if out is None else out
         if (splits, seeds) != (1, 1):
@@ -175,7 +176,7 @@ def leaderboard(
     asked = plan(
         _names("datasets", datasets),
         ALL if guides == ALL else _names("guides", guides),
-        model=model,
+        model=_names("model", [model])[0],
         splits=splits,
         seeds=seeds,
         seed=seed,
@@ -224,9 +225,15 @@ def calibrate(
 
     if isinstance(options.get("widths"), int):
         options["widths"] = (options["widths"],)
-    calibration = ask(model, _names("guides", guides), **options)
+    (name,) = _names("model", [model])
+    calibration = ask(name, _names("guides", guides), **options)
     with tempfile.TemporaryDirectory() as folder, workers(jobs, cluster) as found:
         return run(calibration, folder if out is None else out, workers=found)
+
+
+def _columns(given: Sequence[str] | str) -> tuple[str, ...]:
+    """One column or several."""
+    return (given,) if isinstance(given, str) else tuple(given)
 
 
 def _names(what: str, given: Any) -> list[str]:
@@ -240,5 +247,7 @@ def _names(what: str, given: Any) -> list[str]:
     for name in names:
         if not isinstance(name, str | Path):
             hint = "write tables to CSV files first" if hasattr(name, "columns") else "`zoo list` has them"
+            if what == "model":
+                hint += "; one of your own is written as path/to/file.py:model"
             raise UserError(f"{what}: a name or a path is needed, not a {type(name).__name__}; {hint}")
     return list(map(str, names))

@@ -140,6 +140,23 @@ def test_tables_and_classes_are_no_names():
         zoo.leaderboard("diabetes", guides=[dict])
 
 
+def test_a_model_that_is_no_name_is_told_how_to_be_one():
+    calls = (
+        lambda: zoo.compare("diabetes", model=print),
+        lambda: zoo.leaderboard("diabetes", model=print),
+        lambda: zoo.calibrate(print),
+    )
+    for call in calls:
+        with pytest.raises(UserError, match="model: a name .*; one of your own is .*file.py:model"):
+            call()
+
+
+def test_one_column_is_not_its_letters(tmp_path):
+    path = write_csv(tmp_path / "table.csv", linear_rows(20))
+    with pytest.raises(ValueError, match="'ab'"):
+        zoo.compare(path, drop="ab")
+
+
 def test_unknown_data_names_the_nearest():
     with pytest.raises(UserError, match="unknown data set 'diabetis'; nearest: diabetes"):
         zoo.compare("diabetis")
