@@ -30,6 +30,7 @@ from guides.core.distributions import base_prior
 from guides.core.flat_parameters import FlatParameters
 from guides.core.laws import ClosedFormPrior, SiteLaw, TransformedLaw
 from guides.core.learned_priors import LearnedPriors
+from guides.core.masked_sites import masked_in_part, term_that_looks_behind
 from guides.core.optim import Common, FusedAdam
 from guides.core.pathwise import check_pathwise
 from guides.core.probing import kept_statistics, moved
@@ -160,11 +161,25 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
             self._make_parameters(latent)
         self._is_set_up = True
         try:
+            self._check_masks(masked_in_part((site.name, node) for site, node in latent), args, kwargs)
             with kept_statistics():
                 self._record_uses(*args, **kwargs)
         except BaseException:
             self._is_set_up = False
             raise
+
+    def _check_masks(self, masked: frozenset[str], args: tuple, kwargs: dict) -> None:
+        if not masked or not self.has_entropy:
+            return
+        with kept_statistics():
+            model = InitMessenger(self.init_loc_fn)(self.model)
+            term = term_that_looks_behind(model, masked, args, kwargs)
+        if term is not None:
+            raise UnsupportedSiteError(
+                f"site {min(masked)!r} is masked in places (poutine.mask), and {term!r} looks at what "
+                "stands there: the law that the guide gives it would not count; mask the prior alone, "
+                "prior.mask(mask), or those terms too"
+            )
 
     def _make_site(self, name: str, node: dict) -> Site:
         prior, frames = node["fn"], node["cond_indep_stack"]

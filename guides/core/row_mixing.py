@@ -113,7 +113,7 @@ class Watched:
 
     def __init__(self, model: Callable):
         self._observer = _Observer()
-        self._model = _inside(model, self._observer)
+        self._model = inside(model, self._observer)
         self.terms: dict[str, Tensor] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -143,12 +143,12 @@ def _fixed(prior: dist.TorchDistribution, like: Tensor) -> Iterator[Tensor]:
         return
 
 
-def _inside(model: Callable, handler: Messenger) -> Callable:
+def inside(model: Callable, handler: Messenger) -> Callable:
     """The model with a handler put inside all those that wrap it."""
     wrapped = getattr(model, "func", None)  # what Pyro's handlers make of a function
     if isinstance(wrapped, partial) and len(wrapped.args) == 2 and isinstance(wrapped.args[0], Messenger):
         outer, inner = wrapped.args
-        return outer(_inside(inner, handler))
+        return outer(inside(inner, handler))
     return handler(model)
 
 
@@ -172,7 +172,7 @@ def mixed_site(run: Callable[[RowProbe], dict[str, Tensor]], sites: Collection[s
         # a rectifier may see no change in one direction
         up, down = (run(RowProbe(sites, experiments, number, sign)) for sign in (1, -1))
         for name, value in before.items():
-            times[name] += _changed(value, up[name]) | _changed(value, down[name])
+            times[name] += changed(value, up[name]) | changed(value, down[name])
     reacts = {name: bool((changes > 0).any()) for name, changes in times.items()}
     mixed = {name: bool((changes > experiments // 2).any()) for name, changes in times.items()}
     data = [name for name in before if not name.startswith(RETURN_VALUE)]
@@ -255,5 +255,5 @@ def _takes_part(rows: int, experiments: int) -> Tensor:
     return words[torch.randint(len(words), (rows,), generator=torch.Generator().manual_seed(0))]
 
 
-def _changed(before: Tensor, after: Tensor) -> Tensor:
+def changed(before: Tensor, after: Tensor) -> Tensor:
     return ~((after - before).abs() <= ROUNDING * (1 + before.abs()))  # NaN has changed

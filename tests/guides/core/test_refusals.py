@@ -65,6 +65,63 @@ def test_a_site_that_is_masked_out_is_refused():
         AutoMeanField(model).setup(torch.randn(5, 3), torch.zeros(5))
 
 
+HALF = torch.arange(6) < 3
+
+
+@pytest.mark.parametrize(
+    "prior", [dist.Normal(0.0, 1.0), dist.LogNormal(0.0, 1.0), dist.Dirichlet(torch.ones(2))]
+)
+@pytest.mark.parametrize("mask", [HALF, torch.tensor(False)])
+@pytest.mark.parametrize("hide", [[], ["y"]])
+def test_a_masked_prior_whose_site_is_looked_at_is_refused(prior, mask, hide):
+    """The entropy of the guide's law would be masked with it, and its sd end at zero; of a model in a list
+    too, which hides the data.
+    """
+
+    def model():
+        with pyro.plate("data", 6):
+            with poutine.mask(mask=mask):
+                w = pyro.sample("w", prior)
+            pyro.sample("y", dist.Normal(w.reshape(6, -1)[:, 0], 1.0), obs=torch.zeros(6))
+
+    guide = AutoMeanField(poutine.block(model, hide=hide))
+    with pytest.raises(UnsupportedSiteError, match=r"'w' is masked in places.*'y' looks at .*prior\.mask"):
+        guide.setup()
+
+
+def _padded():
+    with poutine.mask(mask=HALF):
+        w = pyro.sample("w", dist.LogNormal(0.0, 1.0))
+        pyro.sample("y", dist.Normal(w, 1.0), obs=torch.zeros(6))
+
+
+def _partly_observed():
+    w = pyro.sample("w", dist.Normal(0.0, 1.0), obs=torch.zeros(6), obs_mask=HALF)
+    pyro.sample("y", dist.Normal(w, 1.0), obs=torch.zeros(6))
+
+
+def _all_counts():
+    with poutine.mask(mask=torch.ones(6, dtype=torch.bool)):
+        w = pyro.sample("w", dist.Normal(0.0, 1.0))
+    pyro.sample("y", dist.Normal(w, 1.0), obs=torch.zeros(6))
+
+
+def _prior_alone():
+    w = pyro.sample("w", dist.Normal(0.0, 1.0).expand([6]).mask(HALF))
+    pyro.sample("y", dist.Normal(w, 1.0), obs=torch.zeros(6))
+
+
+@pytest.mark.parametrize("model", [_padded, _partly_observed, _all_counts, _prior_alone])
+def test_masks_that_hide_nothing_that_counts_are_taken(model):
+    def in_a_plate():
+        with pyro.plate("data", 6):
+            model()
+
+    guide = AutoMeanField(in_a_plate)
+    guide.setup()
+    assert len(guide.loc) == 6
+
+
 @pytest.mark.parametrize("wrong", [math.inf, math.nan, True])
 @pytest.mark.parametrize(
     ("name", "make"),

@@ -23,8 +23,8 @@ from guides.core.row_mixing import (
     MOST_RATIOS,
     Asked,
     RowProbe,
-    _changed,
     _fixed,
+    changed,
     mixed_site,
 )
 from guides.testing import Noise, gradients, mean_of
@@ -422,4 +422,4 @@ def test_a_term_that_is_no_number_any_more_has_changed():
     """A moved row may leave the range of a law, and its term is then NaN; rounding is no change."""
     before = torch.tensor([0.0, 5.0, 5.0, 5.0, 5.0])
     after = torch.tensor([0.0, 5.0 + 1e-6, 5.1, torch.nan, torch.inf])
-    assert _changed(before, after).tolist() == [False, False, True, True, True]
+    assert changed(before, after).tolist() == [False, False, True, True, True]

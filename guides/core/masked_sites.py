@@ -1,0 +1,64 @@
+"""Latent sites whose prior counts in places only, under ``poutine.mask`` with a tensor.
+
+A guide's law stands at its site, under the mask of its prior.  Where nothing else that counts looks at the
+masked elements (padding, ``obs_mask``), neither prior nor law count there, and that is right.  Where data do,
+the law's entropy would be missing and its sd end at zero.  No such model looks different from outside, so it
+is run twice, with the masked elements moved and all other random numbers the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from pyro import poutine
+from pyro.poutine.messenger import Messenger
+from torch import Tensor
+from torch.distributions import biject_to
+
+from guides.core.distributions import base_prior
+from guides.core.rng import seeded_rng
+from guides.core.row_mixing import changed, inside
+
+
+def masked_in_part(nodes: Iterable[tuple[str, dict]]) -> frozenset[str]:
+    """Names of the sites of which a tensor masks some elements or all."""
+    return frozenset(n for n, node in nodes if isinstance(node["mask"], Tensor) and not node["mask"].all())
+
+
+def term_that_looks_behind(model: Callable, names: frozenset[str], args: tuple, kwargs: dict) -> str | None:
+    """The site of which a term that counts depends on masked elements of the sites ``names``, or None.
+
+    :param model: what it draws for a latent site is fixed by the seed of torch
+    """
+    before, after = (_terms(model, moved, args, kwargs) for moved in (frozenset(), names))
+    return next((n for n in before if n not in after or changed(before[n], after[n]).any()), None)
+
+
+def _terms(model: Callable, moved: frozenset[str], args: tuple, kwargs: dict) -> dict[str, Tensor]:
+    """Site -> its log density, elementwise and masked; also of sites that ``poutine.block`` hides."""
+    tracer = poutine.trace()
+    with torch.no_grad(), poutine.block(), seeded_rng(0), _Moved(moved):
+        inside(model, tracer)(*args, **kwargs)
+    tracer.trace.compute_log_prob()
+    nodes = tracer.trace.nodes.items()
+    return {name: node["log_prob"] for name, node in nodes if node["type"] == "sample"}
+
+
+class _Moved(Messenger):
+    """Moves what stands under the mask of some latent sites, within the support of their priors."""
+
+    def __init__(self, names: frozenset[str]) -> None:
+        super().__init__()
+        self.names = names
+
+    def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
+        if msg["name"] not in self.names:
+            return
+        law, value = base_prior(msg["fn"]), msg["value"]
+        to, mask = biject_to(law.support), msg["mask"]
+        if torch.broadcast_shapes(mask.shape, law.batch_shape) != law.batch_shape:  # one value, counted often
+            mask = mask.any()
+        mask = mask.reshape(mask.shape + (1,) * law.event_dim)
+        msg["value"] = torch.where(mask, value, to(to.inv(value) + 1.0))
