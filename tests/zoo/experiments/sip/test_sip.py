@@ -180,7 +180,7 @@ def test_ranks_of_several_races_have_an_error_and_a_z(tmp_path):
 
 
 def test_whether_ranks_are_chance_is_told_by_sets_and_not_by_splits(tmp_path):
-    """One order of three methods on two sets: 12 (2^2 + 4^2 + 6^2) / (2 3 4) - 24 = 4, two degrees of freedom."""
+    """One order of three methods on two sets: 12 (4 + 16 + 36) / (2 3 4) - 24 = 4, two degrees of freedom."""
     records = [
         Record(
             Cell("sip/uci", dataset, name, "default", trial),
