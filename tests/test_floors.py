@@ -22,7 +22,17 @@ METHODS = {f"guides.{room}" for room in ("variational", "message_passing", "trut
 #: All methods, and the face that names them.
 GUIDES = {"guides", *METHODS}
 #: What everything in ``zoo`` may import.
-BASE = {*GROUND, "data_loaders", "zoo", "zoo.errors", "zoo.budgets", "zoo.papers", "zoo.seeds", "zoo.version"}
+BASE = {
+    *GROUND,
+    "data_loaders",
+    "zoo",
+    "zoo.errors",
+    "zoo.budgets",
+    "zoo.given",
+    "zoo.papers",
+    "zoo.seeds",
+    "zoo.version",
+}
 FITTED = {*BASE, "zoo.models", "zoo.files", "zoo.evaluation"}
 #: Room -> rooms that its modules may import beside their own.
 MAY_IMPORT = {
@@ -45,7 +55,7 @@ MAY_IMPORT = {
 #: Modules that are named in part: relative to these.
 NAMED_IN = ("", "zoo.experiments.")
 #: The public faces import from everywhere below them.
-FACES = {"guides", "zoo", "zoo.errors", "zoo.budgets", "zoo.papers", "zoo.seeds", "zoo.version"}
+FACES = {"guides", "zoo", "zoo.errors", "zoo.budgets", "zoo.given", "zoo.papers", "zoo.seeds", "zoo.version"}
 
 
 def modules() -> dict[str, Path]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from zoo.given import plain, several_columns, several_names
 from zoo.version import __version__
 
 if TYPE_CHECKING:
@@ -97,9 +98,10 @@ def compare(
     from zoo.evaluation.verdict import verdict
     from zoo.fitting.clusters import workers
 
+    plain(splits=splits, seeds=seeds, jobs=jobs, cluster=cluster, out=out, missing=missing)
     wishes: dict[str, Any] = {
         "model": model,
-        "guides": None if guides is None else _names("guides", guides),
+        "guides": None if guides is None else several_names("guides", guides),
         "reference": reference,
         "budget": budget,
         "seed": seed,
@@ -113,12 +115,13 @@ def compare(
         "weight_scale": weight_scale,
         "bias_scale": bias_scale,
         "holdout": holdout,
-        "table": TableOptions(_columns(drop), _columns(categories), missing),
-        "device": device,
+        "table": TableOptions(several_columns(drop), several_columns(categories), missing),
+        "device": str(device),
         "fresh_reference": fresh_reference,
     }
-    (name,) = _names("data", [data])
-    (wishes["model"],) = _names("model", [model])
+    (name,) = several_names("data", [data])
+    (wishes["model"],) = several_names("model", [model])
+    wishes = plain(**wishes)
     with tempfile.TemporaryDirectory() as folder:
         place = folder if out is None else out
         if (splits, seeds) != (1, 1):
@@ -173,15 +176,14 @@ def leaderboard(
     from zoo.commands.leaderboard import ALL, plan, run
     from zoo.fitting.clusters import workers
 
+    many = plain(splits=splits, seeds=seeds, seed=seed, budget=budget)
+    plain(jobs=jobs, cluster=cluster, out=out)
     asked = plan(
-        _names("datasets", datasets),
-        ALL if guides == ALL else _names("guides", guides),
-        model=_names("model", [model])[0],
-        splits=splits,
-        seeds=seeds,
-        seed=seed,
-        budget=budget,
-        device=device,
+        several_names("datasets", datasets),
+        ALL if guides == ALL else several_names("guides", guides),
+        model=several_names("model", [model])[0],
+        device=str(device),
+        **many,
     )
     with tempfile.TemporaryDirectory() as folder, workers(jobs, cluster) as found:
         board = run(asked, folder if out is None else out, found)
@@ -223,31 +225,11 @@ def calibrate(
     from zoo.commands.calibration import ask
     from zoo.fitting.clusters import workers
 
+    options = plain(**options)
+    plain(jobs=jobs, cluster=cluster, out=out)
     if isinstance(options.get("widths"), int):
         options["widths"] = (options["widths"],)
-    (name,) = _names("model", [model])
-    calibration = ask(name, _names("guides", guides), **options)
+    (name,) = several_names("model", [model])
+    calibration = ask(name, several_names("guides", guides), **options)
     with tempfile.TemporaryDirectory() as folder, workers(jobs, cluster) as found:
         return run(calibration, folder if out is None else out, workers=found)
-
-
-def _columns(given: Sequence[str] | str) -> tuple[str, ...]:
-    """One column or several."""
-    return (given,) if isinstance(given, str) else tuple(given)
-
-
-def _names(what: str, given: Any) -> list[str]:
-    """One name or several; :raises UserError: for what is none, a table or a class for instance"""
-    from zoo.errors import UserError
-
-    several = (
-        isinstance(given, Iterable) and not isinstance(given, str | bytes) and not hasattr(given, "columns")
-    )
-    names = list(given) if several else [given]
-    for name in names:
-        if not isinstance(name, str | Path):
-            hint = "write tables to CSV files first" if hasattr(name, "columns") else "`zoo list` has them"
-            if what == "model":
-                hint += "; one of your own is written as path/to/file.py:model"
-            raise UserError(f"{what}: a name or a path is needed, not a {type(name).__name__}; {hint}")
-    return list(map(str, names))

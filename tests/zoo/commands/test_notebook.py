@@ -151,6 +151,36 @@ def test_a_model_that_is_no_name_is_told_how_to_be_one():
             call()
 
 
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: zoo.compare("diabetes", seed=1.5), "seed: a whole number is needed, not 1.5"),
+        (lambda: zoo.compare("diabetes", splits="3"), "splits: a whole number is needed, not '3'"),
+        (lambda: zoo.compare("diabetes", split=None), "split: a whole number is needed, not None"),
+        (lambda: zoo.compare("diabetes", seeds=[0, 1]), r"seeds: a whole number is needed, not \[0, 1\]"),
+        (lambda: zoo.compare("diabetes", budget=100), "budget: text is needed, not 100"),
+        (lambda: zoo.compare("diabetes", reference=True), "reference: text is needed, not True"),
+        (lambda: zoo.compare("diabetes", holdout="0.1"), "holdout: a number is needed, not '0.1'"),
+        (lambda: zoo.compare("diabetes", out=3), "out: a path is needed, not 3"),
+        (lambda: zoo.compare("diabetes", device=0), "--device takes cpu, cuda or cuda:N, not '0'"),
+        (lambda: zoo.leaderboard("diabetes", jobs="2"), "jobs: a whole number is needed, not '2'"),
+        (lambda: zoo.leaderboard("diabetes", cluster=1), "cluster: text is needed, not 1"),
+        (lambda: zoo.calibrate("bnn", draws=9.5), "draws: a whole number is needed, not 9.5"),
+        (lambda: zoo.calibrate("bnn", jobs=True), "jobs: a whole number is needed, not True"),
+        (lambda: zoo.calibrate("bnn", noise="1"), "noise: a number is needed, not '1'"),
+    ],
+)
+def test_arguments_of_another_kind_are_told(call, words):
+    with pytest.raises(UserError, match=f"^{words}$"):
+        call()
+
+
+def test_numbers_of_numpy_and_devices_of_torch_are_taken(compared, monkeypatch):
+    monkeypatch.setattr("zoo.commands.comparison.MOST_LATENT", 5)
+    options = {"seed": np.int64(0), "noise": np.float32(1.0), "device": torch.device("cpu"), "widths": 2}
+    assert list(zoo.compare(compared[0] / "table.csv", guides="map", **options).index) == ["map"]
+
+
 def test_one_column_is_not_its_letters(tmp_path):
     path = write_csv(tmp_path / "table.csv", linear_rows(20))
     with pytest.raises(ValueError, match="'ab'"):

@@ -1,0 +1,62 @@
+"""What a notebook hands to the functions of :mod:`zoo`, whose kinds nothing else has looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+from zoo.errors import UserError
+
+#: Kind of an argument -> in words, and which have it.
+KINDS: dict[Any, tuple[str, str]] = {
+    Integral: (
+        "a whole number",
+        "seed, split, splits, seeds, jobs, simulations, draws, rows, columns, points, steps",
+    ),
+    Real: ("a number", "noise, inclusion, holdout, correlation"),
+    str: ("text", "budget, reference, target, task, activation, missing, cluster"),
+    str | Path: ("a path", "out"),
+}
+#: Arguments that may be None.
+OPTIONAL = ("noise", "inclusion", "holdout", "reference", "target", "task", "activation", "cluster", "out")
+#: What a number of NumPy becomes, which JSON does not know.
+PLAIN: dict[Any, type] = {Integral: int, Real: float}
+
+
+def plain(**given: Any) -> dict[str, Any]:
+    """The arguments, their numbers as Python's own.
+
+    :raises UserError: for an argument of another kind than it must have; unknown ones are let through
+    """
+    found = dict(given)
+    for kind, (words, names) in KINDS.items():
+        for name in set(names.split(", ")) & set(given):
+            value = given[name]
+            if value is None and name in OPTIONAL:
+                continue
+            if not isinstance(value, kind) or isinstance(value, bool):
+                raise UserError(f"{name}: {words} is needed, not {value!r}")
+            found[name] = PLAIN.get(kind, lambda value: value)(value)
+    return found
+
+
+def several_columns(given: Sequence[str] | str) -> tuple[str, ...]:
+    """One column or several."""
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def several_names(what: str, given: Any) -> list[str]:
+    """One name or several; :raises UserError: for what is none, a table or a class for instance"""
+    several = (
+        isinstance(given, Iterable) and not isinstance(given, str | bytes) and not hasattr(given, "columns")
+    )
+    names = list(given) if several else [given]
+    for name in names:
+        if not isinstance(name, str | Path):
+            hint = "write tables to CSV files first" if hasattr(name, "columns") else "`zoo list` has them"
+            if what == "model":
+                hint += "; one of your own is written as path/to/file.py:model"
+            raise UserError(f"{what}: a name or a path is needed, not a {type(name).__name__}; {hint}")
+    return list(map(str, names))
