@@ -26,7 +26,7 @@ from zoo.evaluation.metrics import accuracy
 from zoo.experiments.engine.declaration import Cell
 from zoo.experiments.lbbnn.networks import (
     RATE_OF_LAWS,
-    Fitted,
+    FittedNetworks,
     images,
     make_guide,
     make_model,
@@ -42,7 +42,7 @@ WIDTHS: dict[str, tuple[int, ...]] = {"dense": (400, 600), "lenet": ()}
 METHODS, SETTINGS = ("lrt", "mnf", "concrete", "gaussian"), ("default", "rates", "fixed")
 
 
-def fit(network: str, method: str, setting: str, epochs: int, rate: float, ramp: float) -> Fitted:
+def fit(network: str, method: str, setting: str, epochs: int, rate: float, ramp: float) -> FittedNetworks:
     """A network of the tables with another rate and ramp."""
     cell = Cell("lbbnn/mnist", DATASET, method, setting, 0, options={"epochs": epochs})
     data = images(DATASET, held_out=HELD_OUT)
@@ -52,7 +52,7 @@ def fit(network: str, method: str, setting: str, epochs: int, rate: float, ramp:
     torch.manual_seed(SEED)
     model = make_model(method, setting, data, WIDTHS[network])
     guide = make_guide(method, model, setting)
-    return Fitted(model, [guide], data, train(guide.model, guide, (data.x, data.y), plan), SEED)
+    return FittedNetworks(model, [guide], data, train(guide.model, guide, (data.x, data.y), plan), SEED)
 
 
 def line(network: str, method: str, setting: str, epochs: int, rate: float, ramp: float) -> str:

@@ -104,6 +104,7 @@ INTERFACE = {
             "guides.core.flat_guide",
             "guides.core.svi",
             "guides.core.sites",
+            "guides.core.starts",
             "guides.core.settling",
         ],
     ),

@@ -120,9 +120,9 @@ def test_ctrl_c_waits_for_the_end_of_a_step_and_keeps_it(tmp_path, monkeypatch):
     ("guide", "method"), [("mean-field", Variational), ("bootstrap", type(GUIDES["bootstrap"].method))]
 )
 def test_ctrl_c_before_anything_is_kept_says_so(guide, method, tmp_path, monkeypatch):
-    def stopped(self, model, data, settings, *, place, **_):
+    def stopped(self, model, data, settings, *, file, **_):
         if guide == "bootstrap":  # half a fit: its seal is written last
-            place.path.write_bytes(b"half")
+            file.path.write_bytes(b"half")
         raise KeyboardInterrupt
 
     monkeypatch.setattr(method, "fit", stopped)

@@ -117,7 +117,7 @@ def test_calibration_and_leaderboard_fit_on_a_device(tmp_path, pretended):
     asked = plan(["diabetes"], ["mean-field"], device="cuda")
     assert asked.config()["device"] == "cuda"
     assert "--device cuda" in asked.command("out")
-    short = replace(asked.places[0].comparison, budget=replace(BUDGETS["quick"], steps=3, draws=30))
+    short = replace(asked.cells[0].comparison, budget=replace(BUDGETS["quick"], steps=3, draws=30))
     fit_guide(short, "mean-field", tmp_path)
     assert len(pretended) == 2
     assert "device" not in plan(["diabetes"], ["mean-field"]).config()
