@@ -39,3 +39,10 @@ def test_no_gradient_is_asked_for_where_none_is_taken():
     with torch.no_grad():
         nodes = nodes.requires_grad_()
         assert not steadily(nodes, lambda nodes: 2 * nodes).requires_grad
+
+
+def test_a_gradient_of_zero_stays_zero():
+    nodes = torch.randn(2, 4, 2, requires_grad=True)
+    arriving = torch.tensor([1.0, 0.0])[:, None, None].expand(2, 4, 2)
+    (found,) = torch.autograd.grad(steadily(nodes, lambda nodes: 3 * nodes), nodes, arriving)
+    torch.testing.assert_close(found, arriving)
