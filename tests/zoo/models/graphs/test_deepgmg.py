@@ -133,6 +133,8 @@ def test_bad_input_is_refused():
         DeepGMG().log_prob_of_arrivals([[[], [1]]])
     with pytest.raises(UserError, match=r"node 1 can be joined to the 1 before it, not to \[0, 0\]"):
         DeepGMG().log_prob_of_arrivals([[[], [0, 0]]])  # one draw for each node before it
+    with pytest.raises(UserError, match=r"node 1 can be joined to the 1 before it, not to \[-1\]"):
+        DeepGMG().log_prob_of_arrivals([[[], [-1]]])
     with pytest.raises(UserError, match="2 graphs need 2 numbers of nodes"):
         DeepGMG().sample(2, [3])
     assert DeepGMG().sample(0, 3) == []

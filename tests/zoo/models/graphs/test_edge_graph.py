@@ -22,7 +22,7 @@ from zoo.errors import UserError
 from zoo.models.graphs import edge_batches, edge_graph
 from zoo.models.graphs.bayesian_heads import BayesianHeads, last_layers
 from zoo.models.graphs.deepgmg import DeepGMG
-from zoo.models.graphs.edge_batches import A_PAIR, Plan, batches
+from zoo.models.graphs.edge_batches import A_PAIR, Plan, batches, check_room
 from zoo.models.graphs.edge_graph import HEADS, EdgeGraphModel
 
 KINDS = {
@@ -168,6 +168,16 @@ def test_long_sequences_are_refused_but_for_a_window():
     assert list(batches([graph, graph], 2, window=20)) == [[0, 1]]
 
 
+def test_a_graph_that_is_too_large_is_scored_along_a_window(monkeypatch):
+    """30 edges of two nodes: 40320 numbers without one, 26280 with the last two."""
+    monkeypatch.setattr(edge_batches, "MOST_OF_ONE", 30_000)
+    graph = edge_list([(0, 1)] * 30)
+    with torch.no_grad():
+        assert EdgeGraphModel(window=2).log_prob([graph]).isfinite().all()
+    with pytest.raises(UserError, match="a graph of 30 edges and 2 nodes"):
+        EdgeGraphModel().log_prob([graph])
+
+
 def test_graphs_that_grow_too_large_are_not_drawn(monkeypatch):
     """A cell of either adjacency matrix is one number: two graphs of at most three nodes have 18."""
     monkeypatch.setattr("zoo.models.graphs.edge_batches.MOST_OF_ONE", 18)
@@ -239,17 +249,23 @@ def test_bad_input_is_refused():
     model = EdgeGraphModel()
     with pytest.raises(UserError, match="2 graphs need 2 numbers of edges"):
         model.sample(2, [3])
+    with pytest.raises(UserError, match="2 graphs need 2 numbers of edges, 1 or more"):
+        model.sample(2, 0)
     with pytest.raises(UserError, match="needs its time"):
         model.sample(1, 2, times=[np.zeros(3)])
     with pytest.raises(UserError, match="times of edges are finite and never fall"):
         model.sample(1, 3, times=[np.array([5.0, 4.0, 3.0])])
     with pytest.raises(UserError, match="times of edges are finite"):
-        model.sample(1, 2, times=[np.array([0.0, np.nan])])
+        model.sample(1, 2, times=[np.array([0.0, np.inf])])
+    with pytest.raises(UserError, match="times of edges are finite"):
+        model.sample(1, 1, times=[np.array([np.nan])])
     assert model.log_prob([]).shape == (0,)
     assert len(model.sample(2, np.int64(3))[1]) == 3
     huge = edge_list(np.stack([np.arange(6000), np.arange(1, 6001)], 1))
-    with pytest.raises(UserError, match="a graph of 6000 edges and 6001 nodes needs .* GB: cut it"):
-        model.log_prob([huge])
+    with pytest.raises(UserError, match="a graph of 6000 edges and 6001 nodes needs 320 GB: cut it"):
+        model.log_prob([huge])  # nodes come one by one, and their states are kept for those there are
+    with pytest.raises(UserError, match="grown to 30000 nodes and need 7 GB: draw shorter ones"):
+        check_room(2, 30_000)
 
 
 def test_plan_of_a_batch():
@@ -273,6 +289,53 @@ def test_bayesian_last_layers_have_the_prior_and_the_likelihood_of_the_model():
     with torch.no_grad():
         likelihood = model.log_prob(graphs, last_layers(weights)).sum()
     torch.testing.assert_close(trace.log_prob_sum(), prior + likelihood, atol=1e-8, rtol=0)
+
+
+def test_last_layers_that_are_given_stand_in_for_those_of_the_model():
+    """Each for its own head, biases too, in likelihoods and in draws."""
+    model, graphs = double(), mixed_graphs()
+    last = {name: 2 * torch.randn(33, dtype=torch.float64) for name in HEADS}
+    with torch.no_grad():
+        given, drawn = model.log_prob(graphs, last), model.sample(20, 6, seed=1, last=last)
+        own = model.sample(20, 6, seed=1)
+        for name, numbers in last.items():
+            layer = getattr(model, name).last
+            layer.weight.copy_(numbers[:-1])
+            layer.bias.copy_(numbers[-1])
+            assert not torch.equal(model.log_prob(graphs), given) or name == HEADS[-1]
+        torch.testing.assert_close(model.log_prob(graphs), given, atol=1e-10, rtol=0)
+        assert as_lists(drawn) == as_lists(model.sample(20, 6, seed=1)) != as_lists(own)
+
+
+def as_lists(graphs: list) -> list:
+    return [graph.edges.tolist() for graph in graphs]
+
+
+@pytest.mark.parametrize("make", [EdgeGraphModel, DeepGMG])
+def test_seeds_are_those_of_the_start_and_of_the_draws(make):
+    def start(seed: int) -> torch.Tensor:
+        return torch.nn.utils.parameters_to_vector(make(seed=seed).parameters())
+
+    assert torch.equal(start(1), start(1))
+    assert not torch.equal(start(1), start(2))
+    drawn = [make().sample(5, 6, seed=seed) for seed in (1, 1, 2)]
+    if make is EdgeGraphModel:
+        drawn = [as_lists(graphs) for graphs in drawn]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+@pytest.mark.parametrize("make", [EdgeGraphModel, DeepGMG])
+def test_messages_start_small(make):
+    """An sd of 0.1, to 4.5 standard errors of 1024 weights and 32 biases."""
+    message = make(seed=3).messages[0] if make is DeepGMG else make(seed=3).message
+    for numbers in (message.weight, message.bias):
+        assert abs(numbers.std() / 0.1 - 1) < 4.5 / (2 * numbers.numel()) ** 0.5
+
+
+def test_models_of_sums_are_steady_from_the_start():
+    steady = {kind: EdgeGraphModel(aggregation=kind).steady for kind in ("mean", "log", "sum")}
+    assert steady == {"mean": False, "log": False, "sum": True}
+    assert DeepGMG().steady
 
 
 @pytest.mark.slow
