@@ -169,6 +169,19 @@ def test_minibatches_are_scaled_up():
     assert weighted.item() == pytest.approx(whole.item(), abs=1e-9)
 
 
+def test_model_returns_the_log_odds_of_a_new_node():
+    """With the counts of ``0 1 1 2``: those of the process's own rule."""
+    values = {"alpha": torch.tensor(0.4), "sigma": torch.tensor(0.3)}
+    found = poutine.condition(HollywoodModel(), values)(torch.tensor([[4.0, 3.0, 0.0], [4.0, 3.0, 2.0]]))
+    new = HollywoodProcess(0.4, 0.3).next_end([0, 1, 1, 2])[-1].item()
+    assert found.tolist() == pytest.approx([math.log(new / (1 - new))] * 2, rel=1e-5)
+
+
+def test_draws_are_those_of_the_seed():
+    drawn = [HollywoodProcess().sample(1, 40, seed=seed)[0].edges.tolist() for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
 def test_picks_are_counts_before_the_pick():
     x = hollywood_picks().x
     assert x.shape == (990, 3)
