@@ -10,7 +10,7 @@ from pyro import poutine
 from guides import AutoMeanField
 from guides.flows.weighted_batch_norm import EPSILON, WeightedBatchNorm, weighted_rows
 from guides.truth import nuts
-from zoo.models.normalizing_flow import LARGEST_LOG_SCALE, PRIOR_SD, FlowDensity, Flowing
+from zoo.models.normalizing_flow import LARGEST_LOG_SCALE, PRIOR_SD, FlowDensity, Flowing, _root
 
 KINDS = ("maf", "realnvp", "spline")
 each_kind = pytest.mark.parametrize("kind", KINDS)
@@ -94,6 +94,43 @@ def test_log_scales_are_bounded():
     made = flow(blocks=2, batch_norm=False)
     far = 1e6 * rows()
     assert made.encode(far)[1].abs().max() <= 2 * 3 * LARGEST_LOG_SCALE
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_log_scales_of_couplings_are_bounded(sign):
+    """Of the two columns that one scales, both far beyond."""
+    made = flow("realnvp", blocks=1)
+    last = made.steps[0].transform.nn.layers[-1]
+    with torch.no_grad():
+        last.weight.zero_()
+        last.bias.fill_(sign * 100.0)
+    assert (made.encode(rows())[1] == sign * 2 * LARGEST_LOG_SCALE).all()
+
+
+def test_small_log_scales_are_those_of_the_network():
+    """``b tanh(a / b) = a - a^3 / (3 b^2) + ...``"""
+    (step,) = FlowDensity(3, blocks=1, hidden=(20,)).double().steps
+    x = rows()
+    raw, found = step.network(x)[1], -step(x)[1]
+    assert raw.abs().max() > 0.1
+    expected = (raw - raw**3 / (3 * LARGEST_LOG_SCALE**2)).sum(-1)
+    torch.testing.assert_close(found, expected, rtol=0, atol=raw.abs().max().item() ** 5 / 100)
+
+
+def test_splines_leave_alone_what_is_outside_of_four():
+    made = flow("spline", blocks=1)
+    inside, outside = (torch.full((1, 3), x, dtype=torch.float64) for x in (3.9, 4.1))
+    assert (made.encode(inside)[0] != inside).all()
+    assert torch.equal(made.encode(outside)[0], outside)
+
+
+@each_kind
+def test_every_second_block_runs_backwards(kind):
+    steps = FlowDensity(3, blocks=4, hidden=(20,), kind=kind, batch_norm=False).steps
+    if kind == "maf":
+        assert [step.order.tolist() for step in steps] == [[0, 1, 2], [2, 1, 0]] * 2
+    else:
+        assert [step.backwards for step in steps] == [False, True] * 2
 
 
 # --------------------------------------------------------------------------------------- weighted statistics
@@ -186,6 +223,15 @@ def test_local_sites_minimise_the_weighted_loss(covariance):
         torch.testing.assert_close(sites["correlation"].norm(dim=-1), torch.ones_like(spread))
 
 
+def test_a_covariance_of_fewer_rows_than_columns_has_a_root():
+    made, x = flow(covariance=True), rows(2)
+    weights = torch.tensor([0.25, 0.75], dtype=torch.float64)
+    z = made.encode(x)[0]
+    root, apart = _root(made.local(weights, z)), z[1] - z[0]
+    torch.testing.assert_close(root @ root.mT, 3 / 16 * torch.outer(apart, apart), rtol=1e-4, atol=1e-5)
+    assert (root.diagonal() > 0).all()
+
+
 @pytest.mark.parametrize("covariance", [False, True])
 def test_many_values_of_the_sites_at_once(covariance):
     made, x = flow(covariance=covariance), rows()
@@ -207,6 +253,12 @@ def test_a_pyro_model(covariance):
     torch.testing.assert_close(trace.nodes["x"]["log_prob"], made.log_density(latent, made.encode(x)))
     wide = torch.distributions.Normal(0.0, PRIOR_SD).log_prob(latent["mean"]).sum()
     torch.testing.assert_close(trace.nodes["mean"]["log_prob"], wide)
+    if covariance:
+        wide = torch.distributions.LogNormal(0.0, 1.0).log_prob(latent["scale"]).sum()
+        torch.testing.assert_close(trace.nodes["scale"]["log_prob"], wide)
+        flat = torch.distributions.LKJCholesky(3, torch.tensor(1.0, dtype=torch.float64))
+        expected = flat.log_prob(latent["correlation"].double())
+        torch.testing.assert_close(trace.nodes["correlation"]["log_prob"].double(), expected)
     with torch.no_grad():
         drawn = pyro.poutine.condition(made, latent)(2000)
     assert drawn.shape == (2000, 3)
@@ -239,6 +291,8 @@ def test_flows_that_cannot_be():
         FlowDensity(1)
     with pytest.raises(ValueError, match="at least as many units as there are columns, 30"):
         FlowDensity(30, hidden=(20,))
+    with pytest.raises(ValueError, match="at least as many units as there are columns, 3"):
+        FlowDensity(3, hidden=(20, 2))
     with pytest.raises(ValueError, match="at least one hidden layer"):
         FlowDensity(3, hidden=())
     with pytest.raises(ValueError, match="blocks"):
