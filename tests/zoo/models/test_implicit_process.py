@@ -88,6 +88,18 @@ def test_the_start_is_the_fan_in_prior():
     assert weight.dtype == process.draw(2)(torch.zeros(1, 400)).dtype == torch.float64
 
 
+@pytest.mark.parametrize("sharing", ["weight", "layer"])
+def test_sds_start_at_the_fan_in_and_at_one(sharing):
+    for layer, inputs in zip(BNNProcess(9, (4,), sharing=sharing).layers, (9, 4), strict=True):
+        weight, bias = layer.weight_log_sd.exp(), layer.bias_log_sd.exp()
+        torch.testing.assert_close(weight, torch.full_like(weight, inputs**-0.5))
+        torch.testing.assert_close(bias, torch.ones_like(bias))
+    for layer in BNNProcess(9, (4,), sharing=sharing, scale=0.3, bias_scale=0.7).layers:
+        weight, bias = layer.weight_log_sd.exp(), layer.bias_log_sd.exp()
+        torch.testing.assert_close(weight, torch.full_like(weight, 0.3))
+        torch.testing.assert_close(bias, torch.full_like(bias, 0.7))
+
+
 def test_means_start_near_zero_and_not_at_it():
     """Sd of 0.05, to five standard errors."""
     mean = BNNProcess(100, (50,)).layers[0].weight_mean
@@ -127,6 +139,8 @@ def test_refusals():
             make(1, (3, 0))
         with pytest.raises(ValueError, match=r"process of 2 column\(s\) needs x \[N, 2\], got \[5, 1\]"):
             make(2).draw(3)(torch.zeros(5, 1))
+        with pytest.raises(ValueError, match=r"needs x \[N, 2\], got \[2\]"):
+            make(2).draw(3)(torch.zeros(2))
     with pytest.raises(ValueError, match="sharing"):
         BNNProcess(2, sharing="none")
     with pytest.raises(ValueError, match="bias_scale"):
@@ -185,3 +199,12 @@ def test_a_posterior_starts_at_one_network():
     assert (f.std(0) < 0.6).all()
     assert f.mean(0).abs().max() > f.std(0).max() / 2000**0.5
     assert network.layers[0].weight_mean.std().item() == pytest.approx(3**-0.5, rel=0.6)
+
+
+def test_means_of_a_posterior_start_by_the_fan_in_and_all_sds_at_a_tenth():
+    """To 4.5 standard errors."""
+    for layer, inputs in zip(posterior_network(100, (400, 25)).layers, (100, 400, 25), strict=True):
+        count = layer.weight_mean.numel()
+        assert abs(layer.weight_mean.std() * inputs**0.5 - 1) < 4.5 / (2 * count) ** 0.5
+        for log_sd in (layer.weight_log_sd, layer.bias_log_sd):
+            torch.testing.assert_close(log_sd.exp(), torch.full_like(log_sd, 0.1))
