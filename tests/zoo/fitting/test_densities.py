@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch
 from guides.bootstrap.base_measures import EmpiricalBase
 from guides.bootstrap.training import Training
 from guides.bootstrap.weights import dirichlet_weights
+from guides.core.svi import DivergenceError
 from zoo.errors import FailedError
 from zoo.fitting import densities
 from zoo.fitting.densities import (
@@ -77,6 +79,7 @@ def test_a_density_is_kept(tmp_path):
     x = rows().pool
     torch.testing.assert_close(again.log_density(x), fitted.log_density(x), rtol=0, atol=0)
     assert torch.equal(again.sample(20, seed=3), fitted.sample(20, seed=3))
+    assert again.info == {name: value for name, value in fitted.info.items() if name != "losses"}
     assert again.info["steps"] == 8
 
 
@@ -168,6 +171,44 @@ def test_samples_are_of_all_draws():
     assert 70 < above.diff().sum() < 130
 
 
+@pytest.mark.parametrize("covariance", [False, True])
+def test_without_a_mean_the_latent_law_is_the_standard_gaussian(covariance):
+    for fit in (maximum_likelihood, shared_bootstrap):
+        shape = FlowShape(hidden=(8,), covariance=covariance)
+        ((_, sites),) = fit(rows(), shape, effort(training=Training(steps=1)), mean=False).members
+        expected = {"mean": torch.zeros(1, 3)}
+        if covariance:
+            expected |= {"scale": torch.ones(1, 3), "correlation": torch.eye(3)[None]}
+        assert sites.keys() == expected.keys()
+        assert all(torch.equal(sites[name], value) for name, value in expected.items())
+
+
+def test_a_single_draw_and_a_single_row_have_no_spread():
+    fitted = maximum_likelihood(rows(), SHAPE, effort(training=Training(steps=1)))
+    figures = fitted.figures(rows().pool)
+    assert figures["draws_sd"] == 0.0
+    assert figures["mixture"] == pytest.approx(figures["log_likelihood"], rel=1e-12)
+    assert math.isnan(fitted.figures(rows().pool[:1])["points_se"])
+
+
+def test_steps_are_those_of_all_trainings_and_every_one_is_told(monkeypatch):
+    progress, told, real = [], [], densities.train
+
+    def kept(*arguments):
+        progress.append(real(*arguments))
+        return progress[-1]
+
+    monkeypatch.setattr(densities, "train", kept)
+    fitted = weighted_bootstrap(rows(), SHAPE, effort(draws=3, restarts=2, training=Training(steps=2)))
+    assert (len(progress), fitted.info) == (3 * 2, {"steps": 3 * 2})
+    fitted = shared_bootstrap(
+        rows(), SHAPE, effort(training=Training(steps=8, lr=0.5)), on_step=lambda: told.append(1)
+    )
+    assert len(told) == fitted.info["steps"] == len(progress[-1].losses) == 8
+    assert fitted.info["losses"] == progress[-1].losses
+    assert fitted.info["kept_step"] == progress[-1].scores.index(max(progress[-1].scores)) < 7
+
+
 def test_the_fitted_mean_is_that_of_the_rows():
     fitted = maximum_likelihood(rows(), SHAPE, effort(), mean=True)
     ((flow, sites),) = fitted.members
@@ -207,6 +248,30 @@ def test_the_identity_is_learned_where_the_data_are(monkeypatch):
     assert (share.mean(0) - 0.5).abs().max() < 4.5 * (1 / 12 / densities.IDENTITY_ROWS) ** 0.5
 
 
+def test_a_shape_is_built_as_it_says(monkeypatch):
+    """And of rows of float64 in float64; a file that is read is not trained towards the identity again."""
+    asked = []
+    monkeypatch.setattr(densities, "towards_identity", lambda flow, data: asked.append((flow, data)))
+    data = rows().train.double()
+    shape = FlowShape("spline", blocks=2, hidden=(8,), batch_norm=False, covariance=True)
+    flow = shape.build(data)
+    assert [type(step.transform).__name__ for step in flow.steps] == ["SplineAutoregressive"] * 2
+    assert flow.covariance
+    assert {parameter.dtype for parameter in flow.parameters()} == {torch.float64}
+    assert asked == []
+    flow = replace(SHAPE, identity=True).build(data)
+    assert asked == [(flow, data)]
+
+
+def test_a_kept_density_is_not_trained_towards_the_identity_again(monkeypatch, tmp_path):
+    shape, asked = replace(SHAPE, identity=True), []
+    monkeypatch.setattr(densities, "towards_identity", lambda *parts: asked.append(parts))
+    fitted = maximum_likelihood(rows(), shape, effort(training=Training(steps=1)))
+    fitted.save(tmp_path / "fit.safetensors", shape)
+    FittedDensity.load(tmp_path / "fit.safetensors")
+    assert len(asked) == 1
+
+
 @pytest.mark.slow
 def test_the_start_can_be_the_identity(monkeypatch):
     monkeypatch.setattr(densities, "IDENTITY_STEPS", 250)
@@ -217,6 +282,23 @@ def test_the_start_can_be_the_identity(monkeypatch):
     towards_identity(flow, rows().train)
     with torch.no_grad():
         assert (flow.encode(rows().train)[0] - rows().train).square().mean() < 0.5 * before
+
+
+def test_a_start_that_leaves_the_numbers_is_no_candidate(monkeypatch):
+    calls, real = [], densities.train
+
+    def first_and_last_diverge(*arguments):
+        calls.append(real(*arguments))
+        if len(calls) != 2:
+            raise DivergenceError(f"step {len(calls)}: the loss is nan")
+        return calls[-1]
+
+    monkeypatch.setattr(densities, "train", first_and_last_diverge)
+    training = Training(steps=2, lr=0.01)
+    found = maximum_likelihood(rows(), SHAPE, effort(restarts=3, training=training))
+    assert (len(calls), found.info["validation"]) == (3, calls[1].score)
+    with pytest.raises(FailedError, match="step 5: the loss is nan"):
+        maximum_likelihood(rows(), SHAPE, effort(restarts=2, training=training))
 
 
 def test_rows_that_overflow_are_a_failure_with_its_reason():
