@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from contextlib import suppress
 
@@ -254,6 +255,35 @@ def test_starts_are_compared_by_their_validation(monkeypatch):
     assert fitted.info["validation"] == max(fitted.info["starts"])
     best = ends[fitted.info["starts"].index(fitted.info["validation"])]
     assert all(map(torch.equal, flow.state_dict().values(), best))
+
+
+def test_a_start_that_leaves_the_numbers_is_no_candidate(monkeypatch):
+    """The first start is the model as it is; of three the second alone ends well, and it is left."""
+    begins, ends = [], []
+
+    def first_and_last_diverge(objective, *others):
+        begins.append(copy.deepcopy(objective.module.state_dict()))
+        progress = train(objective, *others)
+        ends.append((progress.score, copy.deepcopy(objective.module.state_dict())))
+        if len(ends) != 2:
+            raise DivergenceError(f"step {len(ends)}: the loss is nan")
+        return progress
+
+    monkeypatch.setattr(shared_parameters, "train", first_and_last_diverge)
+    x, held = rows(30).float(), rows(30, seed=4).float()
+    flow = FlowDensity(2, hidden=(10,))
+    before = copy.deepcopy(flow.state_dict())
+    bootstrap, words = SharedParameterBootstrap(flow), {"validation": (held,), "training": Training(steps=3)}
+    fitted = bootstrap.fit(x, restarts=3, **words)
+    assert all(map(torch.equal, begins[0].values(), before.values()))
+    assert not torch.equal(
+        begins[1]["steps.0.network.layers.0.weight"], before["steps.0.network.layers.0.weight"]
+    )
+    score, state = ends[1]
+    assert fitted.info["starts"] == [score] == [fitted.info["validation"]]
+    assert all(map(torch.equal, flow.state_dict().values(), state.values()))
+    with pytest.raises(DivergenceError, match="step 5: the loss is nan"):
+        bootstrap.fit(x, restarts=2, **words)
 
 
 def test_same_seed_same_posterior_and_nothing_else_moves():
