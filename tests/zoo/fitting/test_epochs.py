@@ -14,6 +14,7 @@ from guides import AutoConcrete, AutoMeanField, AutoMNF, AutoSpikeSlab
 from guides.posterior.evaluate import log_joint
 from zoo.errors import FailedError
 from zoo.experiments.lbbnn.networks import images
+from zoo.fitting import epochs
 from zoo.fitting.epochs import (
     Training,
     averaged_probabilities,
@@ -226,8 +227,9 @@ def test_training_that_is_broken_off_has_the_schedule_of_the_whole():
     for step in range(part.steps):
         assert part.learning_rate(step) == whole.learning_rate(step)
         assert part.progress(step) == whole.progress(step)
-    with pytest.raises(ValueError, match="stop_after must lie between 1 and 10, not 11"):
-        Training(10, stop_after=11)
+    for wrong in (0, 11):
+        with pytest.raises(ValueError, match=f"stop_after must lie between 1 and 10, not {wrong}"):
+            Training(10, stop_after=wrong)
 
 
 def test_what_diverges_is_told(digits):
@@ -238,8 +240,9 @@ def test_what_diverges_is_told(digits):
     for ramp in (0.0, 1.5, math.nan):
         with pytest.raises(ValueError, match="ramp must be a share of the training"):
             Training(10, ramp=ramp)
-    with pytest.raises(ValueError, match="must be positive"):
-        Training(0)
+    for wrong in ({"epochs": 0}, {"batch_size": 0}, {"lr": 0.0}, {"lr": math.nan}):
+        with pytest.raises(ValueError, match="must be positive"):
+            Training(**{"epochs": 1, **wrong})
 
 
 def test_divergence_rises_by_equal_factors_to_its_weight(digits):
@@ -342,6 +345,31 @@ def test_members_are_stacked_with_noise_of_their_own(digits):
     guide.setup(digits.x[:5], digits.y[:5])
     first, second = stacked([guide, guide])["w1"]
     assert not torch.equal(first, second)
+
+
+def test_an_epoch_has_the_mean_loss_and_all_the_time_of_its_steps(digits, monkeypatch):
+    """And what is looked at after it is told how many epochs are done."""
+    steps = [(10.0, 1.0), (20.0, 2.0), (40.0, 4.0), (60.0, 8.0)]
+    monkeypatch.setattr(epochs, "svi_steps", lambda *parts: iter(steps))
+    data = digits.x[:50], digits.y[:50]
+    training = Training(2, batch_size=20)  # two steps an epoch, the last ten of 50 rows are left out
+    history = train(NETWORK, AutoMeanField(NETWORK), data, training, each_epoch=lambda done: {"done": done})
+    assert (history.losses, history.seconds) == ([15.0, 50.0], [3.0, 12.0])
+    assert history.figures == [{"done": 0}, {"done": 1}, {"done": 2}]
+
+
+def test_fewer_rows_than_a_minibatch_are_one():
+    assert [Training(1, batch_size=100).steps_an_epoch(rows) for rows in (50, 100, 199, 200)] == [1, 1, 1, 2]
+
+
+def test_bounds_are_those_of_the_seed_and_have_no_error_of_one_network(digits):
+    guide = AutoSpikeSlab(NETWORK)
+    guide.setup(digits.x[:5], digits.y[:5])
+    data = digits.x[:4], digits.y[:4]
+    first, again, other = (bound(guide, data, seed=seed) for seed in (1, 1, 2))
+    assert first == again != other
+    assert bound(guide, data, networks=1).se is None
+    assert bound(guide, data, networks=2).se > 0
 
 
 def test_training_needs_rows(digits):
