@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -131,6 +132,55 @@ def test_functional_bnns_take_small_batches_and_a_prior_of_few_numbers():
     method = GUIDES["fbnn-bnn"].method
     assert [GUIDES[name].method.settings(500, 0).batch_size for name in NAMES[3:6]] == [20, 20, 100]
     assert {parameter.numel() for parameter in method.make(BNN(2), 30).prior.parameters()} == {1}
+
+
+@pytest.mark.parametrize("name", ["vip", "fbnn-gp", "avb"])
+def test_what_is_told_of_a_fit(name):
+    """Parameters that are trained are counted, draws are those of the seed; a functional BNN's losses, which
+    are not all that it minimises, have no change of a bound.
+    """
+    asked = []
+
+    def posterior(n, seed=0):
+        asked.append((n, seed))
+        return SimpleNamespace(model="functions", draws=lambda: {"f": (n, seed)})
+
+    trained, fixed = torch.nn.Parameter(torch.zeros(3)), torch.nn.Parameter(torch.zeros(4), False)
+    found = SimpleNamespace(
+        losses=[9.0, 8.0, 7.0, 5.0],
+        facts={"seconds": 2.5, "steps": 4},
+        posterior=posterior,
+        parameters=lambda: iter([trained, fixed]),
+    )
+    fitted, nats = GUIDES[name].method.fitted("sites", found), "nats"
+    if name == "fbnn-gp":
+        nats = "nats of likelihood"
+    assert fitted.summary == f"4 steps in 2.5 s, +2 {nats} gained in the last tenth"
+    assert (fitted.num_parameters, fitted.seconds, fitted.losses) == (3, 2.5, found.losses)
+    assert (fitted.bound_change is None) == (name == "fbnn-gp")
+    assert (fitted.model, fitted.closed_form) == (("sites", None) if name == "avb" else ("functions", found))
+    assert fitted.draws(5, 7) == {"f": (5, 7)}
+
+
+def test_batches_are_as_wished_and_no_larger_than_the_data():
+    method = GUIDES["vip"].method
+    sizes = [method.settings(500, 0, batch_size=size).batch_size for size in (None, 7, 900)]
+    assert sizes == [100, 7, 500]
+    assert method.settings(30, 0).batch_size == 30
+
+
+def test_priors_have_the_published_layers_and_parameters_of_every_weight(monkeypatch):
+    monkeypatch.setattr(implicit, "WIDTHS", (6,))
+    monkeypatch.setattr(implicit, "VIP_WIDTHS", (3,))
+    model = BNN(2)
+    shapes = {
+        "sip-bnn": [(6, 2), (1, 6)],
+        "vip": [(3, 2), (1, 3)],
+    }
+    for name, expected in shapes.items():
+        prior = GUIDES[name].method.make(model, 30).prior
+        assert [tuple(layer.weight_mean.shape) for layer in prior.layers] == expected
+    assert GUIDES["vip"].method.make(model, 30).settings.num_functions == implicit.FUNCTIONS == 20
 
 
 def test_one_column_has_inducing_inputs_of_its_own(monkeypatch):
