@@ -65,6 +65,17 @@ def test_altered_figure_or_draw(alter, kept, tmp_path):
     assert load_kept(tmp_path / "pbp.nc", model) is None
 
 
+@pytest.mark.parametrize("name", ["note", "status", "mcse", "settings", "state", "versions"])
+def test_all_that_a_result_says_is_sealed(name):
+    """But for what another call of the same work may say otherwise, as the time that it took."""
+    posterior = Posterior.from_draws(model, DRAWS, {**INFO, name: "one", "cpu_seconds": 1.0})
+    before = zoo.files.kept._checksum(posterior)
+    posterior.info["cpu_seconds"] = 2.0
+    assert zoo.files.kept._checksum(posterior) == before
+    posterior.info[name] = "another"
+    assert zoo.files.kept._checksum(posterior) != before
+
+
 def test_result_of_other_versions(kept, tmp_path, monkeypatch):
     shutil.copy(kept, tmp_path / "pbp.nc")
     monkeypatch.setattr(zoo.files.kept, "versions", lambda: {"torch": "0"})
