@@ -74,6 +74,46 @@ def test_half_files_of_a_call_at_work_and_in_a_foreign_folder_stay(tmp_path):
         assert (tmp_path / "foreign" / HALVES[0]).exists()
 
 
+def test_a_file_system_without_locks_is_worked_on_and_no_half_file_removed_there(tmp_path, monkeypatch):
+    """Who writes it may still be at work."""
+
+    def no_locks(handle, operation):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    for name in ("config.json", HALVES[0]):
+        (tmp_path / name).write_text("{}")
+    with sole_folder(tmp_path):
+        assert (tmp_path / HALVES[0]).exists()
+
+
+def test_a_sole_folder_that_cannot_be_is_told_of(tmp_path):
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(UserError, match="file is a file, not a folder: choose another --out"),
+        sole_folder(tmp_path / "file"),
+    ):
+        pass
+    with (
+        pytest.raises(UserError, match="cannot write to .*: Not a directory"),
+        sole_folder(tmp_path / "file" / "a"),
+    ):
+        pass
+
+
+def test_a_sole_folder_that_is_left_empty_goes_as_far_as_it_was_made(tmp_path):
+    with sole_folder(tmp_path / "a" / "b"):
+        assert (tmp_path / "a" / "b").is_dir()
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "a").mkdir()
+    with sole_folder(tmp_path / "a"):
+        pass
+    assert (tmp_path / "a").is_dir()
+    with sole_folder(tmp_path / "a" / "b"):
+        (tmp_path / "a" / "b" / "result.txt").touch()
+    assert (tmp_path / "a" / "b" / "result.txt").exists()
+
+
 def test_a_grid_that_grows_is_not_finished(tmp_path):
     """What stands for all of it goes, until all of it is there again; not by a call that is refused."""
     config, last = {"command": "leaderboard", "grid": {"splits": 1}}, tmp_path / "a" / "last.csv"
@@ -305,3 +345,17 @@ def test_longer_run_takes_the_folder_of_a_shorter_one_over(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "letter.txt"]
     assert not outgrow(tmp_path / "nowhere", short, long, [])
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_folder_that_cannot_be_outgrown_is_told_of_and_says_what_it_holds(tmp_path, monkeypatch):
+    short, long = {**CONFIG, "steps": 2}, {**CONFIG, "steps": 3}
+    with output_folder(tmp_path, short):
+        pass
+
+    def refuse(path, content):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(zoo.files.output, "write_json", refuse)
+    with pytest.raises(UserError, match="cannot write to .*config.json: Permission denied"):
+        outgrow(tmp_path, short, long, ["result.txt"])
+    assert read_config(tmp_path)["steps"] == 2
