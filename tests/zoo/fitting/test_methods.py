@@ -35,7 +35,7 @@ from tests.zoo.cli_helpers import (
 from zoo.budgets import BUDGETS
 from zoo.commands.grading import TWO_LAWS, Graded, Scored, grade
 from zoo.errors import FailedError, UserError
-from zoo.files.sealed import read_seal, seal_of, write_seal
+from zoo.files.sealed import is_finished, read_seal, seal_of, write_seal
 from zoo.fitting.methods import UNWATCHED, Fitted, unfinished
 from zoo.fitting.problem import load_problem
 from zoo.models import create
@@ -398,3 +398,28 @@ def test_seal_is_of_the_file_and_of_what_it_is_about(tmp_path):
     path.unlink()
     with pytest.raises(UserError, match="a.bin fails its checksum"):
         read_seal(path)
+    path.write_bytes(b"123")
+    seal = json.loads(seal_of(path).read_text())
+    seal_of(path).write_text(json.dumps({**seal, "about": {"seed": 2}}))
+    with pytest.raises(UserError, match="a.bin fails its checksum"):
+        read_seal(path)
+    for damaged in ("{", "[1]", '{"about": {}}'):
+        seal_of(path).write_text(damaged)
+        with pytest.raises(UserError, match="a.json is truncated or damaged: delete it and fit again"):
+            read_seal(path)
+    seal_of(path).unlink()
+    with pytest.raises(
+        UserError, match="a.json is missing, without which a.bin may be half a fit: fit again"
+    ):
+        read_seal(path)
+
+
+def test_a_fit_is_finished_once_it_is_sealed(tmp_path):
+    path = tmp_path / "a.bin"
+    path.write_bytes(b"123")
+    assert not is_finished(path, {"seed": 1})
+    assert not is_finished(None, {"seed": 1})
+    write_seal(path, {"seed": 1})
+    assert is_finished(path, {"seed": 1})
+    with pytest.raises(UserError, match="a.bin belongs to another fit: choose another --out, or delete it"):
+        is_finished(path, {"seed": 2})
