@@ -15,8 +15,9 @@ import pytest
 
 from tests.zoo.cli_helpers import run_zoo
 from zoo.commands.web_page import MOST_ROWS, failures, markdown_html
+from zoo.errors import UserError
 from zoo.evaluation.scoreboard import Row, write_scoreboard
-from zoo.files.result_folder import Table
+from zoo.files.result_folder import Table, read_result_folder
 
 HOSTILE = "</td></script><script>alert(1)</script><img src=x onerror=alert(2)>&amp;\"'|{{ 7 * 7 }}"
 #: The smallest picture there is.
@@ -235,6 +236,28 @@ def test_a_fit_that_was_interrupted_is_refused(tmp_path):
     (folder / "config.json").write_text('{"command": "fit", "data": "diabetes"}')
     (folder / "fit.safetensors").write_bytes(b"a checkpoint")
     refused(tmp_path, folder, "is not finished")
+
+
+def test_either_of_its_last_files_finishes_a_fit(tmp_path):
+    (tmp_path / "config.json").write_text('{"command": "fit", "data": "diabetes", "guide": "pbp", "seed": 1}')
+    for name in ("losses.csv", "fit.json"):
+        (tmp_path / name).write_text("step,loss\n0,1.5\n")
+        found = read_result_folder(tmp_path)
+        assert found.title == "fit diabetes pbp"
+        (tmp_path / name).unlink()
+
+
+def test_any_text_or_table_finishes_a_folder_of_another_kind_and_half_files_are_not_read(tmp_path):
+    (tmp_path / "config.json").write_text('{"command": "mend"}')
+    (tmp_path / "a.png").write_bytes(PNG)
+    (tmp_path / ".b.csv").write_text("half")
+    with pytest.raises(UserError, match="is not finished: give the command that began it once more"):
+        read_result_folder(tmp_path)
+    for name in ("t.md", "t.csv"):
+        (tmp_path / name).write_text("a,b\n")
+        found = read_result_folder(tmp_path)
+        assert [*found.texts, *(table.name for table in found.tables), *found.pictures] == [name, "a.png"]
+        (tmp_path / name).unlink()
 
 
 @pytest.mark.parametrize("command", ["leaderboard", "compare --splits --seeds"])
