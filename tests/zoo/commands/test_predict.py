@@ -19,7 +19,9 @@ from data_loaders import load_csv
 from guides.truth.spike_slab_linear import enumerate_spike_slab
 from tests.zoo.cli_helpers import fresh_process, linear_rows, make_tiny, run_zoo, write_csv
 from zoo.commands.predict import held_out, load_fit, predict
+from zoo.errors import UserError
 from zoo.fitting.problem import load_problem, prepare
+from zoo.seeds import stable_seed
 
 OPTIONS = ["--model", "spike-slab-linear", "--guide", "spike-slab", "--steps", 600, "--lr", 0.05]
 
@@ -241,6 +243,34 @@ def test_what_is_held_out_is_scored_in_the_unit_of_the_target(tmp_path):
     (shown,) = re.findall(r"RMSE (\S+) ±", held_out(problem, by_mean, seed=0))
     assert float(shown) == pytest.approx(error, rel=0.1)
     assert problem.scale.y_sd > 10
+
+
+def test_rows_held_out_are_scored_by_the_draws_of_a_prediction(tmp_path):
+    problem, asked = load_problem(str(write_csv(tmp_path / "table.csv", scaled_rows(60)))), []
+
+    def predictor(draws, seed):
+        asked.append((draws, seed))
+        raise ValueError("not finite")
+
+    told = held_out(problem, SimpleNamespace(predictor=predictor), seed=4)
+    assert asked == [(zoo.commands.predict.DRAWS, stable_seed("draws", 4))]
+    assert told == "54 rows fitted, 6 held out: cannot be scored (not finite)"
+
+
+def test_a_number_far_outside_is_named_by_its_row(fitted, tmp_path):
+    rows = [row[:2] for row in scaled_rows(5)]
+    rows[3][1] = -1e30
+    table = write_csv(tmp_path / "new.csv", rows, "a,b")
+    result = run_zoo("predict", fitted / "fit", "--input", table, "--out", tmp_path / "p.csv")
+    assert result.exit_code == 2
+    assert f"{table}: column 'b', row 4: far outside the training data" in result.stderr.replace("\n", "")
+    assert not (tmp_path / "p.csv").exists()
+
+
+def test_results_that_are_no_fit_are_named(tmp_path):
+    (tmp_path / "config.json").write_text('{"command": "compare"}')
+    with pytest.raises(UserError, match="holds no fit but the output of zoo compare: give the --out of zoo"):
+        load_fit(tmp_path)
 
 
 def test_fingerprint_tells_data_apart(tmp_path):
