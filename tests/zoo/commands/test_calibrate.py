@@ -288,6 +288,36 @@ def test_command_and_notebook_give_the_same(tmp_path):
     pd.testing.assert_frame_equal(table, pd.read_csv(tmp_path / "calibration.csv"))
 
 
+def test_all_methods_are_the_samplers_and_the_guides_that_fit_this_very_model():
+    methods = ask(guides=["all"], **LINEAR).methods
+    assert methods[:2] == ("exact", "nuts")
+    assert {"mean-field", "map"} < set(methods)
+    assert not {"spike-slab", "varbvs", "gibbs"} & set(methods)
+    assert len(set(methods)) == len(methods)
+
+
+def test_the_first_simulation_of_every_method_comes_first():
+    cells = ask(guides=["exact", "mean-field"], simulations=2, **LINEAR).cells()
+    assert [(cell.trial, cell.method) for cell in cells] == [
+        (0, "exact"), (0, "mean-field"), (1, "exact"), (1, "mean-field"),
+    ]  # fmt: skip
+
+
+def test_weights_are_ranked_only_where_no_hidden_units_make_them_alike():
+    assert ask(guides=["exact"], **LINEAR).quantities == QUANTITIES
+    hidden = ask(guides=["mean-field"], widths=(2,), points=2)
+    assert hidden.quantities == ["f[0]", "f[1]", "noise_precision", "log_likelihood"]
+
+
+def test_one_column_may_have_any_correlation_and_its_options_are_kept():
+    calibration = ask(guides=["exact"], columns=1, correlation=-0.9, rows=7, draws=19, seed=5, **LINEAR)
+    config = calibration.config()
+    assert [config[name] for name in ("columns", "correlation", "rows", "draws", "seed", "steps")] == [
+        1, -0.9, 7, 19, 5, 1000,
+    ]  # fmt: skip
+    assert "device" not in config
+
+
 @pytest.mark.slow
 def test_processes_give_the_same(exact, tmp_path):
     run(ask(guides=["exact"], simulations=8, **LINEAR), tmp_path, workers=Here(2))
