@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 import guides.truth.mcmc
 import zoo.commands.compare
 import zoo.files.kept
+from guides.posterior.draws import Posterior
 from tests.zoo.cli_helpers import (
     files,
     fresh_process,
@@ -26,7 +31,17 @@ from tests.zoo.cli_helpers import (
 )
 from tests.zoo.commands.compare.tables import SLOW, compare_again
 from zoo.budgets import BUDGETS, Budget
+from zoo.commands.compare import _load, _posterior, _start_again, _telling_what_is_kept
+from zoo.commands.comparison import plan
+from zoo.errors import Interrupted, UserError
+from zoo.evaluation.estimates import Estimate
+from zoo.files.output import output_folder
+from zoo.fitting.methods import Fitted
+from zoo.fitting.problem import load_problem
 from zoo.fitting.svi import Fit
+from zoo.models import BNN
+
+NETWORK = BNN(2, widths=(2,))
 
 
 @pytest.mark.slow
@@ -185,6 +200,92 @@ def assert_resumed(command: list, out: Path) -> None:
     assert run_zoo(*command).exit_code == 0
     assert (out / "mean-field.nc").stat().st_mtime_ns == before
     assert list(table_of(out)) == ["mean-field", "spike-slab"]
+
+
+@pytest.mark.parametrize(
+    ("kept", "words"),
+    [
+        (["a.nc", "b.nc"], "interrupted; {} keeps a.nc, b.nc, and the same command goes on from there"),
+        ([], "interrupted before a result was finished: {} keeps config.json, the same command begins again"),
+    ],
+)
+def test_who_stops_a_comparison_is_told_what_is_kept(kept, words, tmp_path):
+    """Half a file is nothing that is kept."""
+    for name in (*kept, ".c.nc.0a1b2c3d.half.nc", "config.json"):
+        (tmp_path / name).touch()
+    with pytest.raises(Interrupted) as told, _telling_what_is_kept(tmp_path):
+        raise KeyboardInterrupt
+    assert str(told.value) == words.format(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changed", "again"),
+    [({}, False), ({"steps": 3}, True), ({"steps": 3, "draws": 9}, False), ({"steps": 9}, False)],
+)
+def test_only_a_smaller_budget_is_started_again(changed, again, tmp_path):
+    """No part of it larger; what the smaller one has left goes."""
+    problem = load_problem(str(write_csv(tmp_path / "table.csv", linear_rows(30))))
+    words = {"model": "bnn", "guides": ["map"], "reference": "none", "options": {}, "seed": 0}
+    asked = plan("t", problem, budget="quick", **words)
+    asked = replace(asked, budget=Budget(steps=6, draws=6, warmup=6, mcmc_draws=6))
+    there, told, out = replace(asked, budget=replace(asked.budget, **changed)), [], tmp_path / "out"
+    with output_folder(out, there.config()):
+        for name in ("map.nc", "scoreboard.csv", "letter.txt"):
+            (out / name).touch()
+    _start_again(asked, out, told.append)
+    assert files(out) == {"config.json", "letter.txt"} | (set() if again else {"map.nc", "scoreboard.csv"})
+    assert told == again * [
+        f"{out} held a comparison of 3 steps; the learning rate falls to zero over all steps, so that one of "
+        "6 starts again"
+    ]
+
+
+def test_a_kept_law_is_used_only_with_the_state_that_belongs_to_it(tmp_path, monkeypatch):
+    path, state, told = tmp_path / "vip.nc", tmp_path / "vip.safetensors", []
+    posterior = Posterior(None, {}, {"state": hashlib.sha256(b"whole").hexdigest()})
+    monkeypatch.setattr(zoo.commands.compare, "load_kept", lambda path, model: posterior)
+
+    def load(path, model):
+        if told:
+            raise ValueError(*told)
+        return SimpleNamespace(model="functions", closed_form="law")
+
+    guide = SimpleNamespace(method=SimpleNamespace(load=load))
+    assert _load(path, guide, None) is None
+    state.write_bytes(b"altered")
+    assert _load(path, guide, None) is None
+    state.write_bytes(b"whole")
+    found, law = _load(path, guide, None)
+    assert (found.model, law) == ("functions", "law")
+    told.append("no such key")
+    with pytest.raises(
+        UserError, match="vip.safetensors is of another version of the code: delete it .no such"
+    ):
+        _load(path, guide, None)
+
+
+def test_draws_are_as_many_as_there_are_and_as_memory_holds(monkeypatch):
+    """Seven members of an ensemble are seven draws; a large network gets fewer, but not fewer than 50."""
+    fitted = Fitted(
+        NETWORK,
+        lambda n, seed: {"w": torch.full((n, 10), float(seed))},
+        20,
+        1.5,
+        "",
+        inclusion={"w": torch.tensor([0.5, 0.6, 0.1, 0.0])},
+        bound_change=Estimate(3.0, 0.5),
+    )
+    found = _posterior(fitted, None, 100, 4)
+    assert (len(found), found.draws()["w"].unique().tolist()) == (100, [4.0])
+    assert found.info["figures"] == {
+        "num_parameters": 20, "fit_seconds": 1.5, "bound_change": (3.0, 0.5),
+        "density_mean": pytest.approx(0.3), "density_half": 0.25,
+    }  # fmt: skip
+    assert len(_posterior(replace(fitted, most_draws=7), None, 100, 4)) == 7
+    monkeypatch.setattr(zoo.commands.compare, "MOST_NUMBERS", 600)
+    assert len(_posterior(fitted, None, 100, 4)) == 60
+    monkeypatch.setattr(zoo.commands.compare, "MOST_NUMBERS", 60)
+    assert len(_posterior(fitted, None, 100, 4)) == 50
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import zoo.commands.compare
 import zoo.commands.reference
 from guides.posterior.draws import Posterior
 from guides.truth.mcmc import nuts
@@ -26,8 +27,11 @@ from tests.zoo.cli_helpers import (
     write_csv,
 )
 from tests.zoo.commands.compare.tables import NO_GATES
+from zoo.commands.compare import conclude
+from zoo.commands.comparison import plan
 from zoo.commands.grading import Graded, Scored, grade
 from zoo.errors import FailedError
+from zoo.evaluation.scoreboard import Row
 from zoo.fitting.problem import load_problem
 from zoo.fitting.svi import Fit
 from zoo.models import create
@@ -125,6 +129,33 @@ def test_comparison_without_a_sound_row_ends_with_1(tmp_path, monkeypatch):
     result = run_zoo("compare", table, "--reference", "none", "--widths", 2, "--out", tmp_path / "out")
     assert result.exit_code == 1
     assert [row["status"][:6] for row in table_of(tmp_path / "out").values()] == ["failed", "failed"]
+
+
+@pytest.mark.parametrize("status", ["ok", "failed: bulk ESS 30 not above 400"])
+def test_nothing_is_graded_by_a_reference_that_has_failed(status, tmp_path, monkeypatch):
+    problem = load_problem(str(write_csv(tmp_path / "table.csv", linear_rows(30))))
+    words = {"model": "bnn", "reference": "nuts", "budget": "quick", "options": {}, "seed": 0}
+    comparison, graded = plan("t", problem, guides=["mean-field", "map"], **words), []
+    truth, fitted, broken = (
+        Graded(name, "bnn", Posterior(None, {}), {}, status=status)
+        for name, status in (("nuts", status), ("map", "ok"), ("mean-field", "failed: nan"))
+    )
+
+    def grade(problem, result, truth):
+        graded.append((result.method, truth))
+        return Row(result.method, "bnn", status=result.status)
+
+    monkeypatch.setattr(zoo.commands.compare, "reference_posterior", lambda *parts: truth)
+    monkeypatch.setattr(
+        zoo.commands.compare, "fit_guide", lambda comparison, name, *parts: {"map": fitted}[name]
+    )
+    monkeypatch.setattr(zoo.commands.compare, "grade", grade)
+    found = conclude(comparison, tmp_path, failed={"mean-field": broken})
+    trusted = truth if status == "ok" else None
+    assert graded == [("nuts", trusted), ("mean-field", trusted), ("map", trusted)]
+    assert found.truth is trusted
+    assert found.results == ([truth, fitted] if status == "ok" else [fitted])
+    assert list(table_of(tmp_path)) == ["nuts", "mean-field", "map"]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])

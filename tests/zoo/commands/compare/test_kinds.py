@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
+import pyro
 import pytest
+import torch
+from pyro import distributions as dist
 
 import zoo.commands.reference
 from guides.posterior.draws import Posterior
@@ -19,7 +23,7 @@ from tests.zoo.cli_helpers import (
     write_csv,
 )
 from tests.zoo.commands.compare.tables import SLOW
-from zoo.commands.comparison import plan
+from zoo.commands.comparison import _nuts_or_none, plan
 from zoo.errors import UserError
 from zoo.fitting.problem import load_problem
 
@@ -84,6 +88,39 @@ def test_plan_refuses_before_anything_is_written(tmp_path):
     for key, value in (("model", "x"), ("guides", ["x"]), ("reference", "exact"), ("budget", "x")):
         with pytest.raises(UserError):
             plan("table", problem, options={}, **{**words, key: value})
+
+
+@pytest.mark.parametrize(
+    ("numbers", "twin", "kind"),
+    [(100, False, "nuts"), (101, False, "none"), (2000, True, "nuts"), (2001, True, "none")],
+)
+def test_nuts_runs_unasked_for_fewer_numbers_where_there_is_no_twin(numbers, twin, kind, tmp_path):
+    """Latent ones: neither the target nor rows of a minibatch count."""
+
+    def model(x, y=None):
+        pyro.sample("w", dist.Normal(torch.zeros(numbers), 1.0).to_event(1))
+        with pyro.plate("data", 5, subsample_size=1):
+            pyro.sample("y", dist.Normal(torch.zeros(1), 1.0), obs=y)
+
+    if twin:
+        model.twin = model
+    problem = load_problem(str(write_csv(tmp_path / "table.csv", linear_rows(30))))
+    found, remark = _nuts_or_none(SimpleNamespace(build=lambda shape, options: model), problem, {})
+    most = 2000 if twin else 100
+    words = (
+        f"no reference: NUTS over {numbers} numbers (more than {most}) would take hours; --reference nuts "
+    )
+    assert (found, remark) == (kind, "" if kind == "nuts" else f"{words}insists")
+
+
+def test_draws_that_are_not_finite_are_saved_without_replicates(tmp_path):
+    problem = load_problem(str(write_csv(tmp_path / "table.csv", linear_rows(30))))
+    words = {"model": "spike-slab-linear", "guides": ["spike-slab"], "reference": "none", "budget": "quick"}
+    comparison = plan("table", problem, options={}, seed=0, **words)
+    draws = {"w": torch.randn(1, 5, 2), "noise_precision": torch.ones(1, 5)}
+    draws["w"][0, 3, 1] = math.nan
+    posterior, idata = Posterior(comparison.build(comparison.entry), draws), object()
+    assert comparison._with_groups(idata, posterior, "some") is idata
 
 
 def test_the_gates_look_at_the_precisions_too(monkeypatch, tmp_path):
