@@ -9,10 +9,11 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 
 from data_loaders import DensityData
 from tests.zoo.cli_helpers import run_zoo
-from zoo.commands.density import doubts
+from zoo.commands.density import _scores, _words, doubts
 from zoo.files.output import sole_folder
 
 
@@ -51,6 +52,33 @@ def test_a_fit_says_what_it_found(fitted):
     }  # fmt: skip
 
 
+def test_a_fit_keeps_its_units_and_weighs_the_base_as_a_tenth_of_the_rows(fitted):
+    config = json.loads((fitted[0] / "fit" / "config.json").read_text())
+    rows = cloud()[np.random.RandomState(0).permutation(120)[:96]]
+    assert config["concentration"] == pytest.approx(9.6)
+    assert config["standardisation"]["x_mean"] == pytest.approx(rows.mean(0).tolist(), rel=1e-4)
+    assert config["standardisation"]["x_sd"] == pytest.approx(rows.std(0).tolist(), rel=1e-4)
+
+
+def test_scores_are_of_the_mixture_of_the_draws():
+    """Three draws of two rows."""
+    of_draws = torch.tensor([[0.0, -1.0], [1.0, -1.0], [3.0, -1.0]], dtype=torch.float64)
+    found = _scores(of_draws)
+    assert found["log_density"].tolist() == pytest.approx([np.log((1 + np.e + np.e**3) / 3), -1])
+    assert found["q50"].tolist() == [1, -1]
+    assert found["q5"].tolist() == pytest.approx([0.1, -1])
+    assert found["q95"].tolist() == pytest.approx([2.8, -1])
+
+
+def test_words_of_the_figures_name_rows_of_next_to_no_density():
+    figures = {"mixture": -1.0, "log_likelihood": -2.0, "points_se": 0.25, "median": -0.5, "below_100": 0.0}
+    words = (
+        "mean log density -1.000 by the mixture of the draws, -2.000 ± 0.250 by one of them, median -0.500"
+    )
+    assert _words(figures) == words
+    assert _words({**figures, "below_100": 0.125}) == f"{words}, 12.5 % below -100"
+
+
 def test_a_fit_that_has_not_settled_says_so(fitted, tmp_path):
     _, table, words = fitted
     assert "is kept, their score was still rising: more --steps; saved in" in words
@@ -86,6 +114,9 @@ def test_samples_are_in_the_tables_units(fitted):
     folder, *_ = fitted
     run_zoo("sample", folder / "fit", "--rows", 50, "--seed", 3, "--out", folder / "few.csv")
     drawn, x = np.column_stack(list(read(folder / "few.csv").values())), cloud()
+    assert drawn.shape == (50, 3)
+    run_zoo("sample", folder / "fit", "--rows", 50, "--seed", 4, "--out", folder / "others.csv")
+    assert (folder / "few.csv").read_bytes() != (folder / "others.csv").read_bytes()
     assert (abs(drawn.mean(0) - x.mean(0)) < 2 * x.std(0)).all()
     assert (abs(np.log(drawn.std(0) / x.std(0))) < 1).all()
 
@@ -180,6 +211,7 @@ def test_a_fit_says_what_has_no_density(tmp_path):
         (["--widths", "20"], "--widths does not apply"),
         (["--concentration", "-1"], "--concentration must be a number of rows, zero or more, not -1"),
         (["--concentration", "nan"], "--concentration must be a number of rows"),
+        (["--concentration", "inf"], "--concentration must be a number of rows"),
         (["--lr", "0"], "--lr must be a positive number"),
         (["--steps", "0"], "--steps must be at least 1"),
         (["--split", "-1"], "--split must lie between 0 and 2^32 - 1, not -1"),
