@@ -25,7 +25,7 @@ from guides.bootstrap.weights import NUM_PSEUDO, dirichlet_weights
 from guides.core.rng import seeded_rng
 from guides.core.svi import DivergenceError
 from guides.posterior.files import read_safetensors, write_atomically
-from zoo.errors import FailedError, UserError
+from zoo.errors import FailedError, UserError, one_line
 from zoo.models.normalizing_flow import FlowDensity
 from zoo.seeds import stable_seed
 
@@ -145,9 +145,13 @@ class FittedDensity:
         """:raises UserError: naming a damaged file"""
         try:
             metadata, tensors = read_safetensors(path)
-            about = json.loads(metadata["about"])
-        except (SafetensorError, OSError, KeyError) as error:
-            raise UserError(f"{path} is truncated or no density ({error}): delete it and fit again") from None
+            return cls._of(json.loads(metadata["about"]), tensors)
+        except (SafetensorError, OSError, LookupError, ValueError, TypeError, RuntimeError) as error:
+            why = one_line(str(error))
+            raise UserError(f"{path} is truncated or no density ({why}): delete it and fit again") from None
+
+    @classmethod
+    def _of(cls, about: dict, tensors: dict[str, Tensor]) -> FittedDensity:
         shape = FlowShape(**{**about["shape"], "hidden": tuple(about["shape"]["hidden"]), "identity": False})
         sites = {n.removeprefix("sites."): v for n, v in tensors.items() if n.startswith("sites.")}
         flow = shape.build(torch.zeros(1, about["features"], dtype=sites["mean"].dtype))

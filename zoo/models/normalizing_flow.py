@@ -15,6 +15,7 @@ tensor is scored again after a step.
 from __future__ import annotations
 
 import math
+from numbers import Integral
 from typing import Literal
 
 import pyro
@@ -206,10 +207,9 @@ class FlowDensity(nn.Module):
         if self.covariance:
             sites["scale"] = pyro.sample("scale", dist.LogNormal(torch.zeros_like(mean), 1.0).to_event(1))
             sites["correlation"] = pyro.sample("correlation", dist.LKJCholesky(self.features))
-        rows = x if isinstance(x, int) else len(x)
-        with pyro.plate("data", rows):
-            law = Flowing(self, sites)
-            return pyro.sample("x", law, obs=None if isinstance(x, int) else x)
+        data = None if isinstance(x, Integral) else x
+        with pyro.plate("data", x if data is None else len(data)):
+            return pyro.sample("x", Flowing(self, sites), obs=data)
 
 
 class Flowing(dist.TorchDistribution):

@@ -8,12 +8,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from guides.bootstrap.base_measures import EmpiricalBase
 from guides.bootstrap.training import Training
 from guides.bootstrap.weights import dirichlet_weights
 from guides.core.svi import DivergenceError
-from zoo.errors import FailedError
+from guides.posterior.files import read_safetensors
+from zoo.errors import FailedError, UserError
 from zoo.fitting import densities
 from zoo.fitting.densities import (
     Effort,
@@ -81,6 +83,18 @@ def test_a_density_is_kept(tmp_path):
     assert torch.equal(again.sample(20, seed=3), fitted.sample(20, seed=3))
     assert again.info == {name: value for name, value in fitted.info.items() if name != "losses"}
     assert again.info["steps"] == 8
+
+
+@pytest.mark.parametrize("about", [None, '{"shape": ', "{}", "[]", "whole"])
+def test_a_damaged_density_is_named(about, tmp_path):
+    """By its file: without what it is about, with half of that, or without the numbers of its flow."""
+    path = tmp_path / "fit.safetensors"
+    if about == "whole":
+        maximum_likelihood(rows(), SHAPE, effort(training=Training(steps=1))).save(path, SHAPE)
+        about = read_safetensors(path)[0]["about"]
+    save_file({"sites.mean": torch.zeros(3)}, path, metadata=None if about is None else {"about": about})
+    with pytest.raises(UserError, match=r"^.*fit\.safetensors is truncated or no density \(.*fit again$"):
+        FittedDensity.load(path)
 
 
 def test_naive_draws_are_flows_of_their_own():

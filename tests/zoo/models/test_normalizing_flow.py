@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyro
 import pytest
 import torch
@@ -351,3 +352,8 @@ def test_particles_at_once_have_the_loss_of_one_after_the_other():
     assert guide.elbo(num_particles=4, vectorize_particles=True).loss(made, guide, x) == pytest.approx(
         one, rel=1e-4
     )
+
+
+def test_a_number_of_rows_may_be_one_of_numpy():
+    model = FlowDensity(2)
+    assert model(np.int64(5)).shape == model(5).shape == (5, 2)
