@@ -141,9 +141,9 @@ def test_nothing_is_graded_by_a_reference_that_has_failed(status, tmp_path, monk
         for name, status in (("nuts", status), ("map", "ok"), ("mean-field", "failed: nan"))
     )
 
-    def grade(problem, result, truth):
-        graded.append((result.method, truth))
-        return Row(result.method, "bnn", status=result.status)
+    def grade(scored, truth):
+        graded.append((scored.result.method, truth and truth.result))
+        return Row(scored.result.method, "bnn", status=scored.result.status)
 
     monkeypatch.setattr(zoo.commands.compare, "reference_posterior", lambda *parts: truth)
     monkeypatch.setattr(
@@ -153,8 +153,8 @@ def test_nothing_is_graded_by_a_reference_that_has_failed(status, tmp_path, monk
     found = conclude(comparison, tmp_path, failed={"mean-field": broken})
     trusted = truth if status == "ok" else None
     assert graded == [("nuts", trusted), ("mean-field", trusted), ("map", trusted)]
-    assert found.truth is trusted
-    assert found.results == ([truth, fitted] if status == "ok" else [fitted])
+    assert (found.truth and found.truth.result) is trusted
+    assert [scored.result for scored in found.results] == ([truth, fitted] if status == "ok" else [fitted])
     assert list(table_of(tmp_path)) == ["nuts", "mean-field", "map"]
 
 
