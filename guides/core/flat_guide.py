@@ -115,6 +115,7 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         self._purpose = Purpose.EXPECTATIONS
         self._tensors: dict[str, tuple[Tensor, ...]] = {}
         self._uses: dict[str, Uses] = {}
+        self._masked: frozenset[str] = frozenset()  # of which masks have been looked at
 
     def __prepare_scriptable__(self) -> None:
         raise NotImplementedError(
@@ -169,17 +170,20 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
             raise
 
     def _check_masks(self, masked: frozenset[str], args: tuple, kwargs: dict) -> None:
-        if not masked or not self.has_entropy:
+        if not self.has_entropy:
             return
-        with kept_statistics():
-            model = InitMessenger(self.init_loc_fn)(self.model)
-            term = term_that_looks_behind(model, masked, args, kwargs)
-        if term is not None:
+        model = InitMessenger(self.init_loc_fn)(self.model)
+        for name in sorted(masked - self._masked):
+            with kept_statistics():
+                term = term_that_looks_behind(model, frozenset([name]), args, kwargs)
+            if term is None:
+                continue
             raise UnsupportedSiteError(
-                f"site {min(masked)!r} is masked in places (poutine.mask), and {term!r} looks at what "
+                f"site {name!r} is masked in places (poutine.mask), and {term!r} looks at what "
                 "stands there: the law that the guide gives it would not count; mask the prior alone, "
                 "prior.mask(mask), or those terms too"
             )
+        self._masked |= masked
 
     def _make_site(self, name: str, node: dict) -> Site:
         prior, frames = node["fn"], node["cond_indep_stack"]
@@ -307,6 +311,9 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
             (self._watched or self.model)(*args, **kwargs)
         for uses in self._uses.values():
             uses.is_over = True
+        if torch.is_grad_enabled() and not self._recording:  # a first minibatch may have had no padding
+            new = [name for name in self.sites if name in self.trace and name not in self._masked]
+            self._check_masks(masked_in_part((n, self.trace.nodes[n]) for n in new), args, kwargs)
         used = [use.rows for name, use in self._uses.items() if self.sites[name].by_moments]
         if used and not self._recording and not self._asked.covers(*data_of(self.trace), used):
             # data that the set-up run had not, rows where that had one, more or fewer rows for each number of

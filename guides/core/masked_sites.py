@@ -17,7 +17,6 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.distributions import biject_to
 
-from guides.core.distributions import base_prior
 from guides.core.rng import seeded_rng
 from guides.core.row_mixing import changed, inside
 
@@ -32,17 +31,25 @@ def term_that_looks_behind(model: Callable, names: frozenset[str], args: tuple, 
 
     :param model: what it draws for a latent site is fixed by the seed of torch
     """
-    before, after = (_terms(model, moved, args, kwargs) for moved in (frozenset(), names))
+    run = _run(model, frozenset(), args, kwargs)
+    # what else was drawn stays as it is: draws by rejection would shift all that come after them
+    moved = _run(inside(model, poutine.replay(trace=run)), names, args, kwargs)
+    before, after = _terms(run), _terms(moved)
     return next((n for n in before if n not in after or changed(before[n], after[n]).any()), None)
 
 
-def _terms(model: Callable, moved: frozenset[str], args: tuple, kwargs: dict) -> dict[str, Tensor]:
-    """Site -> its log density, elementwise and masked; also of sites that ``poutine.block`` hides."""
+def _run(model: Callable, moved: frozenset[str], args: tuple, kwargs: dict) -> poutine.Trace:
+    """One run, its data too where ``poutine.block`` hides them."""
     tracer = poutine.trace()
     with torch.no_grad(), poutine.block(), seeded_rng(0), _Moved(moved):
         inside(model, tracer)(*args, **kwargs)
-    tracer.trace.compute_log_prob()
-    nodes = tracer.trace.nodes.items()
+    return tracer.trace
+
+
+def _terms(trace: poutine.Trace) -> dict[str, Tensor]:
+    """Site -> its log density, elementwise and masked."""
+    trace.compute_log_prob()
+    nodes = trace.nodes.items()
     return {name: node["log_prob"] for name, node in nodes if node["type"] == "sample"}
 
 
@@ -56,7 +63,7 @@ class _Moved(Messenger):
     def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
         if msg["name"] not in self.names:
             return
-        law, value = base_prior(msg["fn"]), msg["value"]
+        law, value = msg["fn"], msg["value"]
         to, mask = biject_to(law.support), msg["mask"]
         if torch.broadcast_shapes(mask.shape, law.batch_shape) != law.batch_shape:  # one value, counted often
             mask = mask.any()

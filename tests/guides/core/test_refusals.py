@@ -69,7 +69,14 @@ HALF = torch.arange(6) < 3
 
 
 @pytest.mark.parametrize(
-    "prior", [dist.Normal(0.0, 1.0), dist.LogNormal(0.0, 1.0), dist.Dirichlet(torch.ones(2))]
+    "prior",
+    [
+        dist.Normal(0.0, 1.0),
+        dist.LogNormal(0.0, 1.0),
+        dist.Dirichlet(torch.ones(2)),
+        dist.Normal(torch.zeros(2), 1.0).to_event(1),
+        dist.Normal(torch.zeros(6), 1.0).to_event(1),
+    ],
 )
 @pytest.mark.parametrize("mask", [HALF, torch.tensor(False)])
 @pytest.mark.parametrize("hide", [[], ["y"]])
@@ -81,6 +88,7 @@ def test_a_masked_prior_whose_site_is_looked_at_is_refused(prior, mask, hide):
     def model():
         with pyro.plate("data", 6):
             with poutine.mask(mask=mask):
+                pyro.sample("another", dist.Normal(0.0, 1.0))  # at which nothing looks
                 w = pyro.sample("w", prior)
             pyro.sample("y", dist.Normal(w.reshape(6, -1)[:, 0], 1.0), obs=torch.zeros(6))
 
@@ -93,6 +101,13 @@ def _padded():
     with poutine.mask(mask=HALF):
         w = pyro.sample("w", dist.LogNormal(0.0, 1.0))
         pyro.sample("y", dist.Normal(w, 1.0), obs=torch.zeros(6))
+
+
+def _padded_sequence():
+    with poutine.mask(mask=HALF):
+        z = pyro.sample("z", dist.Normal(torch.zeros(3), 1.0).to_event(1))
+        g = pyro.sample("g", dist.Gamma(z.exp().sum(-1), 1.0))  # drawn by rejection
+        pyro.sample("y", dist.Normal(g, 1.0), obs=torch.zeros(6))
 
 
 def _partly_observed():
@@ -111,15 +126,44 @@ def _prior_alone():
     pyro.sample("y", dist.Normal(w, 1.0), obs=torch.zeros(6))
 
 
-@pytest.mark.parametrize("model", [_padded, _partly_observed, _all_counts, _prior_alone])
-def test_masks_that_hide_nothing_that_counts_are_taken(model):
+@pytest.mark.parametrize(
+    ("model", "numbers"),
+    [(_padded, 6), (_padded_sequence, 24), (_partly_observed, 6), (_all_counts, 6), (_prior_alone, 6)],
+)
+def test_masks_that_hide_nothing_that_counts_are_taken(model, numbers):
     def in_a_plate():
         with pyro.plate("data", 6):
             model()
 
     guide = AutoMeanField(in_a_plate)
     guide.setup()
-    assert len(guide.loc) == 6
+    assert len(guide.loc) == numbers
+
+
+def test_a_mask_wider_than_its_site_hides_none_of_it():
+    def model():
+        with poutine.mask(mask=HALF):
+            w = pyro.sample("w", dist.Normal(0.0, 1.0))
+        with pyro.plate("data", 6):
+            pyro.sample("y", dist.Normal(w, 1.0), obs=torch.zeros(6))
+
+    guide = AutoMeanField(model)
+    guide.setup()
+    assert len(guide.loc) == 1
+
+
+def test_the_masks_of_later_minibatches_are_looked_at_too():
+    def model(mask):
+        with pyro.plate("data", 6):
+            with poutine.mask(mask=mask):
+                w = pyro.sample("w", dist.Normal(0.0, 1.0))
+            pyro.sample("y", dist.Normal(w, 1.0), obs=torch.zeros(6))
+
+    guide = AutoMeanField(model)
+    svi = SVI(model, guide, guide.optimizer(0.01), guide.elbo())
+    svi.step(torch.ones(6, dtype=torch.bool))
+    with pytest.raises(UnsupportedSiteError, match="'w' is masked in places"):
+        svi.step(HALF)
 
 
 @pytest.mark.parametrize("wrong", [math.inf, math.nan, True])
