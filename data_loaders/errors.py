@@ -20,8 +20,10 @@ class DataError(ValueError):
 
 def absent(path: str | Path) -> DataError:
     """For a file that is not there; an address of the web is told to be none."""
-    address = Path(path).parts[:1] in (("http:",), ("https:",), ("ftp:",))
-    return DataError(f"{path}: not found{': download it, and name the file' if address else ''}")
+    scheme, colon, rest = str(path).partition(":/")
+    if colon and scheme.lower() in ("http", "https", "ftp", "s3"):  # a Path has one slash less
+        return DataError(f"{scheme}://{rest.lstrip('/')}: not found: download it, and name the file")
+    return DataError(f"{path}: not found")
 
 
 def short_reason(error: BaseException, limit: int = 160) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -109,7 +110,7 @@ def compare(
         "target": target,
         "task": task,
         "noise": noise,
-        "widths": (widths,) if isinstance(widths, int) else widths,
+        "widths": (int(widths),) if isinstance(widths, Integral) else widths,
         "activation": activation,
         "inclusion": inclusion,
         "weight_scale": weight_scale,
@@ -180,7 +181,7 @@ def leaderboard(
     plain(jobs=jobs, cluster=cluster, out=out)
     asked = plan(
         several_names("datasets", datasets),
-        ALL if guides == ALL else several_names("guides", guides),
+        ALL if isinstance(guides, str) and guides == ALL else several_names("guides", guides),
         model=several_names("model", [model])[0],
         device=str(device),
         **many,
@@ -227,8 +228,10 @@ def calibrate(
 
     options = plain(**options)
     plain(jobs=jobs, cluster=cluster, out=out)
-    if isinstance(options.get("widths"), int):
-        options["widths"] = (options["widths"],)
+    if isinstance(options.get("widths"), Integral):
+        options["widths"] = (int(options["widths"]),)
+    if "device" in options:
+        options["device"] = str(options["device"])
     (name,) = several_names("model", [model])
     calibration = ask(name, several_names("guides", guides), **options)
     with tempfile.TemporaryDirectory() as folder, workers(jobs, cluster) as found:

@@ -43,8 +43,12 @@ def plain(**given: Any) -> dict[str, Any]:
 
 
 def several_columns(given: Sequence[str] | str) -> tuple[str, ...]:
-    """One column or several."""
-    return (given,) if isinstance(given, str) else tuple(given)
+    """One column or several; :raises UserError: for what is no name"""
+    columns = (given,) if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
+    wrong = [column for column in columns if not isinstance(column, str)]
+    if wrong:
+        raise UserError(f"columns are given by their names, not as {wrong[0]!r}")
+    return columns
 
 
 def several_names(what: str, given: Any) -> list[str]:

@@ -4,8 +4,9 @@
 error
 * :mod:`zoo.evaluation.distances`: function draws and inclusion probabilities against those of a reference
 * :mod:`zoo.evaluation.pareto`: the Pareto k diagnostic of a variational posterior
-* :mod:`zoo.evaluation.scoreboard`: one row a method, written and read
-* :mod:`zoo.evaluation.plots`: pictures of saved results
+* :mod:`zoo.evaluation.scoreboard`: one row a method, as files and tables
+* :mod:`zoo.evaluation.plots`: what all pictures have in common; ``scoreboard_plot``, ``function_plots`` and
+``loss_plot`` draw one kind each
 
 Arithmetic first (``estimates``, ``mixtures``), files and pictures last; nothing here runs a model.
 """

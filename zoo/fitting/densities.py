@@ -154,6 +154,12 @@ class FittedDensity:
     def _of(cls, about: dict, tensors: dict[str, Tensor]) -> FittedDensity:
         shape = FlowShape(**{**about["shape"], "hidden": tuple(about["shape"]["hidden"]), "identity": False})
         sites = {n.removeprefix("sites."): v for n, v in tensors.items() if n.startswith("sites.")}
+        if len({tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}) > 1:
+            raise ValueError("its numbers are of two kinds")
+        if sites["mean"].shape != (1, about["features"]) or not isinstance(about["info"], dict):
+            raise ValueError("its parts do not fit")
+        if not all(tensor.isfinite().all() for tensor in tensors.values()):
+            raise ValueError("a number in it is not finite")
         flow = shape.build(torch.zeros(1, about["features"], dtype=sites["mean"].dtype))
         flow.load_state_dict(
             {n.removeprefix("flow."): v for n, v in tensors.items() if n.startswith("flow.")}

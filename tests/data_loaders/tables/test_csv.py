@@ -171,7 +171,7 @@ def test_paths_that_are_no_files(tmp_path):
     assert _refusal(tmp_path) == "is a directory, not a CSV file"
     assert _refusal(tmp_path / "none.csv") == "not found"
     with pytest.raises(
-        DataError, match="^https:/example.org/a.csv: not found: download it, and name the file$"
+        DataError, match="^https://example.org/a.csv: not found: download it, and name the file$"
     ):
         load_csv("https://example.org/a.csv", target="y")
 

@@ -13,7 +13,17 @@ import torch
 from torch.distributions import Categorical, MixtureSameFamily, Normal
 
 from guides.posterior import Posterior
-from zoo.commands.grading import Graded, Scored, _difference, draw_errors, grade, inclusion_of, point_values
+from zoo.commands.grading import (
+    RERUNS,
+    Graded,
+    Scored,
+    _difference,
+    draw_errors,
+    grade,
+    inclusion_of,
+    point_values,
+)
+from zoo.evaluation.estimates import Estimate
 from zoo.evaluation.repeats import Run, paired
 from zoo.evaluation.scoreboard import Row
 
@@ -164,3 +174,27 @@ def test_test_rows_are_predicted_once():
     assert len(point_values([truth, ours], truth)) == 10
     assert draw_errors([truth, ours]) == {"a": 0.0, "b": 0.0}
     assert calls == [5, 5]
+
+
+def test_the_error_of_draws_is_computed_once():
+    """Of a law whose components share what they were drawn from, by predictions with other seeds."""
+    calls = []
+
+    def predictive(x, seed=0):
+        calls.append(seed)
+        return Normal(torch.full((len(x),), float(seed)), 1.0)
+
+    closed_form = SimpleNamespace(predictive=predictive, components_share=True)
+    truth = Scored(problem(), graded("nuts", 0))
+    scored = Scored(problem(), graded("sip", 1, closed_form=closed_form))
+    assert grade(scored, truth).status == "ok"
+    first = draw_errors([scored])["sip"]
+    assert first == scored.draw_error > 0
+    assert calls == [0, *range(1, RERUNS + 1)]
+
+
+def test_the_gap_to_the_evidence_has_the_errors_of_both():
+    ours, truth = graded("ours", 0), graded("exact", 1)
+    ours.figures["elbo"], truth.figures["elbo"] = Estimate(-5.0, 0.3), Estimate(-3.0, 0.4)
+    row = grade(Scored(problem(), ours), Scored(problem(), truth))
+    assert row.note.startswith("its ELBO is 2.00 ± 0.50 nats below the log evidence")

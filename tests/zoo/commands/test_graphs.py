@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import networkx as nx
 import numpy as np
 import pytest
@@ -42,6 +44,17 @@ def test_fit_is_kept_and_draws(edges, tmp_path):
     assert {len(graph) for graph in new} <= lengths
     sample_edges(out, tmp_path / "again.csv", 5, seed=3)
     assert (tmp_path / "again.csv").read_bytes() == (tmp_path / "new.csv").read_bytes()
+
+
+def test_a_fit_whose_saving_breaks_off_leaves_no_half_file(edges, tmp_path, monkeypatch):
+    def half(tensors, target):
+        Path(target).write_bytes(b"half")
+        raise OSError("no room")
+
+    monkeypatch.setattr("zoo.commands.graphs.save_file", half)
+    with pytest.raises(UserError, match="no room"):
+        fit_edges(edges, tmp_path / "fit", GraphTraining(epochs=1))
+    assert {path.name for path in (tmp_path / "fit").iterdir()} == {"config.json"}
 
 
 def test_sample_draws_graphs_and_predict_says_that_it_cannot(edges, tmp_path):

@@ -154,6 +154,8 @@ def test_a_model_that_is_no_name_is_told_how_to_be_one():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
+        (lambda: zoo.compare("diabetes", drop=3), "columns are given by their names, not as 3"),
+        (lambda: zoo.compare("diabetes", categories=["a", None]), "columns are .* names, not as None"),
         (lambda: zoo.compare("diabetes", seed=1.5), "seed: a whole number is needed, not 1.5"),
         (lambda: zoo.compare("diabetes", splits="3"), "splits: a whole number is needed, not '3'"),
         (lambda: zoo.compare("diabetes", split=None), "split: a whole number is needed, not None"),
@@ -177,8 +179,24 @@ def test_arguments_of_another_kind_are_told(call, words):
 
 def test_numbers_of_numpy_and_devices_of_torch_are_taken(compared, monkeypatch):
     monkeypatch.setattr("zoo.commands.comparison.MOST_LATENT", 5)
-    options = {"seed": np.int64(0), "noise": np.float32(1.0), "device": torch.device("cpu"), "widths": 2}
+    options = {"seed": np.int64(0), "noise": np.float32(1.0), "widths": np.int64(2)}
+    options["device"] = torch.device("cpu")
     assert list(zoo.compare(compared[0] / "table.csv", guides="map", **options).index) == ["map"]
+
+
+def test_a_calibration_takes_them_too(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "zoo.commands.calibrate.run", lambda calibration, *rest, **more: asked.append(calibration)
+    )
+    zoo.calibrate(guides=np.array(["exact"]), widths=np.int64(0), noise=1.0, device=torch.device("cpu"))
+    zoo.calibrate(guides="exact", widths=0, noise=1.0)
+    assert asked[0] == asked[1]
+
+
+def test_a_leaderboard_takes_an_array_of_names():
+    with pytest.raises(UserError, match="unknown guide 'mean-feld'"):
+        zoo.leaderboard("diabetes", guides=np.array(["mean-feld", "map"]))
 
 
 def test_one_column_is_not_its_letters(tmp_path):

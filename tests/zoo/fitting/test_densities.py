@@ -85,6 +85,24 @@ def test_a_density_is_kept(tmp_path):
     assert again.info["steps"] == 8
 
 
+@pytest.mark.parametrize(
+    ("name", "altered"),
+    [
+        ("mean", torch.zeros(1, 7)),
+        ("mean", torch.zeros(0, 3)),
+        ("mean", torch.zeros(1, 3).double()),
+        ("mean", torch.full((1, 3), math.nan)),
+    ],
+)
+def test_a_density_with_other_numbers_is_named(name, altered, tmp_path):
+    path = tmp_path / "fit.safetensors"
+    maximum_likelihood(rows(), SHAPE, effort(training=Training(steps=1))).save(path, SHAPE)
+    metadata, tensors = read_safetensors(path)
+    save_file({**tensors, f"sites.{name}": altered}, path, metadata={"about": metadata["about"]})
+    with pytest.raises(UserError, match="is truncated or no density"):
+        FittedDensity.load(path)
+
+
 @pytest.mark.parametrize("about", [None, '{"shape": ', "{}", "[]", "whole"])
 def test_a_damaged_density_is_named(about, tmp_path):
     """By its file: without what it is about, with half of that, or without the numbers of its flow."""

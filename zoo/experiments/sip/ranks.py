@@ -52,13 +52,18 @@ def _races(records: Sequence[Record], methods: Sequence[str]) -> tuple[list[str]
 
 def chance(records: Sequence[Record], methods: Sequence[str]) -> dict[str, float]:
     """Metric -> p value of Friedman's test that all methods are alike, by the mean ranks on every data set:
-    splits of one set are no independent races.  Nothing for fewer than three methods or two sets.
+    splits of one set are no independent races.  Nothing for fewer than three methods or two sets, or where
+    all are level.
     """
     data_sets, ranks = _races(records, methods)
     if len(methods) < 3 or len(set(data_sets)) < 2:
         return {}
     means = {metric: pd.DataFrame(found).groupby(data_sets).mean() for metric, found in ranks.items()}
-    return {metric: float(friedmanchisquare(*table.to_numpy().T).pvalue) for metric, table in means.items()}
+    with np.errstate(invalid="ignore"):
+        found = {
+            metric: float(friedmanchisquare(*table.to_numpy().T).pvalue) for metric, table in means.items()
+        }
+    return {metric: p for metric, p in found.items() if not np.isnan(p)}
 
 
 def write_ranks(
@@ -96,7 +101,8 @@ def write_ranks(
         ]
         lines += ["", f"## {metric}", "", _table(compared), *_verdict(compared)]
         if metric in by_chance:
-            lines += ["", f"All methods alike (Friedman's test over the sets): p = {by_chance[metric]:.2g}."]
+            told = f"p = {by_chance[metric]:.2g}"
+            lines += ["", f"Friedman's test, over the sets, that all methods are alike: {told}."]
     write_text(out / "ranks.md", "\n".join(lines) + "\n")
     plot_ranks(
         out, {metric: {name: rank.mean for name, rank in found.items()} for metric, found in ranks.items()}

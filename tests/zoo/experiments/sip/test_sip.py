@@ -195,8 +195,10 @@ def test_whether_ranks_are_chance_is_told_by_sets_and_not_by_splits(tmp_path):
     assert chance(records, ("a", "b", "c"))["crps"] == pytest.approx(math.exp(-2))
     write_ranks(tmp_path, records, ("a", "b", "c"), {}, 0.02)
     text = (tmp_path / "ranks.md").read_text()
-    assert text.count("All methods alike (Friedman's test over the sets): p = 0.14.") == 3
+    assert text.count("Friedman's test, over the sets, that all methods are alike: p = 0.14.") == 3
     assert chance(records[:6], ("a", "b", "c")) == {}
+    level = [replace(record, metrics=dict.fromkeys(FIGURES, 1.0)) for record in records]
+    assert chance(level, ("a", "b", "c")) == {}
     assert chance(records, ("a", "b")) == {}
 
 
