@@ -156,7 +156,8 @@ class FittedDensity:
         sites = {n.removeprefix("sites."): v for n, v in tensors.items() if n.startswith("sites.")}
         if len({tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}) > 1:
             raise ValueError("its numbers are of two kinds")
-        if sites["mean"].shape != (1, about["features"]) or not isinstance(about["info"], dict):
+        draws, features = sites["mean"].shape
+        if not draws or features != about["features"] or not isinstance(about["info"], dict):
             raise ValueError("its parts do not fit")
         if not all(tensor.isfinite().all() for tensor in tensors.values()):
             raise ValueError("a number in it is not finite")
