@@ -121,6 +121,7 @@ def test_log_density_at_the_mean_is_above_the_mean_log_density_by_jensens_gap():
     assert gap.item() == pytest.approx(features / (2 * 501), rel=0.03)
 
 
+@pytest.mark.slow
 def test_draws_by_optimisation_are_of_the_process_that_was_trained_with():
     """Its concentration and base measure count as in closed form; the rows alone have another mean."""
     x, prior, count = rows(), rows(6, seed=1) + 3, 60

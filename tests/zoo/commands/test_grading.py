@@ -60,6 +60,7 @@ def two_samples(problem: SimpleNamespace, law: dist.MultivariateNormal, draws: i
     ]
 
 
+@pytest.mark.slow
 def test_two_samples_of_one_posterior_are_seldom_told_apart():
     """Many test rows, which all share the draws: these are what likelihoods differ by.  An error over rows
     alone is beyond 2 in seven of ten repeats.
