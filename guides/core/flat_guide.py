@@ -30,7 +30,7 @@ from guides.core.distributions import base_prior
 from guides.core.flat_parameters import FlatParameters
 from guides.core.laws import ClosedFormPrior, SiteLaw, TransformedLaw
 from guides.core.learned_priors import LearnedPriors
-from guides.core.masked_sites import masked_in_part, term_that_looks_behind
+from guides.core.masked_sites import masked_in_part, require_nothing_looks_behind
 from guides.core.optim import Common, FusedAdam
 from guides.core.pathwise import check_pathwise
 from guides.core.probing import kept_statistics, moved
@@ -170,20 +170,12 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
             raise
 
     def _check_masks(self, masked: frozenset[str], args: tuple, kwargs: dict) -> None:
-        if not self.has_entropy:
-            return
-        model = InitMessenger(self.init_loc_fn)(self.model)
-        for name in sorted(masked - self._masked):
+        """Of sites that have not been masked before."""
+        if self.has_entropy:
             with kept_statistics():
-                term = term_that_looks_behind(model, frozenset([name]), args, kwargs)
-            if term is None:
-                continue
-            raise UnsupportedSiteError(
-                f"site {name!r} is masked in places (poutine.mask), and {term!r} looks at what "
-                "stands there: the law that the guide gives it would not count; mask the prior alone, "
-                "prior.mask(mask), or those terms too"
-            )
-        self._masked |= masked
+                model = InitMessenger(self.init_loc_fn)(self.model)
+                require_nothing_looks_behind(model, masked - self._masked, args, kwargs)
+            self._masked |= masked
 
     def _make_site(self, name: str, node: dict) -> Site:
         prior, frames = node["fn"], node["cond_indep_stack"]

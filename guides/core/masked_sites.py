@@ -8,7 +8,7 @@ is run twice, with the masked elements moved and all other random numbers the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from torch.distributions import biject_to
 
 from guides.core.rng import seeded_rng
 from guides.core.row_mixing import changed, inside
+from guides.core.sites import UnsupportedSiteError
 
 
 def masked_in_part(nodes: Iterable[tuple[str, dict]]) -> frozenset[str]:
@@ -26,19 +27,31 @@ def masked_in_part(nodes: Iterable[tuple[str, dict]]) -> frozenset[str]:
     return frozenset(n for n, node in nodes if isinstance(node["mask"], Tensor) and not node["mask"].all())
 
 
-def term_that_looks_behind(model: Callable, names: frozenset[str], args: tuple, kwargs: dict) -> str | None:
-    """The site of which a term that counts depends on masked elements of the sites ``names``, or None.
+def require_nothing_looks_behind(model: Callable, names: Collection[str], args: tuple, kwargs: dict) -> None:
+    """:raises UnsupportedSiteError: where a term that counts depends on masked elements of a site
 
-    :param model: what it draws for a latent site is fixed by the seed of torch
+    :param model: with what gives its latent sites their values, which the seed of torch fixes
+    :param names: the sites that are masked in part
     """
-    run = _run(model, frozenset(), args, kwargs)
+    for name in sorted(names):
+        term = _term_that_looks_behind(model, name, args, kwargs)
+        if term is not None:
+            raise UnsupportedSiteError(
+                f"site {name!r} is masked in places (poutine.mask), and {term!r} looks at what stands there: "
+                "the law that the guide gives it would not count; mask the prior alone, prior.mask(mask), or "
+                "those terms too"
+            )
+
+
+def _term_that_looks_behind(model: Callable, name: str, args: tuple, kwargs: dict) -> str | None:
+    run = _run(model, None, args, kwargs)
     # what else was drawn stays as it is: draws by rejection would shift all that come after them
-    moved = _run(inside(model, poutine.replay(trace=run)), names, args, kwargs)
+    moved = _run(inside(model, poutine.replay(trace=run)), name, args, kwargs)
     before, after = _terms(run), _terms(moved)
     return next((n for n in before if n not in after or changed(before[n], after[n]).any()), None)
 
 
-def _run(model: Callable, moved: frozenset[str], args: tuple, kwargs: dict) -> poutine.Trace:
+def _run(model: Callable, moved: str | None, args: tuple, kwargs: dict) -> poutine.Trace:
     """One run, its data too where ``poutine.block`` hides them."""
     tracer = poutine.trace()
     with torch.no_grad(), poutine.block(), seeded_rng(0), _Moved(moved):
@@ -54,14 +67,14 @@ def _terms(trace: poutine.Trace) -> dict[str, Tensor]:
 
 
 class _Moved(Messenger):
-    """Moves what stands under the mask of some latent sites, within the support of their priors."""
+    """Moves what stands under the mask of a latent site, within the support of its prior."""
 
-    def __init__(self, names: frozenset[str]) -> None:
+    def __init__(self, name: str | None) -> None:
         super().__init__()
-        self.names = names
+        self.name = name
 
     def _pyro_post_sample(self, msg: dict[str, Any]) -> None:
-        if msg["name"] not in self.names:
+        if msg["name"] != self.name:
             return
         law, value = msg["fn"], msg["value"]
         to, mask = biject_to(law.support), msg["mask"]
