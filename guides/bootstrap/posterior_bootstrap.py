@@ -30,6 +30,7 @@ from guides.bootstrap.remaining import joined, newtons_step
 from guides.bootstrap.weighted_loss import Loss, Parameters, WeightedLoss
 from guides.bootstrap.weights import check_process, dirichlet_weights
 from guides.core.arguments import FixedParameters, check_parameters, check_tensors
+from guides.core.processes import workers_may_leave
 from guides.core.rng import seeded_rng
 from guides.core.settling import LAST_OF_HALF_COSINE, UnsettledWarning
 from guides.core.starts import initial_value
@@ -197,9 +198,10 @@ def _minimise(
             ({n: v[b : b + 1] for n, v in start.items()}, weights[b], [p[b] for p in pseudo])
             for b in range(len(weights))
         ]
-        runs = joblib.Parallel(n_jobs=jobs)(
-            joblib.delayed(_adam)(_Alone(target), *piece, steps, lr) for piece in pieces
-        )
+        with workers_may_leave():
+            runs = joblib.Parallel(n_jobs=jobs)(
+                joblib.delayed(_adam)(_Alone(target), *piece, steps, lr) for piece in pieces
+            )
         joined = {name: torch.cat([run.minimum[name] for run in runs]) for name in start}
         figures = ([getattr(run, name) for run in runs] for name in ("losses", "change", "gain", "step"))
         return _End(joined, *map(torch.cat, figures))

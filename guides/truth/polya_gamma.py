@@ -43,6 +43,7 @@ from guides.core.checks import (
     checked_logistic,
     checked_vector,
 )
+from guides.core.processes import workers_may_leave
 from guides.posterior import arviz_io
 from guides.posterior.fingerprint import fingerprint
 from guides.truth.gates import Gates, MCMCResult, judge, load_if_same
@@ -152,7 +153,8 @@ def _gated(
     length = draws
     for attempt in range(retries + 1):
         skip = warmup if attempt == 0 else 0
-        outcome = pool(joblib.delayed(chain.run)(problem, skip, length) for chain in states)
+        with workers_may_leave():
+            outcome = pool(joblib.delayed(chain.run)(problem, skip, length) for chain in states)
         states = [chain for chain, _ in outcome]
         for kept, (_, new) in zip(parts, outcome, strict=True):
             kept.append(new)

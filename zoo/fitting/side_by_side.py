@@ -56,14 +56,17 @@ class Here:
         from joblib import Parallel, delayed, parallel_config
         from joblib.externals.loky.process_executor import BrokenProcessPool
 
+        from guides.core.processes import workers_may_leave
+
         threads = None if "OMP_NUM_THREADS" in os.environ else 1
         with parallel_config("loky", inner_max_num_threads=threads):
             parallel = Parallel(jobs, return_as="generator_unordered", batch_size=1)
         flags = os.environ.get("XLA_FLAGS", "")
         results = parallel(delayed(_run_in_worker)(os.getpid(), flags, function, *args) for args in work)
         try:
-            for result in results:  # noqa: UP028 (a delegated end would not be quiet below)
-                yield result
+            with workers_may_leave():
+                for result in results:  # noqa: UP028 (a delegated end would not be quiet below)
+                    yield result
         except BrokenProcessPool:
             raise CallEndedError(
                 "a process was killed, for want of memory perhaps: with fewer --jobs the same command goes "
