@@ -18,14 +18,15 @@ from torch import Tensor
 from data_loaders import DataError, DensityData, load_csv, load_density
 from data_loaders.densities import DENSITIES
 from guides.bootstrap.training import Training
-from zoo.commands.fit_folder import sole_fit, start_again, write_losses
-from zoo.commands.predict import FIT, QUANTILES, ROWS
+from zoo.commands.fit_folder import FIT, RESULTS, check_config, sole_fit, start_again, write_losses
+from zoo.commands.predict import QUANTILES, ROWS
 from zoo.errors import UserError
-from zoo.files.output import CONFIG, output_folder, read_config
+from zoo.files.output import REMARKS, output_folder, read_config
 from zoo.files.output_file import check_output, writing
+from zoo.files.sealed import is_finished, read_seal, seal_of, write_seal
 from zoo.files.tables import write_csv
 from zoo.fitting.densities import Effort, FittedDensity, FlowShape, Rows, shared_bootstrap
-from zoo.fitting.methods import Watch
+from zoo.fitting.methods import Watch, unfinished
 from zoo.fitting.problem import LARGEST
 from zoo.models.densities import DENSITY_MODELS
 
@@ -34,10 +35,6 @@ from zoo.models.densities import DENSITY_MODELS
 FEW_VALUES, SHARE_OF_VALUES, SHARE_OF_ONE = 50, 0.2, 0.1
 #: Variance of a direction of standardised columns, as a share of the widest, that is none but for rounding.
 NO_VARIANCE = 1e-10
-#: Of its configuration, what a fit keeps too: the units of its densities.
-UNITS = ("features", "standardisation")
-#: What a fit leaves beside its configuration.
-RESULTS = (FIT, "losses.csv", "loss.png")
 #: Share of the rows that the base measure weighs by default, for every row of the table.
 CONCENTRATION_A_ROW = 0.1
 VALIDATION_ROWS = 2000
@@ -138,18 +135,19 @@ def fit(
     def with_steps(steps: int) -> dict:
         return {**config, "settings": asdict(Training(**{**wishes, "steps": steps}))}
 
-    with sole_fit(out, FIT):
+    with sole_fit(out, seal_of(Path(FIT)).name):
         start_again(out, config, ("settings", "steps"), with_steps, RESULTS, tell, "it cannot be continued")
         with output_folder(out, config) as folder:
-            if not (folder / FIT).exists():
+            path, about = folder / FIT, {key: value for key, value in config.items() if key not in REMARKS}
+            if not is_finished(path, about):
                 rows = Rows(train, validation[:VALIDATION_ROWS])
                 advance = Watch(progress, model).start(training.steps)
                 effort = Effort(training, seed=seed)
                 fitted = shared_bootstrap(rows, shape, effort, concentration=concentration, on_step=advance)
                 write_losses(fitted.info["losses"], folder, f"{model} on {table.name}")
-                fitted.info.update({name: config[name] for name in UNITS})
-                fitted.save(folder / FIT, shape)
-            fitted = FittedDensity.load(folder / FIT)
+                fitted.save(path, shape)
+                write_seal(path, about)
+            fitted = FittedDensity.load(path)
     steps, kept = fitted.info["steps"], fitted.info["kept_step"]
     unsettled = "" if steps - kept > training.patience else ", their score was still rising: more --steps"
     return (
@@ -233,15 +231,10 @@ def load_fit(folder: str | Path) -> tuple[FittedDensity, dict]:
     if config.get("model") not in DENSITY_MODELS:
         raise UserError(f"{folder} holds no density: fit one with zoo fit --model maf")
     path = Path(folder) / FIT
-    if not path.exists():
-        raise UserError(f"{folder} holds no finished fit: give the same zoo fit again")
-    fitted = FittedDensity.load(path)
-    different = [name for name in UNITS if fitted.info.get(name) != config.get(name)]
-    if different:
-        raise UserError(
-            f"{Path(folder) / CONFIG} was altered: it lacks {different[0]!r}, or differs there from {path}"
-        )
-    return fitted, config
+    if not seal_of(path).exists():
+        raise unfinished(path)
+    check_config(Path(folder), config, read_seal(path))
+    return FittedDensity.load(path), config
 
 
 def _scores(of_draws: Tensor) -> pd.DataFrame:

@@ -9,11 +9,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from zoo.errors import Interrupted
+from zoo.errors import Interrupted, UserError
 from zoo.evaluation.loss_plot import plot_loss
-from zoo.files.output import kept_config, outgrow, sole_folder
+from zoo.files.output import CONFIG, kept_config, outgrow, sole_folder
 from zoo.files.tables import write_csv
 
+FIT = "fit.safetensors"
+#: What a fit leaves beside its configuration; some methods seal their file.
+RESULTS = (FIT, "fit.json", "losses.csv", "loss.png")
 #: Why a fit whose learning rate depends on the number of all steps cannot go on: at the last it is zero.
 FALLING = "the learning rate falls to zero over all steps"
 
@@ -64,3 +67,12 @@ def write_losses(losses: Sequence[float], folder: Path, title: str) -> None:
     """The loss of every step as ``losses.csv``, and as ``loss.png`` under a title."""
     write_csv(pd.DataFrame({"step": range(len(losses)), "loss": losses}), folder / "losses.csv")
     plot_loss(np.array(losses), folder / "loss.png", title=title)
+
+
+def check_config(folder: Path, config: Mapping, about: Mapping) -> None:
+    """:raises UserError: where a configuration does not say what the fit beside it is about"""
+    different = [key for key in about if config.get(key) != about[key]]
+    if different:
+        raise UserError(
+            f"{folder / CONFIG} was altered: it lacks {different[0]!r}, or differs there from {folder / FIT}"
+        )

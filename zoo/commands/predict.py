@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from data_loaders import DataError, Dataset, Recipe, Standardizer, load_csv, load_rows
-from zoo.commands.fit_folder import sole_fit, start_again, write_losses
+from zoo.commands.fit_folder import FIT, RESULTS, check_config, sole_fit, start_again, write_losses
 from zoo.commands.own_models import check_own, kept_model
 from zoo.errors import UserError
 from zoo.evaluation.metrics import class_probabilities, predictive_figures
@@ -34,9 +34,6 @@ from zoo.models.entries import DataShape, ModelEntry, Options, to_json
 from zoo.registry.queries import GUIDES, applicable, check_data, find_guide, find_model
 from zoo.seeds import stable_seed
 
-FIT = "fit.safetensors"
-#: What a fit leaves beside its configuration; some methods seal their file.
-RESULTS = (FIT, "fit.json", "losses.csv", "loss.png")
 QUANTILES = {"q5": 0.05, "q50": 0.5, "q95": 0.95}
 #: Draws behind a prediction, if not said otherwise.
 DRAWS = 1000
@@ -197,9 +194,7 @@ def load_fit(folder: str | Path) -> tuple[Fitted, dict]:
         )
     method = GUIDES[config["guide"]].method
     about = method.about(path)
-    different = [key for key in about if config.get(key) != about[key]]
-    if different:
-        raise UserError(f"{altered}: it lacks {different[0]!r}, or differs there from {path}")
+    check_config(folder, config, about)
     shape = DataShape(about["task"], len(about["features"]), about["num_classes"])
     model = kept_model(about, folder).build(shape, about["options"])
     return method.load(path, model), about

@@ -48,7 +48,7 @@ def test_a_fit_says_what_it_found(fitted):
     folder, _, words = fitted
     assert "96 rows fitted, 12 to stop by, 12 held out: mean log density" in words
     assert {path.name for path in (folder / "fit").iterdir()} == {
-        "config.json", "fit.safetensors", "losses.csv", "loss.png",
+        "config.json", "fit.safetensors", "fit.json", "losses.csv", "loss.png",
     }  # fmt: skip
 
 
@@ -274,17 +274,34 @@ def test_what_is_no_density_says_so(fitted, tmp_path):
         assert words in " ".join(result.stderr.split())
 
 
-def test_a_damaged_file_is_named(fitted, tmp_path):
+@pytest.mark.parametrize("changed", [lambda data: b"half of it", lambda data: data[:-4] + b"\0\0\0\0"])
+def test_a_damaged_file_is_named(changed, fitted, tmp_path):
+    """That is no density any more, or one of another number."""
     folder, table, _ = fitted
     shutil.copytree(folder / "fit", tmp_path / "fit")
-    (tmp_path / "fit" / "fit.safetensors").write_bytes(b"half of it")
+    file = tmp_path / "fit" / "fit.safetensors"
+    file.write_bytes(changed(file.read_bytes()))
     for command in (
         ["predict", tmp_path / "fit", "--input", table, "--out", tmp_path / "p.csv"],
         ["fit", table, "--model", "maf", "--steps", 60, "--lr", 0.01, "--out", tmp_path / "fit"],
     ):
         result = run_zoo(*command)
         assert result.exit_code == 2
-        assert "delete it and fit again" in " ".join(result.stderr.split())
+        assert "it was altered: delete it and fit.json, and fit again" in " ".join(result.stderr.split())
+
+
+def test_half_a_fit_is_no_fit(fitted, tmp_path):
+    """One that was killed before it was sealed is fitted again."""
+    folder, table, _ = fitted
+    shutil.copytree(folder / "fit", tmp_path / "fit")
+    (tmp_path / "fit" / "fit.json").unlink()
+    (tmp_path / "fit" / "fit.safetensors").write_bytes(b"another")
+    result = run_zoo("predict", tmp_path / "fit", "--input", table, "--out", tmp_path / "p.csv")
+    assert result.exit_code == 2
+    assert "is not finished: call zoo fit again" in " ".join(result.stderr.split())
+    run_zoo("fit", table, "--model", "maf", "--steps", 60, "--lr", 0.01, "--out", tmp_path / "fit")
+    whole = (folder / "fit" / "fit.safetensors").read_bytes()
+    assert (tmp_path / "fit" / "fit.safetensors").read_bytes() == whole
 
 
 def test_densities_are_listed_and_shown():
