@@ -183,7 +183,7 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         if node["mask"] is False and self.has_entropy:
             raise UnsupportedSiteError(
                 f"site {name!r} is masked out (poutine.mask(mask=False)): neither its prior nor the law that "
-                "the guide gives it would count; for a flat prior take a wide Normal"
+                "the guide gives it would count; for a flat prior mask that alone (prior.mask(False))"
             )
         for frame in frames:
             if not frame.vectorized:
