@@ -22,7 +22,8 @@ import torch
 
 from guides import ProbabilisticBackpropagation
 from guides.message_passing import fit_together
-from zoo.experiments.sspbp.networks import Task, task_80_20
+from zoo.experiments.sspbp.networks import problem_80_20
+from zoo.fitting.problem import Problem
 from zoo.models.bnn import PBPNetwork
 
 
@@ -44,14 +45,14 @@ CASES = (
 )
 
 
-def lost(guide: ProbabilisticBackpropagation, task: Task) -> list[str]:
+def lost(guide: ProbabilisticBackpropagation, problem: Problem) -> list[str]:
     """What is not finite (or not positive, of variances) after a run; empty for a sound one."""
     values = {}
     for name, (mean, variance) in guide.sites.items():
         values |= {f"mean of {name}": mean, f"variance of {name}": variance}
     for name, gamma in guide.precisions.items():
         values[f"Gamma of {name}"] = torch.tensor([float(number) for number in gamma])
-    for rows, x in (("training", task.x), ("test", task.x_test)):
+    for rows, x in (("training", problem.x), ("test", problem.x_test)):
         law = guide.predictive(x, noise=False)
         values |= {f"mean of {rows} rows": law.loc, f"variance of {rows} rows": law.scale**2}
         values |= {f"mean with noise of {rows} rows": guide.predictive(x).mean}
@@ -63,15 +64,16 @@ def lost(guide: ProbabilisticBackpropagation, task: Task) -> list[str]:
 
 def run(case: Case, seeds: int) -> int:
     """Fits and reports; returns how many runs are lost."""
-    tasks = [task_80_20(case.data, seed) for seed in range(seeds)]
-    model = PBPNetwork(tasks[0].x.shape[1], widths=case.widths, bias=False)
-    guides = [ProbabilisticBackpropagation(model, "spike-slab", dtype=case.dtype) for _ in tasks]
+    problems = [problem_80_20(case.data, seed) for seed in range(seeds)]
+    model = PBPNetwork(problems[0].x.shape[1], widths=case.widths, bias=False)
+    guides = [ProbabilisticBackpropagation(model, "spike-slab", dtype=case.dtype) for _ in problems]
     start = time.perf_counter()
-    fit_together(guides, [(task.x, task.y) for task in tasks], epochs=case.epochs, seeds=list(range(seeds)))
+    fit_together(guides, [p.train for p in problems], epochs=case.epochs, seeds=list(range(seeds)))
     seconds = time.perf_counter() - start
-    faults = {seed: bad for seed, pair in enumerate(zip(guides, tasks, strict=True)) if (bad := lost(*pair))}
+    pairs = list(zip(guides, problems, strict=True))
+    faults = {seed: bad for seed, pair in enumerate(pairs) if (bad := lost(*pair))}
     net, bits = "x".join(map(str, case.widths)), str(case.dtype).removeprefix("torch.")
-    slab = torch.stack([g.slab_probabilities(t.x)[-1].mean() for g, t in zip(guides, tasks, strict=True)])
+    slab = torch.stack([guide.slab_probabilities(p.x)[-1].mean() for guide, p in pairs])
     print(
         f"{case.data} {net}, {case.epochs} epochs, {bits}: {len(faults)} of {seeds} runs lost "
         f"(published formulas: {case.published}); mean slab probability of the output on the training rows "

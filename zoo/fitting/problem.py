@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -132,10 +132,14 @@ def _protocol(holdout: float | None) -> str:
     return HOLDOUTS[0.1 if holdout is None else holdout]
 
 
-def prepare(dataset: Dataset, dtype: torch.dtype = torch.float32) -> Problem:
+def prepare(
+    dataset: Dataset,
+    dtype: torch.dtype = torch.float32,
+    scale_of: Callable[[Dataset], Standardizer] = Standardizer.of,
+) -> Problem:
     """Rows and their target, standardised with the training rows."""
     try:
-        scale = Standardizer.of(dataset)
+        scale = scale_of(dataset)
     except DataError as error:
         raise DataError(f"{dataset.name}: {error}") from error
     kind = dtype if dataset.task != "multiclass" else torch.int64

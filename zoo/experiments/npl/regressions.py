@@ -13,8 +13,6 @@ import torch
 from pyro import distributions as dist
 from torch import Tensor
 
-from data_loaders import Standardizer, load
-from data_loaders.splits import split_80_20
 from guides import AutoMeanField, PosteriorBootstrap
 from guides.bootstrap.base_measures import PredictiveBase
 from guides.core.settling import UnsettledWarning
@@ -24,6 +22,7 @@ from zoo.errors import FailedError
 from zoo.evaluation.distances import compare_functions
 from zoo.evaluation.metrics import predictive_figures
 from zoo.experiments.engine.declaration import Cell
+from zoo.experiments.splits import random_80_20
 from zoo.fitting.gated_function import gated_function
 from zoo.fitting.problem import Problem, load_problem
 from zoo.fitting.svi import Fit, FitSettings
@@ -141,8 +140,8 @@ class HeavyLogistic:
 
 def logistic(cell: Cell) -> Mapping[str, float]:
     """Scores of test rows of a random 80/20 split, and how many coefficients are near zero."""
-    options, split = cell.options, _labelled(cell.dataset, cell.trial)
-    x, y, x_test, y_test = split
+    options, problem = cell.options, random_80_20(cell.dataset, cell.trial)
+    (x, y), (x_test, y_test) = problem.train, problem.test
     model = HeavyLogistic(x.shape[1])
     steps = {}
     if cell.method == "nuts":
@@ -163,12 +162,3 @@ def logistic(cell: Cell) -> Mapping[str, float]:
         "sd": w.std(0).median().item(),
         **steps,
     }
-
-
-def _labelled(data: str, trial: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    whole = load(data, protocol="whole")
-    train, test = split_80_20(len(whole.y_train), trial)
-    x, y = whole.x_train, whole.y_train
-    scale = Standardizer.fit(x[train])
-    parts = scale.transform_x(x[train]), y[train], scale.transform_x(x[test]), y[test]
-    return tuple(torch.as_tensor(part, dtype=torch.float32) for part in parts)

@@ -24,6 +24,7 @@ from zoo.evaluation.known_laws import oracles
 from zoo.evaluation.metrics import crps, log_likelihood, rmse
 from zoo.experiments.engine.declaration import Cell
 from zoo.experiments.sip import problems
+from zoo.experiments.splits import random_80_20
 from zoo.fitting.implicit import METHODS, WIDTHS
 from zoo.fitting.methods import Fitted, Method, Variational
 from zoo.fitting.problem import Problem
@@ -46,7 +47,7 @@ NETWORK = {"widths": (50,), "activation": "leaky-relu"}
 
 def table(cell: Cell) -> Mapping[str, float]:
     """A method on an 80/20 split."""
-    problem = problems.split(cell.dataset, cell.trial)
+    problem = random_80_20(cell.dataset, cell.trial)
     fitted, seconds = fit(cell, problem)
     law = fitted.predictor(DRAWS, cell.seed % 2**31)(problem.x_test)
     return {

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from data_loaders import LAWS, Dataset, load
-from data_loaders.splits import split_80_20
+from data_loaders import LAWS, load
+from zoo.experiments.splits import cut
 from zoo.fitting.problem import Problem, prepare
 
 #: Points of the grids, and seed of those that are drawn here.
@@ -16,19 +16,13 @@ GRID, GRID_SEED = 801, 1
 HELD_OUT = 10_000
 
 
-def split(name: str, trial: int) -> Problem:
-    """A random 80/20 split: the five of the ``80/20`` protocol, and on by its rule."""
-    whole = load(name, protocol="whole")
-    return prepare(_cut(whole, *split_80_20(len(whole.y_train), trial)))
-
-
 def large(name: str, trial: int) -> Problem:
     """10,000 rows held out, or a fifth of them where they are fewer than 50,000."""
     whole = load(name, protocol="whole")
     rows = len(whole.y_train)
     order = np.random.RandomState(trial).permutation(rows)
     held = min(HELD_OUT, rows // 5)
-    return prepare(_cut(whole, order[held:], order[:held]))
+    return prepare(cut(whole, order[held:], order[:held]))
 
 
 def one_dimensional(name: str, trial: int) -> Problem:
@@ -45,8 +39,3 @@ def one_dimensional(name: str, trial: int) -> Problem:
     if name == "heteroscedastic":  # the noise vanishes at 0, where the true density is unbounded
         x, y = x[np.abs(x) > 1e-9], y[np.abs(x) > 1e-9]
     return prepare(replace(whole, x_test=x[:, None], y_test=y))
-
-
-def _cut(whole: Dataset, train: np.ndarray, test: np.ndarray) -> Dataset:
-    x, y = whole.x_train, whole.y_train
-    return replace(whole, x_train=x[train], y_train=y[train], x_test=x[test], y_test=y[test])

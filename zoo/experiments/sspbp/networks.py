@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from data_loaders import Standardizer, load
-from data_loaders.splits import split_80_20
+from data_loaders import load
 from guides import ProbabilisticBackpropagation
 from zoo.evaluation.metrics import log_likelihood, rmse
 from zoo.experiments.engine.declaration import Cell
+from zoo.experiments.splits import random_80_20
+from zoo.fitting.problem import Problem, prepare
 from zoo.models.bnn import PBPNetwork
 from zoo.seeds import stable_seed
 
@@ -22,63 +21,32 @@ MESSAGES = {"pbp": "gaussian", "sspbp": "spike-slab"}
 REFERENCE_WIDTHS = (50,)
 
 
-class Task(NamedTuple):
-    """Standardised training and test data in float64; ``y_test`` raw.
-
-    ``x: [n, in]``, ``y: [n]``, ``x_test: [m, in]``, ``y_test: [m]``
-    """
-
-    x: Tensor
-    y: Tensor
-    x_test: Tensor
-    y_test: np.ndarray
-    scale: Standardizer
+def problem_80_20(data: str, trial: int) -> Problem:
+    return random_80_20(data, trial, torch.float64)
 
 
-def task_80_20(data: str, trial: int) -> Task:
-    """A random 80/20 split: the five of the ``80/20`` protocol, and on by its rule."""
-    whole = load(data, protocol="whole")
-    train, test = split_80_20(len(whole.y_train), trial)
-    x, y = whole.x_train, whole.y_train
-    return standardised(x[train], y[train], x[test], y[test])
-
-
-def task_90_10(data: str, trial: int) -> Task:
-    """One of the usual 90/10 splits."""
-    split = load(data, split=trial)
-    return standardised(split.x_train, split.y_train, split.x_test, split.y_test)
-
-
-def standardised(x: np.ndarray, y: np.ndarray, x_test: np.ndarray, y_test: np.ndarray) -> Task:
-    """By the mean and sd of the training rows; a constant column, by more than rounding too, is zeros."""
-    scale = Standardizer.fit(x, y)
-    inputs = (torch.as_tensor(scale.transform_x(part)) for part in (x, x_test))
-    x, x_test = inputs
-    return Task(x, torch.as_tensor(scale.transform_y(y)), x_test, y_test, scale)
-
-
-def fit(cell: Cell, task: Task, widths: tuple[int, ...], bias: bool) -> ProbabilisticBackpropagation:
+def fit(cell: Cell, problem: Problem, widths: tuple[int, ...], bias: bool) -> ProbabilisticBackpropagation:
     """Fits a cell's network.  The seed depends on the fit alone: the same fit in two tables is the same."""
     seed = stable_seed("sspbp", cell.base_seed, cell.dataset, cell.method, widths, bias, cell.trial)
-    model = PBPNetwork(task.x.shape[1], widths=widths, bias=bias)
+    model = PBPNetwork(problem.x.shape[1], widths=widths, bias=bias)
     guide = ProbabilisticBackpropagation(model, MESSAGES[cell.method])
-    return guide.fit(task.x, task.y, epochs=cell.options["epochs"], seed=seed)
+    return guide.fit(*problem.train, epochs=cell.options["epochs"], seed=seed)
 
 
 def with_bias(cell: Cell) -> Mapping[str, float]:
     """RMSE and log likelihood on an 80/20 split."""
-    task = task_80_20(cell.dataset, cell.trial)
-    return figures(fit(cell, task, _widths(cell), True), task)
+    problem = problem_80_20(cell.dataset, cell.trial)
+    return figures(fit(cell, problem, _widths(cell), True), problem)
 
 
 def without_bias(cell: Cell) -> Mapping[str, float]:
     """The same of a network without biases, and by the published evaluation."""
-    task = task_80_20(cell.dataset, cell.trial)
-    guide = fit(cell, task, _widths(cell), False)
-    found = figures(guide, task)
+    problem = problem_80_20(cell.dataset, cell.trial)
+    guide = fit(cell, problem, _widths(cell), False)
+    found = figures(guide, problem)
     if cell.method == "pbp":  # Gaussian messages have no spike to put in a wrong place
         return found | {f"{name}_published": value for name, value in found.items()}
-    return found | published_figures(guide, task)
+    return found | published_figures(guide, problem)
 
 
 def _widths(cell: Cell) -> tuple[int, ...]:
@@ -88,33 +56,32 @@ def _widths(cell: Cell) -> tuple[int, ...]:
 
 def reference_figures(cell: Cell) -> Mapping[str, float]:
     """RMSE and log likelihood of one layer of 50 with biases; the setting names the kind of split."""
-    task = {"80-20": task_80_20, "90-10": task_90_10}[cell.setting](cell.dataset, cell.trial)
-    return figures(fit(cell, task, REFERENCE_WIDTHS, bias=True), task)
+    if cell.setting == "80-20":
+        problem = problem_80_20(cell.dataset, cell.trial)
+    else:
+        problem = prepare(load(cell.dataset, split=cell.trial), torch.float64)
+    return figures(fit(cell, problem, REFERENCE_WIDTHS, bias=True), problem)
 
 
 def mean_slabs(cell: Cell) -> Mapping[str, float]:
     """Mean over the test rows of the slab probability of every linear layer."""
-    task = task_80_20(cell.dataset, cell.trial)
-    slabs = fit(cell, task, _widths(cell), bias=False).slab_probabilities(task.x_test)
+    problem = problem_80_20(cell.dataset, cell.trial)
+    slabs = fit(cell, problem, _widths(cell), bias=False).slab_probabilities(problem.x_test)
     return {f"slab_layer_{layer}": slab.mean().item() for layer, slab in enumerate(slabs, start=1)}
 
 
-def figures(guide: ProbabilisticBackpropagation, task: Task) -> dict[str, float]:
+def figures(guide: ProbabilisticBackpropagation, problem: Problem) -> dict[str, float]:
     """RMSE and log likelihood of the test rows, in the target's unit."""
-    predictive = guide.predictive(task.x_test)
-    y = torch.as_tensor(task.scale.transform_y(task.y_test))
-    return {
-        "rmse": rmse(predictive, y, task.scale.y_sd).value,
-        "log_likelihood": log_likelihood(predictive, y, task.scale.y_sd).value,
-    }
+    arguments = guide.predictive(problem.x_test), problem.y_test, problem.scale.y_sd
+    return {"rmse": rmse(*arguments).value, "log_likelihood": log_likelihood(*arguments).value}
 
 
-def published_figures(guide: ProbabilisticBackpropagation, task: Task) -> dict[str, float]:
+def published_figures(guide: ProbabilisticBackpropagation, problem: Problem) -> dict[str, float]:
     """The same by the published evaluation, of spike-and-slab messages."""
-    law = guide.predictive(task.x_test, noise=False)
-    scale, square = task.scale, task.scale.y_sd**2
+    law = guide.predictive(problem.x_test, noise=False)
+    scale, square = problem.scale, problem.scale.y_sd**2
     return published_evaluation(
-        task.y_test,
+        problem.dataset.y_test,
         slab=law.probs.numpy(),
         mean=scale.inverse_mean(law.loc.numpy()),
         variance=scale.inverse_variance(law.scale.numpy() ** 2),

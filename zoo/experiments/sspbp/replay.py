@@ -14,11 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from data_loaders import Standardizer, load
+from data_loaders import Dataset, Standardizer, load
 from data_loaders.splits import split_80_20
 from guides import ProbabilisticBackpropagation
 from zoo.experiments.engine.declaration import Cell
-from zoo.experiments.sspbp.networks import MESSAGES, Task, figures, published_figures, standardised
+from zoo.experiments.splits import cut
+from zoo.experiments.sspbp.networks import MESSAGES, figures, published_figures
+from zoo.fitting.problem import Problem, prepare
 from zoo.models.bnn import PBPNetwork
 
 SEED = 0x79B7BFF4
@@ -84,16 +86,15 @@ def _means(
         yield f"w{i}", 1.0 / np.sqrt(fan_in + bias) * rng.randn(out, fan_in + bias)  # to the last bit
 
 
-def as_numpy_standardises(x: np.ndarray, y: np.ndarray, x_test: np.ndarray, y_test: np.ndarray) -> Task:
+def as_numpy_standardises(dataset: Dataset) -> Standardizer:
     """As the program does, whose constant columns are those with an sd of exactly 0.
 
     The mean of many equal numbers may be off by a rounding error, which is their sd then: a constant column
     of naval becomes a column of ones, another bias.
     """
+    x, y = dataset.x_train, dataset.y_train
     sd = x.std(0)
-    scale = Standardizer(x.mean(0), np.where(sd == 0, 1.0, sd), float(y.mean()), float(y.std()))
-    inputs, test_inputs = (torch.as_tensor(scale.transform_x(part)) for part in (x, x_test))
-    return Task(inputs, torch.as_tensor(scale.transform_y(y)), test_inputs, y_test, scale)
+    return Standardizer(x.mean(0), np.where(sd == 0, 1.0, sd), float(y.mean()), float(y.std()))
 
 
 def replayed(cell: Cell) -> dict[str, float]:
@@ -104,15 +105,16 @@ def replayed(cell: Cell) -> dict[str, float]:
     zero_column = cell.method == ZERO_COLUMN
     method = "pbp" if zero_column else cell.method
     found = repetition(cell.dataset, widths, bias, cell.trial)
-    scaled = standardised if zero_column else as_numpy_standardises
-    task = _task(cell.dataset, found.train, found.test, scaled)
+    scale_of = Standardizer.of if zero_column else as_numpy_standardises
+    problem = _problem(cell.dataset, found.train, found.test, scale_of)
     means, order = found.starts[method]
-    guide = _guide(task, method, widths, bias)
+    guide = _guide(problem, method, widths, bias)
     epochs = cell.options["epochs"]
-    guide.fit(task.x, task.y, epochs=epochs, order=order[:epochs], init_means=means)
+    guide.fit(*problem.train, epochs=epochs, order=order[:epochs], init_means=means)
     if bias or method == "pbp":
-        return figures(guide, task)
-    return {name.removesuffix("_published"): value for name, value in published_figures(guide, task).items()}
+        return figures(guide, problem)
+    published = published_figures(guide, problem)
+    return {name.removesuffix("_published"): value for name, value in published.items()}
 
 
 def taken_apart(cell: Cell) -> dict[str, float]:
@@ -124,14 +126,14 @@ def taken_apart(cell: Cell) -> dict[str, float]:
     train, test = found.train, found.test
     if cell.method != "splits":
         train, test = split_80_20(len(train) + len(test), cell.trial)
-    task, epochs = _task(cell.dataset, train, test), cell.options["epochs"]
-    guide = _guide(task, "pbp", widths, bias)
+    problem, epochs = _problem(cell.dataset, train, test), cell.options["epochs"]
+    guide = _guide(problem, "pbp", widths, bias)
     if cell.method == "starts":
         means, order = found.starts["pbp"]
-        guide.fit(task.x, task.y, epochs=epochs, order=order[:epochs], init_means=means)
+        guide.fit(*problem.train, epochs=epochs, order=order[:epochs], init_means=means)
     else:
-        guide.fit(task.x, task.y, epochs=epochs, seed=cell.seed)
-    return figures(guide, task)
+        guide.fit(*problem.train, epochs=epochs, seed=cell.seed)
+    return figures(guide, problem)
 
 
 def _network(cell: Cell) -> tuple[tuple[int, ...], bool]:
@@ -140,15 +142,19 @@ def _network(cell: Cell) -> tuple[tuple[int, ...], bool]:
     return tuple(map(int, units.split("x"))), kind == "bias"
 
 
-def _task(
-    data: str, train: np.ndarray, test: np.ndarray, scaled: Callable[..., Task] = as_numpy_standardises
-) -> Task:
-    whole = load(data, protocol="whole")
-    x, y = whole.x_train, whole.y_train
-    return scaled(x[train], y[train], x[test], y[test])
+def _problem(
+    data: str,
+    train: np.ndarray,
+    test: np.ndarray,
+    scale_of: Callable[[Dataset], Standardizer] = as_numpy_standardises,
+) -> Problem:
+    dataset = cut(load(data, protocol="whole"), train, test)
+    return prepare(dataset, torch.float64, scale_of)
 
 
-def _guide(task: Task, method: str, widths: tuple[int, ...], bias: bool) -> ProbabilisticBackpropagation:
+def _guide(
+    problem: Problem, method: str, widths: tuple[int, ...], bias: bool
+) -> ProbabilisticBackpropagation:
     return ProbabilisticBackpropagation(
-        PBPNetwork(task.x.shape[1], widths=widths, bias=bias), MESSAGES[method]
+        PBPNetwork(problem.x.shape[1], widths=widths, bias=bias), MESSAGES[method]
     )

@@ -21,6 +21,7 @@ from zoo.experiments import Cell
 from zoo.experiments.engine.declaration import Record
 from zoo.experiments.npl import declared, flows, plots, regressions
 from zoo.experiments.npl.declared import EXPERIMENTS
+from zoo.experiments.splits import random_80_20
 
 BY_NAME = {experiment.name: experiment for experiment in EXPERIMENTS}
 
@@ -180,7 +181,8 @@ def test_pseudo_observations_of_the_prior_are_a_share_of_the_rows(cell, monkeypa
 
 
 def test_labelled_rows_are_standardised_by_those_of_training():
-    x, y, x_test, y_test = regressions._labelled("raisin", 1)
+    problem = random_80_20("raisin", 1)
+    (x, y), (x_test, y_test) = problem.train, problem.test
     assert (len(x), len(x_test)) == (len(y), len(y_test)) == (720, 180)
     torch.testing.assert_close(x.mean(0), torch.zeros(x.shape[1]), atol=1e-4, rtol=0)
     torch.testing.assert_close(x.std(0, correction=0), torch.ones(x.shape[1]), atol=1e-3, rtol=0)
@@ -302,7 +304,8 @@ def test_figures_of_coefficients_by_hand(cell, monkeypatch):
     w = torch.randn(2000, 3, generator=rng) * torch.tensor([0.5, 2.0, 9.0]) + torch.tensor([0.0, 0.5, -7.0])
     posterior = Posterior.from_draws(regressions.HeavyLogistic(3), {"w": w, "b": torch.zeros(2000)})
     x, y = torch.randn(12, 3, generator=rng), torch.arange(12.0) % 2
-    monkeypatch.setattr(regressions, "_labelled", lambda *args: (x, y, x, y))
+    problem = SimpleNamespace(train=(x, y), test=(x, y))
+    monkeypatch.setattr(regressions, "random_80_20", lambda *args: problem)
     monkeypatch.setattr(regressions, "_bootstrapped", lambda *args: (posterior, {"last_tenth": 0.1}))
     found = run(cell("logistic", "raisin", "bootstrap-map"))
     assert found["near_zero"] == pytest.approx(1 / 3)

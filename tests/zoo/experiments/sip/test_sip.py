@@ -18,6 +18,7 @@ from zoo.experiments.engine.declaration import Record
 from zoo.experiments.sip import cells, problems
 from zoo.experiments.sip.declared import EXPERIMENTS, FIGURES, METHODS, _printed_ranks
 from zoo.experiments.sip.ranks import average_ranks, chance, write_ranks
+from zoo.experiments.splits import random_80_20
 from zoo.fitting import implicit
 from zoo.fitting.implicit import METHODS as METHODS_OF_ZOO
 from zoo.fitting.problem import prepare
@@ -75,7 +76,7 @@ def test_toy_by_nuts(method, tmp_path):
 
 
 def test_figures_are_in_the_unit_of_the_target():
-    problem = problems.split("piecewise", 0)
+    problem = random_80_20("piecewise", 0)
     targets, sd = problem.dataset.y_test, problem.scale.y_sd
     assert sd > 1.5
     law = Normal(torch.zeros(len(targets), dtype=torch.float64), 1.0)
@@ -247,7 +248,7 @@ def test_splits_of_large_sets_are_disjoint():
     assert (problem.size, len(problem.y_test)) == (800, 200)
     rows = np.concatenate([problem.dataset.y_train, problem.dataset.y_test])
     assert len(np.unique(rows)) == 1000
-    assert problems.split("piecewise", 3).size == 800
+    assert random_80_20("piecewise", 3).size == 800
 
 
 def test_print_is_in_the_grid():

@@ -6,6 +6,7 @@ import csv
 import functools
 import math
 import os
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -239,13 +240,13 @@ def test_slab_probabilities_a_layer():
 def test_first_five_trials_are_the_protocol():
     """And all rows are split, not those of another protocol."""
     for trial in (0, 4):
-        task, split = networks.task_80_20("diabetes", trial), load("diabetes", trial, protocol="80/20")
-        np.testing.assert_array_equal(task.y_test, split.y_test)
-        assert task.x.dtype == task.y.dtype == torch.float64
-        np.testing.assert_allclose(task.scale.inverse_mean(task.y.numpy()), split.y_train)
-        np.testing.assert_allclose(task.x.mean(0), 0, atol=1e-12)
-        np.testing.assert_allclose(task.x.std(0, correction=0), 1, atol=1e-12)
-    assert len(networks.task_80_20("diabetes", 7).y_test) == round(0.2 * 442)
+        problem, split = networks.problem_80_20("diabetes", trial), load("diabetes", trial, protocol="80/20")
+        np.testing.assert_array_equal(problem.dataset.y_test, split.y_test)
+        assert problem.x.dtype == problem.y.dtype == torch.float64
+        np.testing.assert_allclose(problem.scale.inverse_mean(problem.y.numpy()), split.y_train)
+        np.testing.assert_allclose(problem.x.mean(0), 0, atol=1e-12)
+        np.testing.assert_allclose(problem.x.std(0, correction=0), 1, atol=1e-12)
+    assert len(networks.problem_80_20("diabetes", 7).y_test) == round(0.2 * 442)
 
 
 def test_published_figures_are_in_the_unit_of_the_target():
@@ -254,11 +255,11 @@ def test_published_figures_are_in_the_unit_of_the_target():
     guide = SimpleNamespace(predictive=lambda x, noise: law, noise_variance=0.3)
     y = np.array([5.5, 2.0])
     scale = Standardizer(np.zeros(1), np.ones(1), 5.0, 2.0)
-    task = SimpleNamespace(x_test=None, y_test=y, scale=scale)
+    problem = SimpleNamespace(x_test=None, dataset=SimpleNamespace(y_test=y), scale=scale)
     mean, variance = 5 + 2 * law.loc.double().numpy(), 4 * law.scale.double().numpy() ** 2
     slab = law.probs.double().numpy()
     expected = networks.published_evaluation(y, slab, mean, variance, noise_variance=1.2)
-    assert networks.published_figures(guide, task) == pytest.approx(expected, rel=1e-6)
+    assert networks.published_figures(guide, problem) == pytest.approx(expected, rel=1e-6)
 
 
 def test_published_evaluation():
@@ -283,11 +284,12 @@ def test_published_evaluation():
 def test_figures_are_of_the_mixture_with_its_spike_at_the_mean_of_the_targets():
     """RMSE and log likelihood in the target's unit, from the guide's law without noise."""
     cell = cell_of("sspbp/table-3.4", "sspbp", "4x4")
-    task = networks.task_80_20("diabetes", 0)
-    guide = networks.fit(cell, task, (4, 4), bias=False)
-    law, noise = guide.predictive(task.x_test, noise=False), guide.noise_variance
+    problem = networks.problem_80_20("diabetes", 0)
+    guide = networks.fit(cell, problem, (4, 4), bias=False)
+    law, noise = guide.predictive(problem.x_test, noise=False), guide.noise_variance
     assert isinstance(law, SpikeSlab)
-    y, sd, centre = torch.as_tensor(task.y_test), task.scale.y_sd, task.scale.y_mean
+    y, scale = torch.as_tensor(problem.dataset.y_test), problem.scale
+    sd, centre = scale.y_sd, scale.y_mean
     slab = torch.distributions.Normal(law.loc * sd + centre, (law.scale**2 + noise).sqrt() * sd)
     spike = torch.distributions.Normal(torch.tensor(centre), noise**0.5 * sd)
     density = law.probs * slab.log_prob(y).exp() + (1 - law.probs) * spike.log_prob(y).exp()
@@ -338,10 +340,10 @@ def test_a_column_that_is_constant_up_to_rounding_becomes_ones():
     y = np.arange(9547.0)
     if x[:, 0].std() == 0:
         pytest.skip("numpy adds up without rounding error here")
-    task = replay.as_numpy_standardises(x, y, x[:5], y[:5])
-    np.testing.assert_allclose(task.x[:, 0], 1.0)
-    np.testing.assert_array_equal(task.x[:, 1], 0.0)
-    np.testing.assert_allclose(task.x_test[:, 0], 1.0)
+    scale = replay.as_numpy_standardises(SimpleNamespace(x_train=x, y_train=y))
+    rows = scale.transform_x(x)
+    np.testing.assert_allclose(rows[:, 0], 1.0)
+    np.testing.assert_array_equal(rows[:, 1], 0.0)
 
 
 @pytest.mark.parametrize(
@@ -360,8 +362,10 @@ def test_parts_of_the_print_are_taken_one_at_a_time(method, printed_split, print
             seen.update(wishes)
 
     monkeypatch.setattr(replay, "repetition", lambda *asked: seen.update(asked=asked) or printed)
-    monkeypatch.setattr(replay, "_task", lambda data, train, test: seen.update(train=train, test=test) or
-                        networks.Task(None, None, None, None, None))  # fmt: skip
+    problem = SimpleNamespace(train=(None, None))
+    monkeypatch.setattr(
+        replay, "_problem", lambda data, train, test: seen.update(train=train, test=test) or problem
+    )
     monkeypatch.setattr(replay, "_guide", lambda *_: Guide())
     monkeypatch.setattr(replay, "figures", lambda *_: {})
     cell = Cell("sspbp/apart", "yacht", method, "free-10", 7, options={"epochs": 3})
@@ -383,7 +387,8 @@ def test_parts_of_the_print_are_taken_one_at_a_time(method, printed_split, print
 def test_naval_is_replayed_with_its_column_of_ones_and_without(method, column, monkeypatch):
     """From the same split, starting means and order."""
     x = np.column_stack([np.full(9554, 0.998), np.arange(9554.0)])
-    whole = SimpleNamespace(x_train=x, y_train=np.arange(9554.0))
+    y = np.arange(9554.0)
+    whole = replace(load("diabetes"), x_train=x, y_train=y, feature_names=("constant", "rising"))
     starts = {"pbp": ({"w1": np.ones((10, 3))}, np.zeros((40, 9547), int))}
     printed = replay.Repetition(np.arange(9547), np.arange(9547, 9554), starts)
     seen = {}
@@ -520,10 +525,11 @@ def test_every_fit_has_a_seed_of_its_own(monkeypatch):
             seeds.append(seed)
 
     monkeypatch.setattr(networks, "ProbabilisticBackpropagation", Guide)
-    task = SimpleNamespace(x=torch.zeros(2, 3), y=None)
+    x = torch.zeros(2, 3)
+    problem = SimpleNamespace(x=x, train=(x, None))
 
     def ask(experiment="sspbp/table-3.3", method="pbp", widths=(4, 4), bias=True, **changes):
-        networks.fit(cell_of(experiment, method, "4x4", **changes), task, widths, bias)
+        networks.fit(cell_of(experiment, method, "4x4", **changes), problem, widths, bias)
 
     ask()
     ask("sspbp/table-a3")
