@@ -59,20 +59,25 @@ def arrange(count: int, most: int) -> tuple[int, int]:
     return rows, math.ceil(count / max(1, rows))
 
 
+def bare_panels(rows: int, columns: int, size: tuple[float, float], **shared) -> tuple[Figure, np.ndarray]:
+    """A figure of ``size`` inches and its axes ``[rows, columns]``, as matplotlib has them."""
+    figure = Figure(figsize=size, layout="constrained", facecolor="white")
+    return figure, figure.subplots(rows, columns, squeeze=False, **shared)
+
+
 def panels(rows: int, columns: int, size: tuple[float, float], **shared) -> tuple[Figure, np.ndarray]:
-    """A figure of ``size`` inches and its axes ``[rows, columns]``; :raises ValueError: for no rows"""
+    """:func:`bare_panels` without frames; :raises ValueError: for no rows"""
     if rows < 1:
         raise ValueError("no method to plot")
-    figure = Figure(figsize=size, layout="constrained", facecolor="white")
-    axes = figure.subplots(rows, columns, squeeze=False, **shared)
+    figure, axes = bare_panels(rows, columns, size, **shared)
     for axis in axes.flat:
         axis.spines[["top", "right"]].set_visible(False)
         axis.tick_params(labelsize=8.5)
     return figure, axes
 
 
-def finish(figure: Figure, path: str | Path, title: str, caption: str = "") -> None:
-    """Writes a figure with a title over it and a caption under it."""
+def finish(figure: Figure, path: str | Path, title: str = "", caption: str = "") -> None:
+    """Writes a figure, with a title over it and a caption under it."""
     if title:
         figure.suptitle(title, fontsize=12, fontweight="bold")
     if caption:

@@ -314,7 +314,7 @@ def test_the_page_has_the_distance_on_each_of_several_data_sets(runs):
 def test_bars_are_two_standard_errors_to_either_side(runs, monkeypatch, tmp_path):
     """Of the second, whose W1 is 0.4 +- 0.2."""
     shown = {}
-    monkeypatch.setattr(plot, "finish", lambda figure, *_: shown.update(axes=figure.axes))
+    monkeypatch.setattr(plot, "finish", lambda figure, *_, **__: shown.update(axes=figure.axes))
     plot_leaderboard(standings(runs, NOTES), tmp_path / "board.png")
     _, distances, *_ = shown["axes"]
     ((left, _), (right, _)) = distances.containers[1].lines[2][0].get_segments()[0]
@@ -325,7 +325,7 @@ def test_bars_are_two_standard_errors_to_either_side(runs, monkeypatch, tmp_path
 def test_one_guide_that_is_far_off_leaves_room_for_the_others(predicted, scale, monkeypatch, tmp_path):
     monkeypatch.setitem(FIGURES, "far", (2.0, 0.3, predicted, 8.0))
     shown = {}
-    monkeypatch.setattr(plot, "finish", lambda figure, *_: shown.update(axes=figure.axes))
+    monkeypatch.setattr(plot, "finish", lambda figure, *_, **__: shown.update(axes=figure.axes))
     runs = [one_run("a"), one_run("bb")]
     plot_leaderboard(standings(runs, NOTES), tmp_path / "board.png")
     assert shown["axes"][3].get_title().startswith("vs truth")

@@ -50,7 +50,7 @@ def plot_leaderboard(found: Sequence[Standing], path: str | Path) -> None:
         likelihoods.set_xscale("symlog", linthresh=1.0)
     axes.flat[0].set_yticks(range(len(ranked)), [standing.name for standing in ranked])
     axes.flat[0].set_ylim(len(ranked) - 0.4, -0.6)
-    finish(figure, path, "", f"bars: ± 2 standard errors; orange and {MARK}: see the guide's note")
+    finish(figure, path, caption=f"bars: ± 2 standard errors; orange and {MARK}: see the guide's note")
 
 
 def _value(standing: Standing, title: str) -> tuple[float, float | None]:

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import networkx as nx
 import numpy as np
-from matplotlib.figure import Figure
 
-from zoo.evaluation.plots import DPI, colours
+from zoo.evaluation.plots import bare_panels, colours, finish
 from zoo.experiments.engine.declaration import Record
-from zoo.files.tables import write_figure
+from zoo.experiments.engine.pictures import first_trials
 
 #: Graphs a panel of Figure 5.4.
 EXAMPLES = 3
@@ -25,7 +24,7 @@ LABELS = {
 
 def plot_senders(out: Path, records: Sequence[Record]) -> None:
     """``figure-5.2.png``: step against node, probabilities of the next sender, exact and by the models."""
-    found = [record for record in records if record.ok and record.cell.trial == 0]
+    found = first_trials(records)
     if not found:
         return
     panels = []
@@ -34,26 +33,24 @@ def plot_senders(out: Path, records: Sequence[Record]) -> None:
             if not panels:
                 panels.append(("exact", stored["exact"]))
             panels.append((LABELS[record.cell.method], stored["ours"]))
-    figure = Figure(figsize=(3.2 * len(panels), 3.4), layout="constrained", facecolor="white")
-    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    figure, (axes,) = bare_panels(1, len(panels), (3.2 * len(panels), 3.4), sharey=True)
     for axis, (title, probabilities) in zip(axes, panels, strict=True):
         shown = np.log10(np.maximum(probabilities, 1e-4))
         image = axis.imshow(shown.T, aspect="auto", origin="lower", vmin=-4, vmax=0, cmap="viridis")
         axis.set(title=title, xlabel="edges so far")
     axes[0].set_ylabel("sender, by first appearance")
     figure.colorbar(image, ax=axes, label="log10 probability")
-    write_figure(figure, out / "figure-5.2.png", dpi=DPI, bbox_inches="tight", pad_inches=0.12)
+    finish(figure, out / "figure-5.2.png")
 
 
 def plot_growth(out: Path, records: Sequence[Record]) -> None:
     """``figure-5.3.png``: nodes against edges, the exact mean, and half and nine tenths of the graphs of each
     kind.
     """
-    found = [record for record in records if record.ok and record.cell.trial == 0]
+    found = first_trials(records)
     if not found:
         return
-    figure = Figure(figsize=(5.2, 3.8), layout="constrained", facecolor="white")
-    axis = figure.subplots()
+    figure, ((axis,),) = bare_panels(1, 1, (5.2, 3.8))
     palette = colours([record.cell.method for record in found], reference="process")
     for record in found:
         with np.load(record.folder / "growth.npz") as stored:
@@ -68,18 +65,17 @@ def plot_growth(out: Path, records: Sequence[Record]) -> None:
     axis.set(xlabel="edges", ylabel="nodes")
     axis.legend(frameon=False, fontsize=9)
     axis.spines[["top", "right"]].set_visible(False)
-    write_figure(figure, out / "figure-5.3.png", dpi=DPI, bbox_inches="tight", pad_inches=0.12)
+    finish(figure, out / "figure-5.3.png")
 
 
 def plot_examples(out: Path, records: Sequence[Record]) -> None:
     """``figure-5.4.png``: a row a set, columns of graphs a method."""
-    found = {r.cell.combination[:2]: r for r in records if r.ok and r.cell.trial == 0}
+    found = {r.cell.combination[:2]: r for r in first_trials(records)}
     if not found:
         return
     sets, methods = (list(dict.fromkeys(key[i] for key in found)) for i in (0, 1))
     columns = EXAMPLES * len(methods)
-    figure = Figure(figsize=(1.3 * columns, 1.5 * len(sets)), layout="constrained", facecolor="white")
-    axes = figure.subplots(len(sets), columns, squeeze=False)
+    figure, axes = bare_panels(len(sets), columns, (1.3 * columns, 1.5 * len(sets)))
     palette = colours(methods, reference="perfect")
     for axis in axes.ravel():
         axis.set_axis_off()
@@ -98,4 +94,4 @@ def plot_examples(out: Path, records: Sequence[Record]) -> None:
         axes[sets.index(name), first].text(
             0, 1, name, fontsize=8, transform=axes[sets.index(name), first].transAxes
         )
-    write_figure(figure, out / "figure-5.4.png", dpi=DPI, bbox_inches="tight", pad_inches=0.12)
+    finish(figure, out / "figure-5.4.png")

@@ -12,8 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-from zoo.evaluation.plots import DPI, arrange, colours
+from zoo.evaluation.plots import DPI, arrange, bare_panels, colours
 from zoo.experiments.engine.declaration import Record
+from zoo.experiments.engine.pictures import by_dataset, first_trials
 from zoo.files.tables import write_figure
 
 MOST = np.log(10)  # the largest entropy of ten classes, in nats
@@ -29,7 +30,7 @@ def plot_entropies(out: Path, records: Sequence[Record]) -> None:
     """``entropy-<data set>.png``: distribution functions in (full) and out of domain (dashed) above,
     histograms below, one a method.
     """
-    for dataset, group in _by_dataset(records).items():
+    for dataset, group in by_dataset(first_trials(records)).items():
         rows, columns = arrange(len(group), MOST_COLUMNS)
         size = (max(3.0 * columns, 7.0), 3.6 + 2.8 * rows)
         figure = Figure(figsize=size, layout="constrained", facecolor="white")
@@ -61,8 +62,8 @@ def plot_training(out: Path, records: Sequence[Record]) -> None:
     """``training-<data set>.png``: negative log likelihood of the ensemble after every epoch, on test images
     left, on training images right.
     """
-    for dataset, group in _by_dataset(records).items():
-        figure, (axes,) = _figure(9.0, 3.8, 1, 2)
+    for dataset, group in by_dataset(first_trials(records)).items():
+        figure, (axes,) = bare_panels(1, 2, (9.0, 3.8))
         palette = colours([record.cell.method for record in group])
         for record in group:
             method = record.cell.method
@@ -83,13 +84,14 @@ def plot_pictures(out: Path, records: Sequence[Record]) -> None:
     """``<data set>-<method>.png``: a row a class; left the images of lowest, right those of highest entropy,
     with the class that was predicted, in red where that is wrong.
     """
-    for dataset, group in _by_dataset(records).items():
+    for dataset, group in by_dataset(first_trials(records)).items():
         for record in group:
             parts = [np.load(record.folder / f"{name}.npz") for name in ("low", "high")]
             classes, shown = parts[0]["predicted"].shape
             # more pictures are smaller ones
             side = min(0.75, 15 / (2 * shown))
-            figure, axes = _figure(2 * shown * side, classes * (side + 0.1), classes, 2 * shown)
+            size = max(2 * shown * side, 4.0), classes * (side + 0.1)
+            figure, axes = bare_panels(classes, 2 * shown, size)
             for side, part in enumerate(parts):
                 for (row, column), predicted in np.ndenumerate(part["predicted"]):
                     axis = axes[row, side * shown + column]
@@ -105,14 +107,14 @@ def plot_frontier(out: Path, records: Sequence[Record]) -> None:
     """``frontier-<data set>.png``: accuracy and calibration error against density, means over the trials; a
     line joins the weights of the divergence of a guide and prior, the posterior itself is the filled mark.
     """
-    for dataset, group in _by_dataset(records, all_trials=True).items():
+    for dataset, group in by_dataset(record for record in records if record.ok).items():
         lines = _frontier_lines(group)
         guides, priors = (list(dict.fromkeys(names)) for names in zip(*lines, strict=True))
         weights = sorted({weight for line in lines.values() for weight in line}, reverse=True)
         palette = colours(priors)
         styles = {guide: "-:"[i % 2] for i, guide in enumerate(guides)}
         marks = {weight: MARKS.get(weight, "x") for weight in weights}
-        figure, (axes,) = _figure(11.0, 4.2, 1, 2)
+        figure, (axes,) = bare_panels(1, 2, (11.0, 4.2))
         for axis, (metric, name) in zip(axes, FRONTIER.items(), strict=True):
             for (guide, prior), line in lines.items():
                 colour = palette[prior]
@@ -166,12 +168,12 @@ def _mean(records: Sequence[Record], metric: str) -> float:
 
 def plot_correlations(out: Path, records: Sequence[Record]) -> None:
     """``correlations.png``: the correlation matrix of every design, columns numbered from 1."""
-    designs = {record.cell.setting: record for record in reversed(_first_trials(records))}
+    designs = {record.cell.setting: record for record in reversed(first_trials(records))}
     if not designs:
         return
     names = sorted(designs, key=float)
     rows, columns = arrange(len(names), MOST_COLUMNS)
-    figure, axes = _figure(2.3 * columns, 2.6 * rows, rows, columns)
+    figure, axes = bare_panels(rows, columns, (max(2.3 * columns, 4.0), 2.6 * rows))
     for axis in axes.flat[len(names) :]:
         axis.set_visible(False)
     for name, axis in zip(names, axes.flat, strict=False):
@@ -184,20 +186,3 @@ def plot_correlations(out: Path, records: Sequence[Record]) -> None:
             ruler.set_major_locator(MaxNLocator(integer=True))
     figure.colorbar(image, ax=axes.ravel().tolist(), shrink=0.7)
     write_figure(figure, out / "correlations.png", dpi=DPI)
-
-
-def _first_trials(records: Sequence[Record]) -> list[Record]:
-    return [record for record in records if record.ok and record.cell.trial == 0]
-
-
-def _by_dataset(records: Sequence[Record], all_trials: bool = False) -> dict[str, list[Record]]:
-    groups: dict[str, list[Record]] = {}
-    sound = [record for record in records if record.ok]
-    for record in sound if all_trials else _first_trials(sound):
-        groups.setdefault(record.cell.dataset, []).append(record)
-    return groups
-
-
-def _figure(width: float, height: float, rows: int, columns: int) -> tuple[Figure, np.ndarray]:
-    figure = Figure(figsize=(max(width, 4.0), height), layout="constrained", facecolor="white")
-    return figure, figure.subplots(rows, columns, squeeze=False)

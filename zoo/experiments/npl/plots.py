@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 
 from zoo.evaluation.plots import arrange, finish, panels
 from zoo.experiments.engine.declaration import Record
+from zoo.experiments.engine.pictures import first_trials
 
 COLOURS = {
     "ml": "black", "wlb_shared": "tab:blue", "npl_gaussian": "tab:purple", "npl_empirical": "tab:red",
@@ -27,7 +28,7 @@ def plot_clouds(out: Path, records: Sequence[Record]) -> None:
     """``figure-4.1.png``: data of the first trial in black over samples, a panel a density; nothing when no
     cell is there.
     """
-    shown = [record for record in records if record.ok and record.cell.trial == 0]
+    shown = first_trials(records)
     if not shown:
         return
     rows, columns = arrange(len(shown), 4)

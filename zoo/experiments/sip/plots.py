@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from zoo.evaluation.plots import DPI, colours
+from zoo.evaluation.plots import DPI, bare_panels, colours
 from zoo.experiments.engine.declaration import Record
+from zoo.experiments.engine.pictures import by_dataset, first_trials
 from zoo.files.tables import write_figure
 
 DATA, DRAWN, PRIOR = "0.75", "#1f5fa8", "#b2542b"
@@ -20,8 +20,9 @@ def plot_functions(out: Path, records: Sequence[Record]) -> None:
     """``<data set>.png``: a panel a method, draws of y given x on the data; below, where a prior was learned,
     functions drawn from it.
     """
-    for dataset, group in _by_dataset(records, "samples.npz").items():
-        figure, axes = _figure(3.0 * len(group), 5.6, 2, len(group))
+    drawn = [record for record in first_trials(records) if (record.folder / "samples.npz").exists()]
+    for dataset, group in by_dataset(drawn).items():
+        figure, axes = bare_panels(2, len(group), (3.0 * len(group), 5.6))
         for column, record in enumerate(group):
             with np.load(record.folder / "samples.npz") as file:
                 _predictive(axes[0, column], file)
@@ -38,8 +39,8 @@ def plot_functions(out: Path, records: Sequence[Record]) -> None:
 
 def plot_inducing(out: Path, records: Sequence[Record]) -> None:
     """``<data set>-<setting>.png``: draws of y above, the path of every inducing input below."""
-    for record in _first(records, "trajectories.npz"):
-        figure, axes = _figure(5.5, 6.0, 2, 1)
+    for record in first_trials(records):
+        figure, axes = bare_panels(2, 1, (5.5, 6.0))
         with np.load(record.folder / "samples.npz") as file:
             _predictive(axes[0, 0], file)
         with np.load(record.folder / "trajectories.npz") as file:
@@ -52,8 +53,8 @@ def plot_inducing(out: Path, records: Sequence[Record]) -> None:
 
 def plot_large(out: Path, records: Sequence[Record]) -> None:
     """``<data set>.png``: test figures against seconds of training."""
-    for dataset, group in _by_dataset(records, "curve.npz").items():
-        figure, axes = _figure(12.0, 3.6, 1, 3)
+    for dataset, group in by_dataset(first_trials(records)).items():
+        figure, axes = bare_panels(1, 3, (12.0, 3.6))
         palette = colours([record.cell.method for record in group])
         for record in group:
             with np.load(record.folder / "curve.npz") as file:
@@ -70,10 +71,10 @@ def plot_large(out: Path, records: Sequence[Record]) -> None:
 
 def plot_gradients(out: Path, records: Sequence[Record]) -> None:
     """``gradients.png``: a dot a parameter, both gradients."""
-    found = _first(records, "gradients.npz")
+    found = first_trials(records)
     if not found:
         return
-    figure, axes = _figure(5.0 * len(found), 4.2, 1, len(found))
+    figure, axes = bare_panels(1, len(found), (5.0 * len(found), 4.2))
     for axis, record in zip(axes[0], found, strict=True):
         with np.load(record.folder / "gradients.npz") as file:
             axis.plot(file["data"], file["divergence"], ".", color=DRAWN, ms=4, label="along the draws")
@@ -87,7 +88,7 @@ def plot_gradients(out: Path, records: Sequence[Record]) -> None:
 
 def plot_ranks(out: Path, ranks: dict[str, dict[str, float]]) -> None:
     """``ranks.png``: ``ranks``: metric -> method -> average rank."""
-    figure, axes = _figure(4.0 * len(ranks), 3.2, 1, len(ranks))
+    figure, axes = bare_panels(1, len(ranks), (4.0 * len(ranks), 3.2))
     for axis, (metric, found) in zip(axes[0], ranks.items(), strict=True):
         names = sorted(found, key=found.get, reverse=True)
         axis.barh(names, [found[name] for name in names], color=DRAWN)
@@ -108,20 +109,3 @@ def _prior(axis: Axes, file: np.lib.npyio.NpzFile) -> None:
         return
     axis.plot(file["x"], file["prior"].T, color=PRIOR, lw=0.8)
     axis.set_xlabel("x")
-
-
-def _figure(width: float, height: float, rows: int, columns: int) -> tuple[Figure, np.ndarray]:
-    figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
-    return figure, figure.subplots(rows, columns, squeeze=False)
-
-
-def _first(records: Sequence[Record], file: str) -> list[Record]:
-    """Finished cells of trial 0 that have left a file."""
-    return [r for r in records if r.ok and r.cell.trial == 0 and (r.folder / file).exists()]
-
-
-def _by_dataset(records: Sequence[Record], file: str) -> dict[str, list[Record]]:
-    found: dict[str, list[Record]] = {}
-    for record in _first(records, file):
-        found.setdefault(record.cell.dataset, []).append(record)
-    return found

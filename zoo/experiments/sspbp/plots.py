@@ -7,11 +7,10 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from zoo.evaluation.plots import DPI, arrange, colours
+from zoo.evaluation.plots import arrange, bare_panels, colours, finish
 from zoo.experiments.engine.declaration import Record
-from zoo.files.tables import write_figure
+from zoo.experiments.engine.pictures import by_dataset, first_trials
 
 MOST_COLUMNS = 3  # pairs side by side
 LABELS = {"exact": "max(X W, 0)", "pbp": "Gaussian message (PBP)", "sspbp": "spike-and-slab message (SSPBP)"}
@@ -22,30 +21,30 @@ def plot_densities(path: Path, records: Sequence[Record], pairs: Mapping[str, tu
 
     Draws what is there; nothing when no cell is.
     """
-    found = [record for record in records if record.ok]
-    shown = [name for name in pairs if any(record.cell.dataset == name for record in found)]
+    found = by_dataset(first_trials(records))
+    shown = [name for name in pairs if name in found]
     if not shown:
         return
     rows, columns = arrange(len(shown), MOST_COLUMNS)
-    figure = Figure(figsize=(3.6 * columns, 3.1 * rows + 0.3), layout="constrained", facecolor="white")
-    axes = figure.subplots(rows, 2 * columns, squeeze=False, width_ratios=[0.22, 1] * columns).ravel()
+    size = 3.6 * columns, 3.1 * rows + 0.3
+    figure, axes = bare_panels(rows, 2 * columns, size, width_ratios=[0.22, 1] * columns)
+    axes = axes.ravel()
     for axis in axes[2 * len(shown) :]:
         axis.set_visible(False)
     for name, spikes, densities in zip(shown, axes[::2], axes[1::2], strict=False):
-        of_pair = [record for record in found if record.cell.dataset == name]
-        _panel(spikes, densities, of_pair)
+        _panel(spikes, densities, found[name])
         x, w = pairs[name]
         densities.set_title(f"X ~ N({x:g}, 1), W ~ N({w:g}, 1)", fontsize=9)
     handles, labels = axes[1].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=9, frameon=False)
-    write_figure(figure, path, dpi=DPI, bbox_inches="tight", pad_inches=0.12)
+    finish(figure, path)
 
 
 def _panel(spikes: Axes, densities: Axes, records: Sequence[Record]) -> None:
     palette = colours(list(LABELS), reference="exact")
     for place, method in enumerate(LABELS):
         for record in records:
-            if record.cell.method != method or record.cell.trial > 0:
+            if record.cell.method != method:
                 continue
             t, density = np.load(record.folder / "density.npy")
             style = {"color": palette[method], "linewidth": 2.2 if method == "exact" else 1.5}
