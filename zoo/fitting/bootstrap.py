@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -46,8 +45,7 @@ class Bootstrap(Stored):
     def run(self, model: Callable, data: tuple, settings: BootstrapSettings, watch: Watch) -> Numbers:
         start = time.perf_counter()
         advance = watch.start(settings.steps)
-        with fitting(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", UnsettledWarning)  # the summary says it
+        with fitting(UnsettledWarning):
             posterior = PosteriorBootstrap(model, loss="map").fit(
                 *data,
                 num_draws=settings.num_draws,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,9 +102,7 @@ class Implicit(Stored):
     def run(self, model: Callable, data: tuple, settings: ImplicitSettings, watch: Watch) -> FittedGuide:
         advance = watch.start(settings.steps)
         # the seed: of where a prior starts
-        with seeded_rng(settings.seed), fitting(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", SaturationWarning)  # the summary says it
-            warnings.simplefilter("ignore", UnsettledWarning)  # a figure says it
+        with seeded_rng(settings.seed), fitting(SaturationWarning, UnsettledWarning):
             try:
                 rows = len(data[0])
                 options = self.options_of_fit(model, rows, settings)

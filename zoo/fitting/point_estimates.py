@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -60,8 +59,7 @@ class PointEstimates(Stored):
         start, members, ends = time.perf_counter(), [], []
         scored = Minibatches(model, settings.batch_size)
         advance = watch.start(settings.members)
-        with fitting(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", UnsettledWarning)  # the fit says it
+        with fitting(UnsettledWarning):
             for i in range(settings.members):
                 seed = stable_seed("member", settings.seed, settings.members, i)
                 member, end = _member(scored, data, settings, seed)

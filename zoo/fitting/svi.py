@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -18,11 +19,10 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-import guides.core.svi
 from guides.core.flat_guide import FlatGuide
 from guides.core.memory import keep_freed_memory
 from guides.core.rng import seeded_rng
-from guides.core.svi import Schedule, half_cosine, random_rows, svi_steps, unwatched
+from guides.core.svi import DivergenceError, Schedule, half_cosine, random_rows, svi_steps, unwatched
 from guides.posterior.files import read_safetensors, write_atomically
 from guides.truth.interruption import held_back
 from zoo.errors import FailedError, UserError
@@ -213,15 +213,19 @@ class Fit:
 
 
 @contextmanager
-def fitting() -> Iterator[None]:
+def fitting(*told: type[Warning]) -> Iterator[None]:
     """Around the steps of a fit: they go unwatched, keep the memory that they free, and one that diverges
     ends as an error of the zoo.
+
+    :param told: warnings of what a summary or a figure of the fit says
     """
     keep_freed_memory()
     try:
         with unwatched():
+            for warning in told:
+                warnings.simplefilter("ignore", warning)
             yield
-    except guides.core.svi.DivergenceError as error:
+    except DivergenceError as error:
         raise FailedError(str(error)) from error
 
 
