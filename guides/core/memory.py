@@ -10,13 +10,15 @@ from __future__ import annotations
 import ctypes
 import functools
 
-# Names of malloc.h, and the largest block that may come from memory that is kept.
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _LARGEST = -1, -3, 32 << 20
+# Names of malloc.h.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+# Memory that is kept, and the largest block that may come from it.
+_KEPT, _LARGEST = 256 << 20, 32 << 20
 
 
 @functools.cache
-def keep_freed_memory(megabytes: int = 256) -> bool:
-    """Lets this process keep so much memory that it has freed; blocks above 32 MB go back as before.
+def keep_freed_memory() -> bool:
+    """Lets this process keep 256 MB that it has freed; blocks above 32 MB go back as before.
 
     It is a setting of the whole process, for programs and not for libraries to make.
 
@@ -26,4 +28,4 @@ def keep_freed_memory(megabytes: int = 256) -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError, TypeError):  # another system
         return False
-    return bool(mallopt(_TRIM_THRESHOLD, megabytes << 20) and mallopt(_MMAP_THRESHOLD, _LARGEST))
+    return bool(mallopt(_TRIM_THRESHOLD, _KEPT) and mallopt(_MMAP_THRESHOLD, _LARGEST))

@@ -350,32 +350,27 @@ def fit_together(
     *,
     epochs: int = 40,
     seeds: Sequence[int],
-    orders: Sequence[Any] | None = None,
-    init_means: Sequence[Mapping[str, Any] | None] | None = None,
-    batch_size: int = 1,
     on_epoch: Callable[[int], None] | None = None,
 ) -> list[ProbabilisticBackpropagation]:
-    """Several independent fits in one compiled loop, as ``guide.fit(x, y)`` for each would do, but faster.
+    """Several independent fits in one compiled loop, as ``guide.fit(x, y, epochs=epochs, seed=seed)`` for
+    each would do, but faster.
 
     :param guides: of networks of one structure and one kind of messages
     :param data: ``(x, y)`` of each, all with the same number of rows
     :param seeds: one for each
-    :param orders: ``[epochs, N]`` for each
-    :param init_means: ``{site: mean}`` for each
     :param on_epoch: called after every epoch with its number, from 1
     :returns: the guides
     :raises ValueError: different structures, or different numbers of rows
     """
     guides = list(guides)
-    orders, init_means = orders or [None] * len(guides), init_means or [None] * len(guides)
-    counts = {len(part) for part in (guides, data, seeds, orders, init_means)}
+    counts = {len(part) for part in (guides, data, seeds)}
     if counts != {len(guides)} or not guides:
         raise ValueError(
             f"fit_together needs one guide, data set and seed for each trial, got {sorted(counts)}"
         )
     jobs = [
-        guide._prepare(x, y, epochs=epochs, seed=seed, order=order, init_means=means, batch_size=batch_size)
-        for guide, (x, y), seed, order, means in zip(guides, data, seeds, orders, init_means, strict=True)
+        guide._prepare(x, y, epochs=epochs, seed=seed, order=None, init_means=None, batch_size=1)
+        for guide, (x, y), seed in zip(guides, data, seeds, strict=True)
     ]
     for epoch, found in Job.together(jobs).run(each_epoch=on_epoch is not None):
         for guide, fitted in zip(guides, found, strict=True):

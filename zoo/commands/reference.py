@@ -101,8 +101,7 @@ def run_nuts(comparison: Comparison, model: Callable, cache: Path | None) -> MCM
     :raises ValueError: where the density is nowhere finite
     """
     problem, budget = comparison.problem, comparison.budget
-    points = _evenly(problem.evaluation_points, GATE_POINTS)
-
+    points = _gate_points(problem.evaluation_points)
     twin = getattr(model, "twin", None)
     return nuts(
         model if twin is None else twin,
@@ -117,11 +116,11 @@ def run_nuts(comparison: Comparison, model: Callable, cache: Path | None) -> MCM
     )
 
 
-def _evenly(x: Tensor, most: int) -> Tensor:
-    """At most ``most`` rows of ``x``, evenly spaced."""
-    if len(x) <= most:
+def _gate_points(x: Tensor) -> Tensor:
+    """All rows of ``x``, or evenly spaced ones."""
+    if len(x) <= GATE_POINTS:
         return x
-    return x[torch.linspace(0, len(x) - 1, most).round().long()]
+    return x[torch.linspace(0, len(x) - 1, GATE_POINTS).round().long()]
 
 
 @contextlib.contextmanager

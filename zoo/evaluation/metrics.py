@@ -44,7 +44,8 @@ def rmse(predictive: Distribution, y: Tensor, target_scale: float = 1.0) -> Esti
     mean = torch.cat([(mixture.weights * mixture.means).sum(-1) for _, mixture in chunks(predictive)])
     squared = mean_estimate((y - mean) ** 2)
     root = math.sqrt(squared.value)
-    _check_value(root, "squared errors")
+    if not math.isfinite(root):
+        raise ValueError("squared errors: too large for float64")
     if squared.se is None:
         return Estimate(target_scale * root)
     return Estimate(target_scale * root, target_scale * squared.se / (2 * root) if root > 0 else 0.0)
@@ -220,8 +221,3 @@ def _checked_scale(target_scale: float) -> float:
     if not 0 < target_scale < math.inf:
         raise ValueError(f"target_scale must be positive and finite, got {target_scale}")
     return target_scale
-
-
-def _check_value(value: float, what: str) -> None:
-    if not math.isfinite(value):
-        raise ValueError(f"{what}: too large for float64")

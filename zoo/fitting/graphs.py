@@ -23,6 +23,9 @@ from zoo.models.graphs.edge_batches import batches, in_batches
 from zoo.models.graphs.edge_graph import EdgeGraphModel
 from zoo.seeds import stable_seed
 
+#: Graphs whose likelihood is taken together, where there is no gradient.
+AT_ONCE = 64
+
 
 class GrowthModel(Protocol):
     """A torch module with a likelihood of growing graphs.
@@ -166,9 +169,9 @@ def _step(
 
 
 @torch.no_grad()
-def nats(model: GrowthModel, graphs: Sequence[EdgeList], batch: int = 64) -> np.ndarray:
+def nats(model: GrowthModel, graphs: Sequence[EdgeList]) -> np.ndarray:
     """Minus the log-likelihood of every graph: ``[n]``."""
-    return -in_batches(model.log_prob_of_batch, graphs, batch, model.window).double().numpy()
+    return -in_batches(model.log_prob_of_batch, graphs, AT_ONCE, model.window).double().numpy()
 
 
 def nats_an_edge(model: GrowthModel, graphs: Sequence[EdgeList]) -> float:
