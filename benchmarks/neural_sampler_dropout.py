@@ -18,7 +18,6 @@ import numpy as np
 import torch
 
 from data_loaders import load
-from guides.core.memory import keep_freed_memory
 from guides.implicit import SparseImplicitProcess
 from zoo.fitting.implicit import (
     INDUCING_OF_MORE,
@@ -29,6 +28,7 @@ from zoo.fitting.implicit import (
     SAMPLER_REACH,
     WIDTHS,
 )
+from zoo.fitting.memory import keep_freed_memory
 from zoo.models import NeuralSampler
 
 HELD_OUT, SEED = 0.2, 7

@@ -20,8 +20,8 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from guides.core.memory import keep_freed_memory
 from guides.implicit import SparseImplicitProcess
+from zoo.fitting.memory import keep_freed_memory
 from zoo.models import BNNProcess
 
 COLUMNS, ROWS = 13, 455

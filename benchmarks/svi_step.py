@@ -38,10 +38,10 @@ from guides import AutoMeanField, AutoMNF, AutoSpikeSlab, SpikeSlab
 from guides.core.flat_guide import FlatGuide
 from guides.core.fused import GaussianOutput, SpikeSlabSite
 from guides.core.layer_noise import TINY_VARIANCE
-from guides.core.memory import keep_freed_memory
 from guides.core.svi import unwatched
 from guides.flows import fused
 from guides.variational.multipliers import Multipliers
+from zoo.fitting.memory import keep_freed_memory
 from zoo.models.lenet import LeNet
 from zoo.models.weights import GaussianWeights, SpikeSlabWeights
 

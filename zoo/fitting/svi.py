@@ -20,7 +20,6 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from guides.core.flat_guide import FlatGuide
-from guides.core.memory import keep_freed_memory
 from guides.core.rng import seeded_rng
 from guides.core.svi import DivergenceError, Schedule, half_cosine, random_rows, svi_steps, unwatched
 from guides.posterior.files import read_safetensors, write_atomically
@@ -28,6 +27,7 @@ from guides.truth.interruption import held_back
 from zoo.errors import FailedError, UserError
 from zoo.evaluation.estimates import Estimate
 from zoo.fitting.devices import device_of
+from zoo.fitting.memory import keep_freed_memory
 from zoo.fitting.reach import last_change, own_rates
 from zoo.seeds import stable_seed
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from guides.core import memory
+from zoo.fitting import memory
 
 # In a process of its own, for it is a setting of the whole process; without torch, to be quick.
 PROGRAM = """
