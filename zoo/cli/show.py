@@ -7,11 +7,16 @@ imports what it needs, so that zoo data show and zoo reproduce --list do not wai
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from zoo.cli.lists import width
 from zoo.errors import unknown
 from zoo.papers import PAPERS
+
+if TYPE_CHECKING:
+    from zoo.models.densities import DensityModel
+    from zoo.models.graphs.growth_models import GraphModel
 
 Text = list[tuple[str, str]]
 #: Columns of the headings.
@@ -26,20 +31,26 @@ def show(name: str) -> None:
 
     :raises UserError: naming the nearest of all five kinds
     """
+    from data_loaders import list_datasets
+    from data_loaders.densities import DENSITIES
+    from zoo.experiments.engine.catalogue import experiments
+    from zoo.models.densities import DENSITY_MODELS
+    from zoo.models.graphs.growth_models import GROWTH_MODELS
+    from zoo.registry.queries import GUIDES, MODELS
+
     cards, known = [], []
     for names, tell in (
-        (_data_sets, tell_data_set),
-        (_tables, tell_table),
-        (_experiments, tell_experiment),
-        (_models, tell_model),
-        (_densities, tell_density),
-        (_growths, tell_growth),
-        (_guides, tell_guide),
-        (lambda: PAPERS, tell_paper),
+        (list_datasets(), tell_data_set),
+        (DENSITIES, tell_table),
+        (experiments(), tell_experiment),
+        (MODELS, tell_model),
+        (DENSITY_MODELS, tell_density),
+        (GROWTH_MODELS, tell_growth),
+        (GUIDES, tell_guide),
+        (PAPERS, tell_paper),
     ):
-        found = list(names())
-        known += found
-        if name in found:
+        known += names
+        if name in names:
             cards.append(tell(name))
     if not cards:
         raise unknown("name", name, known, "zoo list, zoo data list, zoo reproduce --list name all")
@@ -58,48 +69,6 @@ def print_card(card: Text) -> None:
             )
             for j, part in enumerate(wrapped):
                 print(f"{heading if i == j == 0 else '':{MARGIN}}{part}")
-
-
-def _data_sets() -> Iterable[str]:
-    from data_loaders import list_datasets
-
-    return list_datasets()
-
-
-def _experiments() -> Iterable[str]:
-    from zoo.experiments.engine.catalogue import experiments
-
-    return experiments()
-
-
-def _models() -> Iterable[str]:
-    from zoo.registry.queries import MODELS
-
-    return MODELS
-
-
-def _tables() -> Iterable[str]:
-    from data_loaders.densities import DENSITIES
-
-    return DENSITIES
-
-
-def _densities() -> Iterable[str]:
-    from zoo.models.densities import DENSITY_MODELS
-
-    return DENSITY_MODELS
-
-
-def _growths() -> Iterable[str]:
-    from zoo.models.graphs.growth_models import GROWTH_MODELS
-
-    return GROWTH_MODELS
-
-
-def _guides() -> Iterable[str]:
-    from zoo.registry.queries import GUIDES
-
-    return GUIDES
 
 
 def tell_paper(name: str) -> Text:
@@ -220,33 +189,32 @@ def tell_density(name: str) -> Text:
     """A model of tables without a target."""
     from zoo.models.densities import DENSITY_MODELS
 
-    model = DENSITY_MODELS[name]
-    return [
-        ("model", name),
-        ("is", f"{model.summary}; a density of tables without a target"),
-        ("paper", _cited(model.paper, "")),
-        ("law", model.card.law),
-        ("assumes", model.card.assumes),
-        ("cost", model.card.cost),
-        ("fails", model.card.fails),
-        ("use", f"zoo fit table.csv --model {name} --out FOLDER\nzoo.models.FlowDensity(columns)"),
-    ]
+    model, command = DENSITY_MODELS[name], f"zoo fit table.csv --model {name} --out FOLDER"
+    return _without_guide(
+        model, "a density of tables without a target", f"{command}\nzoo.models.FlowDensity(columns)"
+    )
 
 
 def tell_growth(name: str) -> Text:
     """A model of graphs."""
     from zoo.models.graphs.growth_models import GROWTH_MODELS
 
-    model = GROWTH_MODELS[name]
+    model, command = GROWTH_MODELS[name], f"zoo fit edges.csv --model {name} --out FOLDER"
+    return _without_guide(
+        model, "a model of graphs, of a CSV file with a line an edge", f"{command}\n{model.made}"
+    )
+
+
+def _without_guide(model: DensityModel | GraphModel, kind: str, use: str) -> Text:
     return [
-        ("model", name),
-        ("is", f"{model.summary}; a model of graphs, of a CSV file with a line an edge"),
+        ("model", model.name),
+        ("is", f"{model.summary}; {kind}"),
         ("paper", _cited(model.paper, "")),
         ("law", model.card.law),
         ("assumes", model.card.assumes),
         ("cost", model.card.cost),
         ("fails", model.card.fails),
-        ("use", f"zoo fit edges.csv --model {name} --out FOLDER\n{model.made}"),
+        ("use", use),
     ]
 
 
