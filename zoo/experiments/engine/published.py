@@ -13,7 +13,7 @@ from __future__ import annotations
 import csv
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -43,6 +43,11 @@ class PrintedRow:
     n: str = ""
     note: str = ""
     line: str = ""
+
+    @property
+    def place(self) -> Place:
+        """By the names of the print."""
+        return self.dataset, self.method, self.setting, self.metric
 
 
 #: Where a number stands in our table, None for one that has no place there.
@@ -83,6 +88,11 @@ def published_numbers(
     }
 
 
+def with_usual_error(number: Published, runs: int) -> Published:
+    """Of a print whose standard error divides by the number of runs; the usual one divides by one less."""
+    return replace(number, se=number.se and number.se * (runs / (runs - 1)) ** 0.5, runs=runs)
+
+
 def explanations(paper: str, table: str) -> tuple[Explanation, ...]:
     """Those of ``explained.csv`` that are about a table; ``table`` names the experiment there."""
     return tuple(
@@ -103,10 +113,9 @@ def left_out(paper: str) -> list[tuple[PrintedRow, str]]:
     found = []
     for table in sorted({name for line in patterns for name in line["tables"].split()}):
         for row in read_table(paper, table):
-            place = row.dataset, row.method, row.setting, row.metric
             for line in patterns:
                 about = line["dataset"], line["method"], line["setting"], line["metric"]
-                if table in line["tables"].split() and matches(about, place):
+                if table in line["tables"].split() and matches(about, row.place):
                     found.append((row, line["why"]))
     return found
 

@@ -16,6 +16,7 @@ from zoo.experiments.engine.published import (
     published_numbers,
     read_table,
     source_of,
+    with_usual_error,
 )
 
 PAPER = "graphs"
@@ -104,19 +105,13 @@ USUAL = "; z and CSV have the usual one, which divides by one less"
 
 
 def _trainings(table: str, place: Placed) -> dict[Place, Published]:
-    """Means over so many trainings, whose printed standard error divides by their number.
-
-    Made the usual one here, which divides by one less, so that one training of ours can be held against it.
+    """Means over so many trainings, with the usual standard error, so that one training of ours can be held
+    against it.
     """
     rows = read_table(PAPER, table)
     numbers = published_numbers(rows, place)
     runs = {found: int(row.n) for row in rows if (found := place(row)) is not None}
-    return {
-        found: replace(
-            number, se=number.se and number.se * (runs[found] / (runs[found] - 1)) ** 0.5, runs=runs[found]
-        )
-        for found, number in numbers.items()
-    }
+    return {found: with_usual_error(number, runs[found]) for found, number in numbers.items()}
 
 
 def _beside_all() -> dict[Place, Published]:

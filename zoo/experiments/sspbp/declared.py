@@ -20,6 +20,7 @@ from zoo.experiments.engine.published import (
     published_numbers,
     read_table,
     source_of,
+    with_usual_error,
 )
 
 if TYPE_CHECKING:
@@ -163,23 +164,16 @@ _NETWORKS = tuple(f"{kind}-{units}" for kind in ("bias", "free") for units in (*
 
 
 def _with_usual_error(numbers: Mapping[Place, Published]) -> dict[Place, Published]:
-    """The program's standard error divides by the number of runs; the usual one by one less."""
-    factor = (RUNS / (RUNS - 1)) ** 0.5
-    return {
-        place: replace(number, se=number.se and number.se * factor, runs=RUNS)
-        for place, number in numbers.items()
-    }
+    return {place: with_usual_error(number, RUNS) for place, number in numbers.items()}
 
 
 def _replayed_print() -> dict[Place, Published]:
     """All eight tables, energy left out: its task is another one here."""
 
     def place(row: PrintedRow, kind: str) -> Place | None:
-        return (
-            None
-            if row.dataset == "energy"
-            else (row.dataset, row.method, f"{kind}-{row.setting}", row.metric)
-        )
+        if row.dataset == "energy":
+            return None
+        return row.dataset, row.method, f"{kind}-{row.setting}", row.metric
 
     found = {
         where: number
@@ -234,10 +228,6 @@ def _of_products(row: PrintedRow) -> Place | None:
 def _of_zeros(row: PrintedRow) -> Place | None:
     """The shares of zeros in Table 3.1, counted in draws from the law itself."""
     return (row.dataset, "exact", "default", "zeros") if row.metric == "percent_zero" else None
-
-
-def _as_named(row: PrintedRow) -> Place:
-    return row.dataset, row.method, row.setting, row.metric
 
 
 EXPERIMENTS = (
@@ -373,7 +363,7 @@ EXPERIMENTS = (
         settings=("80-20", "90-10"),
         quick=Effort(trials=1, cost="30 seconds", options={"epochs": 4}),
         full=Effort(trials=5, cost="1 minute on 2 cores", options={"epochs": EPOCHS}),
-        published=published_numbers(read_table(PAPER, "reference-program"), _as_named),
+        published=published_numbers(read_table(PAPER, "reference-program"), lambda row: row.place),
         published_error=source_of(PAPER, "reference-program")[1],
         beside="C program",
         explained=explanations(PAPER, "reference-program"),
