@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyro
-import torch
 from pyro import distributions as dist
 from torch import Tensor
 
@@ -79,9 +78,9 @@ def _sampled(model: Callable, data: tuple, points: Tensor, warmup: int, draws: i
 
 
 def _fitted(cell: Cell, model: Callable, problem: Problem) -> tuple[Posterior, dict[str, float]]:
+    """By the guide or the bootstrap of a cell."""
     options = cell.options
     if cell.method == "mean-field":
-        torch.manual_seed(cell.seed)
         guide = AutoMeanField(model)
         Fit(guide, model, problem.train, FitSettings(options["elbo_steps"], seed=cell.seed)).run()
         return Posterior.from_guide(guide, options["draws"], seed=cell.seed), {}
@@ -140,21 +139,14 @@ class HeavyLogistic:
 
 def logistic(cell: Cell) -> Mapping[str, float]:
     """Scores of test rows of a random 80/20 split, and how many coefficients are near zero."""
-    options, problem = cell.options, random_80_20(cell.dataset, cell.trial)
-    (x, y), (x_test, y_test) = problem.train, problem.test
-    model = HeavyLogistic(x.shape[1])
-    steps = {}
+    problem = random_80_20(cell.dataset, cell.trial)
+    model, steps = HeavyLogistic(problem.x.shape[1]), {}
     if cell.method == "nuts":
-        data = tuple(value.numpy() for value in (x, y))
-        posterior = _sampled(model, data, x_test, *_sampling(cell), cell.seed % 2**31)
-    elif cell.method == "mean-field":
-        guide = AutoMeanField(model)
-        Fit(guide, model, (x, y), FitSettings(options["elbo_steps"], seed=cell.seed)).run()
-        posterior = Posterior.from_guide(guide, options["draws"], seed=cell.seed)
+        data = tuple(value.numpy() for value in problem.train)
+        posterior = _sampled(model, data, problem.x_test, *_sampling(cell), cell.seed % 2**31)
     else:
-        loss = "mle" if cell.method == "bootstrap-mle" else "map"
-        posterior, steps = _bootstrapped(cell, PosteriorBootstrap(model, loss=loss), (x, y))
-    found = predictive_figures(posterior.predictive(x_test), y_test, "binary")
+        posterior, steps = _fitted(cell, model, problem)
+    found = predictive_figures(posterior.predictive(problem.x_test), problem.y_test, "binary")
     w = posterior.draws()["w"]
     return {
         **{name: found[name].value for name in ("log_likelihood", "accuracy")},

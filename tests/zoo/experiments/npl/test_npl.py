@@ -304,7 +304,7 @@ def test_figures_of_coefficients_by_hand(cell, monkeypatch):
     w = torch.randn(2000, 3, generator=rng) * torch.tensor([0.5, 2.0, 9.0]) + torch.tensor([0.0, 0.5, -7.0])
     posterior = Posterior.from_draws(regressions.HeavyLogistic(3), {"w": w, "b": torch.zeros(2000)})
     x, y = torch.randn(12, 3, generator=rng), torch.arange(12.0) % 2
-    problem = SimpleNamespace(train=(x, y), test=(x, y))
+    problem = SimpleNamespace(x=x, train=(x, y), x_test=x, y_test=y)
     monkeypatch.setattr(regressions, "random_80_20", lambda *args: problem)
     monkeypatch.setattr(regressions, "_bootstrapped", lambda *args: (posterior, {"last_tenth": 0.1}))
     found = run(cell("logistic", "raisin", "bootstrap-map"))
