@@ -31,7 +31,6 @@ __all__ = [
     "check_data",
     "check_fit_options",
     "check_options",
-    "check_task",
     "find_guide",
     "find_model",
     "flag",
@@ -152,15 +151,10 @@ def baselines(model: ModelEntry) -> list[str]:
     return names
 
 
-def check_task(model: ModelEntry, task: str, data: str) -> None:
-    """:raises UserError: when a model has no likelihood for a task"""
-    if task not in model.tasks:
-        raise UserError(f"model {model.name!r} is for {', '.join(model.tasks)}; {data} is {task}")
-
-
 def check_data(model: ModelEntry, dataset: Dataset, data: str) -> None:
     """:raises UserError: when a model has no likelihood for the task of a data set, or sees images only"""
-    check_task(model, dataset.task, data)
+    if dataset.task not in model.tasks:
+        raise UserError(f"model {model.name!r} is for {', '.join(model.tasks)}; {data} is {dataset.task}")
     if model.traits().inputs == "images" and dataset.image_shape is None:
         raise UserError(f"model {model.name!r} is for images, and {data} has none: its rows are no pictures")
     if (model.traits().inputs == "picks") != (dataset.feature_names == PICKS):

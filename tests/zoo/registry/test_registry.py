@@ -23,7 +23,6 @@ from zoo.registry.queries import (
     check_data,
     check_fit_options,
     check_options,
-    check_task,
     find_guide,
     kinds_of_weights,
     reference_of,
@@ -309,11 +308,6 @@ def test_more_columns_than_can_be_enumerated():
 def test_reference_that_a_model_does_not_have_is_refused(model, reference, words):
     with pytest.raises(UserError, match=words):
         reference_of(MODELS[model], reference)
-
-
-def test_task_without_a_likelihood_is_refused():
-    with pytest.raises(UserError, match="'pbp-bnn' is for regression; digits is multiclass"):
-        check_task(MODELS["pbp-bnn"], "multiclass", "digits")
 
 
 def test_unknown_names_come_with_the_nearest():
