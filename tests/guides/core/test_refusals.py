@@ -186,6 +186,20 @@ def test_the_masks_of_later_minibatches_are_looked_at_too():
         svi.step(HALF)
 
 
+def test_a_term_that_is_there_for_some_masked_values_alone_looks_at_them():
+    def model():
+        with pyro.plate("data", 6):
+            with poutine.mask(mask=HALF):
+                w = pyro.sample("w", dist.Normal(0.0, 1.0))
+            pyro.sample("y", dist.Normal(0.0, 1.0), obs=torch.zeros(6))
+        if w[-1] < 0.5:
+            pyro.factor("low", torch.tensor(1.0))
+
+    guide = AutoMeanField(model, init_loc_fn=lambda site: torch.zeros(6))
+    with pytest.raises(UnsupportedSiteError, match="'w' is masked in places.*'low' looks at"):
+        guide.setup()
+
+
 @pytest.mark.parametrize("wrong", [math.inf, math.nan, True])
 @pytest.mark.parametrize(
     ("name", "make"),
