@@ -37,6 +37,17 @@ def test_one_prior_for_the_site_and_one_for_each_element_agree(kind):
     torch.testing.assert_close(results[0], results[1])
 
 
+def test_inclusions_of_a_prior_that_are_trained_have_their_gradient():
+    """One for each weight and one slab for all: the fused node of learned ones has no gradient by them."""
+    results = []
+    for scale in (torch.tensor(1.5), torch.full((3, 4), 1.5)):
+        law = make_law("spike-slab", (3, 4))
+        own = torch.linspace(-1.0, 1.0, 12).view(3, 4).requires_grad_()
+        law.prior = SpikeSlab(logits=own, loc=torch.tensor(0.4).expand(scale.shape), scale=scale)
+        results.append((law.kl.detach(), *torch.autograd.grad(law.kl, own)))
+    torch.testing.assert_close(results[0], results[1])
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_scores_are_expectations(kind):
     law = make_law(kind, (3,))
