@@ -407,6 +407,16 @@ def test_ways_to_look_at_a_random_tensor(kind):
 
 
 @each_kind
+def test_a_weight_of_a_run_that_is_over_may_be_looked_at(kind):
+    """Its noise is shared with no layer, and no gradient is lost."""
+    w = weight(kind, (6,))
+    torch.ones(1, 6) @ w
+    w.law.uses.is_over = True
+    with torch.no_grad():
+        assert len(w.tolist()) == 6
+
+
+@each_kind
 def test_draws_are_those_of_the_law(kind):
     law = make_law(kind, (3,))
     draws = law.sample([5000])
