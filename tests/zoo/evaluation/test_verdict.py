@@ -121,6 +121,14 @@ def test_a_difference_counts_where_it_is_real_whichever_comes_first(order, real,
     assert words in verdict(rows, [Difference(*order, "ref_w1", mean)])[0]
 
 
+@pytest.mark.parametrize("order", [("near", "far"), ("far", "near")])
+def test_what_is_really_nearer_by_pairs_is_not_called_farther(order):
+    """Where a method has failed in some runs, the means of the others may say the opposite."""
+    mean = Mean(0.1 if order[0] == "near" else -0.1, 0.01, 20, "split")
+    rows = [row(name, ref_w1=Estimate(value, 0.001)) for name, value in (("near", 0.1), ("far", 0.2))]
+    assert ", not told apart from it far" in verdict(rows, [Difference(*order, "ref_w1", mean)])[0]
+
+
 def test_differences_are_those_of_the_figure_that_ranks():
     rows = [row(name, ref_pip_rmse=Estimate(value, 0.01)) for name, value in (("one", 0.1), ("two", 0.2))]
     apart, same = Mean(-0.1, 0.01, 20, "row"), Mean(-0.1, 0.2, 20, "row")
