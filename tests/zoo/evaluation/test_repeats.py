@@ -99,6 +99,15 @@ def test_rows_of_one_run_are_paired():
     assert distance.se == pytest.approx(math.hypot(mean.se, 0.01, 0.01))
 
 
+def test_a_likelihood_of_one_run_has_the_errors_of_its_draws_beside_that_over_rows():
+    lines = [(name, i, 1.0, value) for name, i, value, _ in hard_and_easy(gap=0.1, sd=0.05)]
+    one = run({"a": 1.0, "b": 1.1}, points=lines)
+    one = replace(one, rows=[replace(row, log_likelihood=0.0) for row in one.rows])
+    over_rows = paired([one], "a", "b", "log_likelihood").se
+    noisy = replace(one, draw_errors={"a": 0.3, "b": 0.4})
+    assert paired([noisy], "a", "b", "log_likelihood").se == pytest.approx(math.hypot(over_rows, 0.5))
+
+
 def test_rows_where_the_reference_does_not_vary_are_no_units():
     """Their distances are NaN: the difference is that of the other rows."""
     lines = [line if line[1] != 7 else (*line[:2], math.nan, 0.0) for line in hard_and_easy(gap=1.0, sd=0.1)]
@@ -182,6 +191,15 @@ def test_what_fails_everywhere_is_a_failed_row_and_one_run_is_itself():
     assert average(runs)[1].status == "failed: the loss is nan"
     assert average(runs[:1]) == list(runs[0].rows)
     assert paired(runs, "a", "b", "ref_w1") is None
+
+
+def test_a_mean_number_of_parameters_is_whole():
+    def of(count: int, split: int) -> Run:
+        one = run({"a": 1.0}, split=split)
+        return replace(one, rows=[replace(one.rows[0], num_parameters=count)])
+
+    (row,) = average([of(3, 0), of(8, 1)])
+    assert (row.num_parameters, type(row.num_parameters)) == (6, int)
 
 
 def test_over_these_data_sets_errors_within_them_count():
