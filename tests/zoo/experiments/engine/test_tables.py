@@ -215,6 +215,7 @@ def test_several_runs_of_ours_have_a_spread_of_their_own():
     several, one = summary([1.0, 2.0, 4.0]), summary([7 / 3])
     printed = Published(2.0, 0.1, runs=5)
     assert Line(*PLACE, several, printed).z == pytest.approx((7 / 3 - 2) / math.hypot(SE, 0.1))
+    assert Line(*PLACE, summary([1.0, 4.0]), printed).z == pytest.approx((2.5 - 2) / math.hypot(1.5, 0.1))
     assert Line(*PLACE, one, printed).z == pytest.approx((7 / 3 - 2) / math.hypot(5**0.5 * 0.1, 0.1))
     assert not Line(*PLACE, several, printed).borrowed
 
