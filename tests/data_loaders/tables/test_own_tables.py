@@ -13,7 +13,7 @@ import pytest
 from data_loaders import DataError, Recipe, TableOptions, load_csv, load_rows, load_table, survey
 from data_loaders.splits import standard_split
 from data_loaders.tables.columns import kind_of, unusable
-from data_loaders.tables.oddities import copied_rows, unseen_classes
+from data_loaders.tables.oddities import copied_rows, row_numbers, unseen_classes
 
 IMPUTED = TableOptions(missing="impute")
 
@@ -443,3 +443,47 @@ def test_classes_without_a_training_row_are_told():
     assert told == ("in this split no training row is of class mid",)
     assert unseen_classes(y, train, ()) == ("in this split no training row is of class 2",)
     assert unseen_classes(y, np.arange(5), ()) == ()
+
+
+@pytest.mark.parametrize("words", [False, True])
+def test_a_split_without_training_rows_of_one_of_two_classes_says_so(words, write):
+    table, (_, test) = messy()[["age", "zip"]], standard_split(40, 0)
+    y = np.where(np.arange(40) == test[0], 1, 0)
+    path = write(table.assign(y=np.array(["no", "yes"])[y] if words else y))
+    data = load_table(path) if words else load_csv(path, task="binary")
+    told = f"in this split no training row is of class {'yes' if words else 1}"
+    assert told in data.oddities
+
+
+@pytest.mark.parametrize(
+    ("values", "numbers_rows"),
+    [([3.0, 1.0, 2.0], True), ([1.0, 1.0, 2.0], False), ([1.0, 1.5, 2.0], False)],
+)
+def test_a_column_numbers_the_rows_by_whole_numbers_that_all_differ(values, numbers_rows):
+    said = row_numbers(np.array(values)[:, None], ("price_index",))
+    assert said == ("column 'price_index' seems to number the rows: --drop price_index leaves it out",) * (
+        numbers_rows
+    )
+
+
+def test_a_column_is_constant_by_the_values_that_it_has(write):
+    gaps = [None, "red", "red", None]
+    table = pd.DataFrame(
+        {"one": gaps, "two": ["red", "blue", None, "red"], "none": [None] * 4, "y": range(4)}
+    )
+    found = {column.name: column.constant for column in survey(write(table))}
+    assert found == {"one": True, "two": False, "none": False, "y": False}
+
+
+def test_a_target_with_a_text_of_its_own_in_every_row_has_no_classes(write):
+    names = [f"P. {i}" for i in range(40)]
+    told = "the target column 'who' has 40 different texts: these are no classes"
+    for task in (None, "multiclass"):
+        assert refusal(write(messy()[["age", "zip"]].assign(who=names)), task=task) == told
+
+
+def test_of_many_rows_with_one_new_category_it_is_told_once(write):
+    table, options = messy(), TableOptions(drop=("id", "name"))
+    recipe = load_table(write(table), options=options).recipe
+    _, notes = load_rows(write(table.assign(colour="purple"), "new.csv"), "risk", recipe)
+    assert notes == ("column 'colour': no training row has purple; 40 rows with 0 for all its categories",)
