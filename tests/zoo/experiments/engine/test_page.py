@@ -144,6 +144,15 @@ def test_page_of_a_part_says_so(axes, words, tmp_path):
     assert all(word in text for word in words), text
 
 
+def test_what_is_missing_with_its_data_set_is_not_named_again(tmp_path):
+    """All that there is of n."""
+
+    def exists(dataset: str, method: str, setting: str) -> bool:
+        return (dataset, method) != ("b", "n")
+
+    assert "- all trials of a\n" in run(tmp_path, axes={"datasets": ["b"]}, exists=exists, published={})
+
+
 def test_more_trials_than_published_are_missed_when_the_call_was_stopped(tmp_path):
     def stop(todo, finished):
         if len(finished) == 4 * 8 - 2:
@@ -218,7 +227,14 @@ def test_one_number_has_its_table_too(tmp_path):
 
 @pytest.mark.parametrize(
     ("value", "words"),
-    [(0.98046, "0.9805"), (-186.95026, "-187"), (2.0, "2"), (123456.7, "123457"), (math.inf, "inf")],
+    [
+        (0.98046, "0.9805"),
+        (-186.95026, "-187"),
+        (2.0, "2"),
+        (123456.7, "123457"),
+        (-123456.7, "-123457"),
+        (math.inf, "inf"),
+    ],
 )
 def test_number_without_an_error_has_four_digits(value, words):
     line = Line(*PLACE, summary([value]), None)
