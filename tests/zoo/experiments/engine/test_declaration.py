@@ -11,7 +11,7 @@ from tests.zoo.cli_helpers import fresh_process
 from tests.zoo.experiments.toy_experiments import CELLS, declare
 from zoo.errors import UserError
 from zoo.experiments.engine.catalogue import experiments, find_experiment
-from zoo.experiments.engine.declaration import Cell, Explanation, Source
+from zoo.experiments.engine.declaration import Cell, Effort, Explanation, Source
 from zoo.experiments.engine.request import plan
 from zoo.seeds import stable_seed
 
@@ -93,6 +93,30 @@ def test_grid_with_holes():
     assert len(plan(holes).cells()) == CELLS * 3 // 4
     with pytest.raises(UserError, match="no cell with this combination"):
         plan(holes, datasets=["a"], methods=["n"])
+
+
+OPTIONS = {"epochs": 4, "rows": 0, "lr": 0.1, "noise": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ({"epochs": "0"}, "epochs of toy/plain must be at least 1, not 0"),
+        ({"rows": "-1"}, "rows of toy/plain must be at least 0, not -1"),
+        ({"lr": "0"}, "lr of toy/plain must be positive, not 0.0"),
+        ({"noise": "-0.5"}, "noise of toy/plain must be at least 0, not -0.5"),
+        ({"noise": "nan"}, "noise of toy/plain must be at least 0, not nan"),
+        ({"noise": "inf"}, "noise of toy/plain must be at least 0, not inf"),
+    ],
+)
+def test_options_out_of_range_are_refused(option, words):
+    with pytest.raises(UserError, match=words):
+        plan(declare(full=Effort(3, "no time", OPTIONS)), options=option)
+
+
+def test_options_may_be_zero_where_a_budget_has_them_so_and_where_they_are_no_counts():
+    experiment = declare(full=Effort(3, "no time", {**OPTIONS, "rows": 50}), quick=Effort(1, "none", OPTIONS))
+    assert plan(experiment, options={"rows": "0", "noise": "0"}).changed == {"rows": 0, "noise": 0.0}
 
 
 @pytest.mark.parametrize("name", ["", "a,b", "a b", "a/b", "..", ".a", "a\\b", "*", "a:b", 'a"'])
