@@ -198,6 +198,7 @@ def test_bad_input_is_refused():
     assert ExactOrders(GRAPHS["path"], grown).log_prob(torch.tensor([(0, 1), (0, 1), (0, 1)])) == -math.inf
     with pytest.raises(ValueError, match="7 edges have too many orders"):
         next(orders(torch.tensor([(i, i + 1) for i in range(7)])))
+    assert len(next(orders(torch.tensor([(i, i + 1) for i in range(6)])))) == 6
     assert UniformOrders(GRAPHS["path"]).log_prob(torch.tensor([[(0, 1), (0, 1), (0, 1)]])) == -math.inf
     for law in (UniformOrders(GRAPHS["path"]), ExactOrders(GRAPHS["path"], grown)):
         with pytest.raises(NotImplementedError, match="one order at a time"):
