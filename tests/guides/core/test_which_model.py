@@ -124,6 +124,13 @@ def with_default(noise):
     return made
 
 
+def with_keyword(noise):
+    def made(x, y=None, *, noise=noise):
+        model(x, y, noise)
+
+    return made
+
+
 def of_globals(noise):
     names = {"model": model, "NOISE": noise}
     exec("def made(x, y=None): model(x, y, NOISE)", names)  # noqa: S102
@@ -172,6 +179,7 @@ SAME = {
     "kinds of numbers": (holding(2.0), holding(np.float32(2.0))),
     "sets": (holding({1, 2}), holding({2, 1})),
     "modules alike": (Net(), Net()),
+    "a module that is trained and one that is not": (Net().train(), Net().eval()),
     "copied": (poutine.scale(model, 0.1), copy.deepcopy(poutine.scale(model, 0.1))),
 }
 OTHER = {
@@ -185,6 +193,7 @@ OTHER = {
     "hidden data": (model, poutine.block(model, expose=["w"])),
     "a number": (noisy(2.0), noisy(3.0)),
     "a tensor": (noisy(torch.tensor(2.0)), noisy(torch.tensor(3.0))),
+    "a precision": [holding(torch.ones(2, dtype=dtype)) for dtype in (torch.float32, torch.float64)],
     "arrays": [holding(np.array([1.0, value])) for value in (2.0, 3.0)],
     "sets": (holding({1, 2}), holding({1, 3})),
     "lists": [holding(value) for value in ([1, 2], [1, 2, 3])],
@@ -192,6 +201,7 @@ OTHER = {
     "arguments": (partial(model, noise=2.0), partial(model, noise=3.0)),
     "places of arguments": (partial(max, 2.0), partial(max, 3.0)),
     "defaults": (with_default(2.0), with_default(3.0)),
+    "defaults of keywords": (with_keyword(2.0), with_keyword(3.0)),
     "globals": (of_globals(2.0), of_globals(3.0)),
     "objects": (Written(2.0), Written(3.0)),
     "classes": (Written(2.0), Counting()),
