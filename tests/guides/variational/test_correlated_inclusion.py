@@ -572,6 +572,23 @@ def test_columns_of_a_product_have_a_group_each(shape):
     assert guide.logit_covariance("w").shape == (units, inputs, inputs)
 
 
+@each_kind
+def test_layers_of_either_way_round_have_groups_of_their_own_sizes(make):
+    """``x @ w1`` of three inputs and two units, and ``F.linear`` with two inputs and four units."""
+
+    def model(x, y):
+        w1 = pyro.sample("w1", SpikeSlab(probs=0.5).expand([3, 2]).to_event(2))
+        w2 = pyro.sample("w2", SpikeSlab(probs=0.5).expand([4, 2]).to_event(2))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(F.linear(torch.tanh(x @ w1), w2).sum(-1), 1.0), obs=y)
+
+    guide = make(model)
+    guide.setup(torch.ones(5, 3), torch.zeros(5))
+    assert guide.logit_covariance("w1").shape == (2, 3, 3)
+    assert guide.logit_covariance("w2").shape == (4, 2, 2)
+    assert {name: draws.shape[1:] for name, draws in guide.draws(2).items()} == {"w1": (3, 2), "w2": (4, 2)}
+
+
 @pytest.mark.parametrize(
     ("rule", "widest", "relative", "absolute"), [(FINE, 30.0, 1e-5, 1e-7), (QUICK, 3.0, 1e-3, 0.0)]
 )
