@@ -65,7 +65,7 @@ def test_a_gpu_that_is_not_there_is_refused_in_a_line(command, tmp_path):
 
 
 def test_devices_and_guides_that_make_no_sense(tmp_path):
-    for name in ("tpu", "cuda:", "cuda:-1"):
+    for name in ("tpu", "cuda:", "cuda:-1", "cpu:0"):
         with pytest.raises(UserError, match="takes cpu, cuda or cuda:N"):
             check_device(name)
     check_device("cpu")
