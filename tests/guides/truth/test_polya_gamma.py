@@ -290,6 +290,22 @@ def test_cache_answers_the_same_question_only(tmp_path, monkeypatch):
         spike_slab_logistic_gibbs(X, 1 - y, 0.3, **options)
 
 
+def test_a_stored_run_is_known_by_all_that_was_asked(monkeypatch):
+    marks = []
+    monkeypatch.setattr(polya_gamma, "load_if_same", lambda cache, mark: marks.append(mark) or "known")
+    X, y = problem(30, 2)
+    changes = [
+        *({"inclusion_prob": [0.3, 0.2]}, {"slab_scale": [1.0, 2.0]}, {"bias_scale": 2.0}),
+        *({"warmup": 10}, {"draws": 50}, {"chains": 3}, {"sweeps": 1}, {"seed": 1}, {"retries": 1}),
+        {"gates": Gates(max_rhat=1.1)},
+    ]
+    for change in ({}, *changes):
+        assert spike_slab_logistic_gibbs(X, y, **change, cache="run.nc") == "known"
+    assert len(set(marks)) == 1 + len(changes)
+    spike_slab_logistic_gibbs(X, y, cache="run.nc", jobs=2)
+    assert marks[-1] == marks[0]
+
+
 def test_refusals_name_what_is_wrong():
     X, y = problem(10, 2)
     for options, words in [
