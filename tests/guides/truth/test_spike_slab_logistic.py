@@ -252,6 +252,20 @@ def test_progress_counts_every_model():
     assert sum(told) == 2**5
 
 
+def test_progress_counts_what_is_ruled_out_beneath_a_group(monkeypatch):
+    """Columns 3 and 4 are all but one: without both nothing matters, with column 5 or without it."""
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((700, 6))
+    x[:, 4] = x[:, 3] + 0.01 * x[:, 4]
+    y = (rng.random(700) < expit(3 * x[:, 3] + 0.2 * x[:, 5])).astype(float)
+    monkeypatch.setattr(laplace_of_models, "_GROUP_NUMBERS", 9000)  # eight models a group
+    told = []
+    found = enumerate_spike_slab_logistic(x, y, on_progress=told.append)
+    lacking = (np.arange(64) & 0b111000) == 0
+    np.testing.assert_array_equal(np.isfinite(found.model_log_evidence), ~lacking)
+    assert sum(told) == 2**6
+
+
 def test_error_of_the_evidence_follows_from_the_effective_draws():
     """Of weights with mean m and n / ess of their second moment over m^2."""
     check = enumerate_spike_slab_logistic(*problem(30, 3)).importance(2000)
