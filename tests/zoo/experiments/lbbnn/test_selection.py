@@ -17,6 +17,7 @@ from guides.truth.spike_slab_logistic import enumerate_spike_slab_logistic
 from tests.zoo.experiments.lbbnn.tiny_cells import BY_NAME, assert_declared
 from zoo.errors import FailedError
 from zoo.experiments.lbbnn import declared_selection, selection
+from zoo.experiments.lbbnn.runs import FittedRuns
 
 pytestmark = pytest.mark.usefixtures("small_and_real")
 SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
@@ -109,6 +110,22 @@ def test_selection_cells(cell, first_rows, method, rows):
     figures = selection.simulation(place)
     assert_declared("simulation", figures)
     assert len([name for name in figures if name.startswith("selected_")]) == 20
+
+
+def test_a_trial_has_the_figures_of_its_own_run_among_those_fitted_together(cell, monkeypatch):
+    inclusion, seeds = np.random.default_rng(0).random((selection.RUNS, 20)), []
+
+    def fitted(method: str, steps: int, seed: int) -> FittedRuns:
+        seeds.append(seed)
+        return FittedRuns(inclusion, np.arange(20.0), 0.5)
+
+    monkeypatch.setattr(selection, "fitted_runs", fitted)
+    for trial, place in ((0, 0), (7, 7), (20, 0), (27, 7)):
+        figures = selection.simulation(replace(cell("mnf", steps=3), trial=trial))
+        assert [figures[f"inclusion_{i}"] for i in range(1, 21)] == inclusion[place].tolist()
+        assert figures["elbo"] == place
+        assert ("bound_change" in figures) == (place == 0)  # one number for all of them
+    assert seeds[0] == seeds[1] != seeds[2] == seeds[3]
 
 
 def test_page_of_the_enumeration_agrees_with_the_exact_inclusions_and_the_stated_evidence():
