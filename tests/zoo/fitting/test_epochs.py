@@ -265,6 +265,14 @@ def test_divergence_rises_by_equal_factors_to_its_weight(digits):
     assert found[0.25] == found[1.0]
 
 
+@pytest.mark.parametrize("weights", [(1.0, 1.0), (1.0, 0.1), (0.1, 1.0), (0.1, 0.1)])
+def test_the_divergence_counts_whole_only_where_both_weights_are_one(weights):
+    weight = Training(4, batch_size=40, kl_weights=weights).schedule(200).kl_weight
+    assert (weight is None) == (weights == (1.0, 1.0))
+    if weight is not None:
+        assert (weight(0), weight(19)) == pytest.approx(weights)
+
+
 def test_bound_a_row_is_that_of_drawn_networks(digits):
     guide = AutoSpikeSlab(NETWORK)
     guide.setup(digits.x[:5], digits.y[:5])
