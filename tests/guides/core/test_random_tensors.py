@@ -428,6 +428,14 @@ def test_draws_are_those_of_the_law(kind):
         assert ((share - law.logits.sigmoid()).abs() < z_bound(3) * se).all()
 
 
+@each_kind
+def test_draws_of_a_law_in_a_plate_are_counted_in_front(kind):
+    law = make_law(kind, (2, 3), plates=1)
+    draws = law.sample([5000])
+    assert draws.shape == (5000, 2, 3)
+    assert_mean(draws, law.mean)
+
+
 def test_particles_beside_rows_without_a_plate_are_refused():
     """Five of each would be taken for the same five; with a plate between them they are [5, 7]."""
     for particles, batch in (([5], [5]), ([5], [7]), ([5, 3], [3])):
