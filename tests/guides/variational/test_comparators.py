@@ -185,6 +185,17 @@ def test_a_file_holds_the_rate_of_dropout(tmp_path):
     assert torch.equal(loaded.draws(9, seed=1)["w1"], guide.draws(9, seed=1)["w1"])
 
 
+@pytest.mark.parametrize("make", [AutoDropout, AutoConcreteDropout])
+def test_a_file_holds_which_sites_lose_inputs(make, tmp_path):
+    guide = make(network(normal), sites=["w1"])
+    guide.setup(*data())
+    save_guide(guide, tmp_path / "guide.safetensors")
+    loaded = load_guide(make(network(normal)), tmp_path / "guide.safetensors")
+    assert loaded.dropout_rates() == pytest.approx({"w1": 0.1})
+    for name, drawn in guide.draws(9, seed=1).items():
+        assert torch.equal(loaded.draws(9, seed=1)[name], drawn)
+
+
 def test_mc_dropout_keeps_its_rate_and_points():
     x, y = data()
     model = network(normal)
