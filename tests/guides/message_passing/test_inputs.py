@@ -170,11 +170,16 @@ def test_other_errors():
     with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
         fitted().partial_fit(x, y, batch_size=0)
 
-    def wide_gamma(x, y=None):
-        observe(x @ weights("w", INPUTS), y, gamma("tau", 0.5, 1.0).rsqrt())
+    def wide_gamma(concentration):
+        def model(x, y=None):
+            observe(x @ weights("w", INPUTS), y, gamma("tau", concentration, 1.0).rsqrt())
 
-    with pytest.raises(ValueError, match=r"site 'tau': .* concentration above 1, not Gamma\(0\.5, 1\)"):
-        ProbabilisticBackpropagation(wide_gamma).fit(x, y)
+        return model
+
+    for concentration in (0.5, 1.0):
+        words = rf"site 'tau': .* concentration above 1, not Gamma\({concentration:g}, 1\)"
+        with pytest.raises(ValueError, match=words):
+            ProbabilisticBackpropagation(wide_gamma(concentration)).fit(x, y)
 
     def logarithm(x, y=None):
         observe(x.log() @ weights("w", INPUTS), y)
