@@ -149,6 +149,32 @@ def test_predictions_in_parallel_have_multipliers_of_their_own():
     assert_mean((w - 1).double() ** 2, torch.ones(w.shape[1:], dtype=torch.float64))
 
 
+def test_multipliers_of_a_product_are_those_of_its_rows():
+    """``x @ w``, of more inputs than outputs."""
+
+    def model(x, y):
+        w = pyro.sample("w", dist.Normal(0.0, 1.0).expand([3, 2]).to_event(2))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal((x @ w).sum(-1), 1.0), obs=y)
+
+    guide = AutoGroupNormalJeffreys(model)
+    guide.setup(torch.ones(5, 3), torch.zeros(5))
+    assert guide.log_alpha()["w"].shape == (3,)
+    perturb(guide, 0.3)
+    assert_mean(guide.draws(20_000, seed=1)["w"].double(), guide.mean_of_site("w").double())
+
+
+def test_a_horseshoe_in_a_plate_has_a_global_scale_for_each_element():
+    def model():
+        with pyro.plate("groups", 3):  # as many as there are inputs
+            return pyro.sample("w", dist.Normal(0.0, 1.0).expand([4, 3]).to_event(2))
+
+    nodes = poutine.trace(Horseshoe()(model)).get_trace().nodes
+    raw, local, shrink = (nodes[f"w_{part}"]["value"] for part in ("raw", "local", "global"))
+    assert shrink.shape == (3,)
+    torch.testing.assert_close(nodes["w"]["value"], raw * local * shrink[:, None, None])
+
+
 @pytest.mark.slow
 def test_group_normal_jeffreys_finds_the_input_that_is_noise():
     x, y = data(rows=100)  # the middle column does nothing
