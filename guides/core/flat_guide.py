@@ -153,6 +153,7 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
             if not node["is_observed"] and name not in self.observed
         ]
         if self.has_parameters:
+            self._require_no_data(nodes)
             require_same_sites(self.sites.values(), [site for site, _ in latent])
         else:
             self.observed = [name for name, node in nodes.items() if node["is_observed"]]
@@ -425,7 +426,7 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         """``(model_trace, guide_trace)`` of the last run; Pyro's ELBO asks for them.
 
         :raises ValueError: when the loss was given another model than the guide was built on, data are
-            missing, or vectorized particles meet
+            missing or were so at set-up, or vectorized particles meet
         :raises UnsupportedSiteError: for a latent site that the model did not have at set-up
         """
         model_trace = prune_subsample_sites(self.trace)
@@ -434,6 +435,7 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
             raise ValueError(
                 f"site {missing[0]!r} was observed when the guide was set up: pass its data again"
             )
+        self._require_no_data(model_trace.nodes)
         nodes = model_trace.nodes.items()
         latent = [n for n, node in nodes if node["type"] == "sample" and not node["is_observed"]]
         new = [name for name in latent if name not in self.sites]
@@ -451,6 +453,15 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         check_particles(model_trace)
         weight = self.kl_weight if torch.is_grad_enabled() else 1.0
         return two_traces(model_trace, self.sites, weight)
+
+    def _require_no_data(self, nodes: Mapping[str, dict]) -> None:
+        """Of sites that have a law."""
+        given = [name for name in self.sites if name in nodes and nodes[name]["is_observed"]]
+        if given:
+            raise ValueError(
+                f"site {given[0]!r} had no data when the guide was set up, and has got a law of its own: "
+                "make a new guide, and its first call with the data"
+            )
 
     # ------------------------------------------------------------------------------------------------------
     # Fitting

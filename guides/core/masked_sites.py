@@ -48,7 +48,12 @@ def _term_that_looks_behind(model: Callable, name: str, args: tuple, kwargs: dic
     # what else was drawn stays as it is: draws by rejection would shift all that come after them
     moved = _run(inside(model, poutine.replay(trace=run)), name, args, kwargs)
     before, after = _terms(run), _terms(moved)
-    return next((n for n in before if n not in after or changed(before[n], after[n]).any()), None)
+    return next((n for n in before | after if _differs(before.get(n), after.get(n))), None)
+
+
+def _differs(before: Tensor | None, after: Tensor | None) -> bool:
+    """Of the terms of a site, which one of two runs may not have."""
+    return before is None or after is None or bool(changed(before, after).any())
 
 
 def _run(model: Callable, moved: str | None, args: tuple, kwargs: dict) -> poutine.Trace:

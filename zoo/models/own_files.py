@@ -5,12 +5,13 @@ Imports nothing slow by itself; to look a model up runs its file.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -90,19 +91,48 @@ def _is_here(value: object, module: object) -> bool:
 
 @functools.cache
 def _run(file: Path, checksum: str) -> object:
-    """The module of a file, whose neighbours it may import."""
+    """The module of a file, whose neighbours it may import.
+
+    What it draws is the same whenever it runs, for the process that uses a fit is another.
+    """
+    _forget_neighbours(file.parent)
     spec = importlib.util.spec_from_file_location(f"own_{file.stem}", file)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # where dataclasses look for it
     sys.path.insert(0, str(file.parent))
     try:
-        spec.loader.exec_module(module)
+        with _same_numbers():
+            spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[spec.name]
         raise UserError(f"{file} cannot be imported: {where(error, file)}") from error
     finally:
         sys.path.remove(str(file.parent))
     return module
+
+
+def _forget_neighbours(folder: Path) -> None:
+    """Modules that an earlier file of one's own has imported, from this folder or another, with names of
+    modules in this one; those that can be imported without such a folder stay.
+    """
+    names = {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/*.py")}
+    for name in names & set(sys.modules):
+        if not any(finder.find_spec(name, None) for finder in sys.meta_path):
+            for each in [each for each in sys.modules if each.partition(".")[0] == name]:
+                del sys.modules[each]
+
+
+@contextlib.contextmanager
+def _same_numbers() -> Iterator[None]:
+    """What the global generators draw within; they end as they began."""
+    import pyro
+
+    before = pyro.util.get_rng_state()
+    pyro.set_rng_seed(0)
+    try:
+        yield
+    finally:
+        pyro.util.set_rng_state(before)
 
 
 def _takes_size(function: Callable, name: str) -> bool:

@@ -85,6 +85,26 @@ def test_a_masked_law_is_a_flat_prior():
             assert -elbo.loss(model, guide, y) == pytest.approx(evidence.item(), abs=1e-5)
 
 
+def test_a_guide_that_was_set_up_without_data_is_not_trained_with_them():
+    """It has a law of the data, which would be what it predicts."""
+
+    def model(x, y=None):
+        w = pyro.sample("w", dist.Normal(0.0, 1.0).expand([3]).to_event(1))
+        with pyro.plate("data", len(x)):
+            return pyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+    x, y = torch.randn(5, 3), torch.zeros(5)
+    guide = AutoMeanField(model)
+    guide(x)
+    for train in (
+        lambda: SVI(model, guide, guide.optimizer(0.01), guide.elbo()).step(x, y),
+        lambda: guide.setup(x, y),
+    ):
+        with pytest.raises(ValueError, match="'y' had no data when the guide was set up, .*make a new guide"):
+            train()
+    SVI(model, guide, guide.optimizer(0.01), guide.elbo()).step(x)  # the prior predictive may be fitted
+
+
 HALF = torch.arange(6) < 3
 
 
@@ -186,13 +206,14 @@ def test_the_masks_of_later_minibatches_are_looked_at_too():
         svi.step(HALF)
 
 
-def test_a_term_that_is_there_for_some_masked_values_alone_looks_at_them():
+@pytest.mark.parametrize("there", [lambda w: w < 0.5, lambda w: w > 0.5])  # of 0, which is moved to 1
+def test_a_term_that_is_there_for_some_masked_values_alone_looks_at_them(there):
     def model():
         with pyro.plate("data", 6):
             with poutine.mask(mask=HALF):
                 w = pyro.sample("w", dist.Normal(0.0, 1.0))
             pyro.sample("y", dist.Normal(0.0, 1.0), obs=torch.zeros(6))
-        if w[-1] < 0.5:
+        if there(w[-1]):
             pyro.factor("low", torch.tensor(1.0))
 
     guide = AutoMeanField(model, init_loc_fn=lambda site: torch.zeros(6))

@@ -225,6 +225,36 @@ def test_a_file_may_import_its_neighbour(tmp_path):
 
 
 @pytest.mark.slow
+def test_neighbours_of_one_name_are_those_of_their_folder(tmp_path):
+    for folder, scale in (("a", 1.0), ("b", 2.0)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "neighbour_of_two.py").write_text(f"SCALE = {scale}")
+        code = LINEAR.replace("0.1", "SCALE")
+        file = written(tmp_path / folder, "from neighbour_of_two import SCALE\n" + code)
+        model = find_model(f"{file}:model").build(DataShape("regression", 2))
+        assert model.function.__globals__["SCALE"] == scale
+    (tmp_path / "b" / "neighbour_of_two.py").write_text("SCALE = 3.0  # edited")
+    file.write_text(file.read_text() + "\n")
+    model = find_model(f"{file}:model").build(DataShape("regression", 2))
+    assert model.function.__globals__["SCALE"] == 3.0
+
+
+def test_a_file_that_draws_numbers_draws_the_same_in_every_process(tmp_path):
+    """A fit with random features is used by another process; the caller's own numbers go on as they were."""
+    draws = "import random, numpy as np\nDRAWN = [torch.rand(1).item(), np.random.rand(), random.random()]\n"
+    found = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        np.random.seed(seed)
+        expected = torch.get_rng_state(), np.random.get_state()[1].copy()
+        file = written(tmp_path, draws + LINEAR + f"# {seed}\n")
+        model = find_model(f"{file}:model").build(DataShape("regression", 2))
+        found.append(model.function.__globals__["DRAWN"])
+        assert torch.equal(torch.get_rng_state(), expected[0])
+        np.testing.assert_array_equal(np.random.get_state()[1], expected[1])
+    assert found[0] == found[1]
+
+
 def test_pyros_sampler_runs_by_itself_for_few_numbers_only(table, tmp_path, monkeypatch):
     make_tiny(monkeypatch)
     many = f"{LINEAR}    pyro.sample('u', dist.Normal(torch.zeros(200), 1.0).to_event(1))"
