@@ -17,7 +17,7 @@ from torch.distributions import Distribution
 
 from data_loaders import DataError, Dataset, Recipe, Standardizer, load_csv, load_rows
 from zoo.commands.fit_folder import FIT, RESULTS, check_config, sole_fit, start_again, write_losses
-from zoo.commands.own_models import check_own, kept_model
+from zoo.commands.own_models import check_own, file_of, kept_model
 from zoo.errors import UserError
 from zoo.evaluation.metrics import class_probabilities, predictive_figures
 from zoo.evaluation.mixtures import mixture_quantiles
@@ -138,7 +138,7 @@ def _about(
     if dataset.recipe:
         about["table"] = dataset.recipe.to_dict()
     if entry.file:
-        about["model_file"] = dict(entry.file)
+        about["model_file"] = file_of(entry, problem)
     if device != CPU:
         about["device"] = device
     return about

@@ -48,6 +48,7 @@ def own_entry(text: str) -> ModelEntry:
     def make(shape: DataShape) -> OwnModel:
         from zoo.models.own_model import OwnModel
 
+        own_figure(file, name, checksum, shape.in_features)  # of a model that has not run yet
         return OwnModel(f"{file.name}:{name}", function, twin, takes_size, checksum)
 
     return ModelEntry(
@@ -62,6 +63,19 @@ def own_entry(text: str) -> ModelEntry:
         card=Card("", "", "", ""),
         file={"path": str(file), "sha256": checksum},
     )
+
+
+@functools.cache
+def own_figure(file: Path, name: str, checksum: str, in_features: int) -> float | None:
+    """:meth:`zoo.models.own_model.OwnModel.figure` of a model as it is when its file has run.  Another one in
+    another process tells that the same text is not the same model: it draws numbers that no seed fixes, or
+    reads what has changed.
+    """
+    from zoo.models.own_model import OwnModel
+
+    function, twin = _find(file, name, checksum)
+    takes_size = _takes_size(function, f"{file.name}:{name}")
+    return OwnModel(f"{file.name}:{name}", function, twin, takes_size, checksum).figure(in_features)
 
 
 def file_checksum(file: Path) -> str:
