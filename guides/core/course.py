@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from guides.core.checks import check_counts, check_numbers
-from guides.core.settling import UnsettledWarning, last_change, still_moving
+from guides.core.settling import UnsettledWarning, last_change, still_moving, told
 from guides.core.svi import DivergenceError, half_cosine
 
 
@@ -46,15 +46,11 @@ class Course:
         return last_change(losses, [half_cosine(self.lr, step, self.steps) for step in range(self.steps)])
 
     def warn_unsettled(self, losses: Sequence[float]) -> None:
-        """Where losses of all steps still fell at the end, beyond their noise, by what moves a posterior."""
+        """Where losses of all steps still moved at the end, beyond their noise, by what moves a posterior."""
         change, se = self.last_change(losses)
-        if still_moving(change, se):
-            warnings.warn(
-                f"the loss still fell by {change:.3g} nats in the last tenth of the learning: take more "
-                "steps or a larger lr",
-                UnsettledWarning,
-                stacklevel=3,
-            )
+        rose = se is not None and still_moving(-change, se)  # few steps do not tell
+        if still_moving(change, se) or rose:
+            warnings.warn(told(change), UnsettledWarning, stacklevel=3)
 
     def run(
         self,

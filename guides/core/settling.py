@@ -21,8 +21,21 @@ class UnsettledWarning(UserWarning):
 
 
 def still_moving(change: float, se: float | None, clear: float = CLEAR) -> bool:
-    """Whether a fit has not settled, by what it gained in its last tenth and the standard error of that."""
+    """Whether a fit has not settled, by what it gained in its last tenth and the standard error of that; one
+    whose loss may rise at the end is asked by the size of its change.
+    """
     return change - clear * (se or 0.0) > RISE
+
+
+def told(change: float, more: str = "") -> str:
+    """What a loss that has not settled did, and what to do; ``more`` stands between the two.
+
+    :param change: by how much it fell
+    """
+    did, remedy = (
+        ("still fell", "take more steps or a larger lr") if change > 0 else ("rose", "take a lower lr")
+    )
+    return f"the loss {did} by {abs(change):.3g} nats in the last tenth of the learning{more}: {remedy}"
 
 
 def last_change(losses: Sequence[float], rates: Sequence[float]) -> tuple[float, float | None]:

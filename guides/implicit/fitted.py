@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch._C._functorch import is_batchedtensor
 
 from guides.core.course import Course
-from guides.core.settling import CLEAR, UnsettledWarning
+from guides.core.settling import CLEAR, UnsettledWarning, told
 from guides.posterior.fitted_guide import FittedGuide
 
 Answer = TypeVar("Answer")
@@ -82,15 +82,12 @@ def check_regression(x: Tensor, y: Tensor) -> None:
 
 
 def warn_unsettled(losses: Sequence[float], course: Course, rows: float) -> None:
-    """Where the loss of the whole data still fell at the end, beyond its noise."""
+    """Where the loss of the whole data still moved at the end, beyond its noise."""
     change, se = course.last_change(losses)
-    if change > max(SETTLED_CHANGE * rows, CLEAR * (se or 0.0)):
-        warnings.warn(
-            f"the loss still fell by {change:.3g} nats in the last tenth of the learning, "
-            f"{change / rows:.2g} a row: take more steps",
-            UnsettledWarning,
-            stacklevel=3,
-        )
+    size = abs(change) if se is not None else change  # few steps do not tell a rise
+    if size > max(SETTLED_CHANGE * rows, CLEAR * (se or 0.0)):
+        a_row = f", {abs(change) / rows:.2g} a row"
+        warnings.warn(told(change, a_row), UnsettledWarning, stacklevel=3)
 
 
 def check_inputs(x: Tensor, columns: int | None = None) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from guides.core.settling import still_moving
 from zoo.evaluation.estimates import Estimate
@@ -156,14 +157,17 @@ def _weights(row: Row) -> str:
     return f"its draws cannot be reweighted to the posterior (Pareto k {row.pareto_k:.2g})"
 
 
-def still_rising(rise: Estimate | None, clear: float = CLEAR) -> bool:
+def unsettled(change: Estimate | None, clear: float = CLEAR) -> bool:
     """Whether a bound has not settled, by its change in the last tenth of a fit; where there is none, no."""
-    return rise is not None and still_moving(rise.value, rise.se, clear)
+    return change is not None and still_moving(abs(change.value), change.se, clear)
 
 
 def _rise(row: Row, clear: float) -> str:
     rise = row.estimate("bound_change")
-    if not still_rising(rise, clear):
+    if not unsettled(rise, clear):
         return ""
+    if rise.value < 0:
+        what, fall = "loss rose" if row.elbo is None else "bound fell", replace(rise, value=-rise.value)
+        return f"its {what} at the end ({format_figure(fall)} nats in the last tenth: it has not settled)"
     what = "loss was still falling" if row.elbo is None else "bound was still rising"
     return f"its {what} ({format_figure(rise)} nats in the last tenth: more steps)"

@@ -133,8 +133,10 @@ def test_a_loss_that_still_falls_is_a_warning():
     fall = 0.1 * (194.5 - (begin - 0.5))
     with pytest.warns(UnsettledWarning, match=f"still fell by {fall:.3g} nats.*more steps"):
         course.warn_unsettled([-0.1 * step for step in range(200)])
+    with pytest.warns(UnsettledWarning, match=f"the loss rose by {fall:.3g} nats.*a lower lr"):
+        course.warn_unsettled([0.1 * step for step in range(200)])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         course.warn_unsettled([-0.005 * step for step in range(200)])  # 0.37 nats
-        course.warn_unsettled([0.1 * step for step in range(200)])
+        course.warn_unsettled([0.005 * step for step in range(200)])
         course.warn_unsettled([-0.1 * step + 30 * (-1) ** step for step in range(200)])  # 28 nats of noise

@@ -249,7 +249,8 @@ def test_a_loss_falls_where_it_does_so_beyond_its_noise(fall, noise, warned):
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         warn_unsettled(losses, course, 10)
-    assert bool(seen) == warned
+        warn_unsettled([-loss for loss in losses], course, 10)
+    assert len(seen) == 2 * warned
 
 
 @pytest.mark.parametrize(("sd", "warned"), [(0.019, True), (0.021, False), (49.0, False), (51.0, True)])

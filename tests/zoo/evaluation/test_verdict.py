@@ -74,6 +74,12 @@ def test_warnings_name_their_figure():
     ]
 
 
+@pytest.mark.parametrize(("elbo", "what"), [(-300.0, "bound fell"), (None, "loss rose")])
+def test_a_fit_that_got_worse_has_not_settled(elbo, what):
+    (said,) = verdict([row("worse", ref_mean_error=0.1, elbo=elbo, bound_change=Estimate(-30.5, 0.7))])
+    assert said.endswith(f"its {what} at the end (30.50 ± 0.70 nats in the last tenth: it has not settled).")
+
+
 @pytest.mark.parametrize(
     ("figures", "words"),
     [

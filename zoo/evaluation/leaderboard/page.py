@@ -9,7 +9,7 @@ import pandas as pd
 from guides.core.settling import CLEAR, RISE
 from zoo.evaluation.estimates import Estimate
 from zoo.evaluation.leaderboard.standings import MARK, Refusal, Standing, leaderboard_frame
-from zoo.evaluation.leaderboard.words import plural, rising_runs, when, words
+from zoo.evaluation.leaderboard.words import moving_runs, plural, when, words
 from zoo.evaluation.repeats import CHANCE, Run, average
 from zoo.evaluation.scoreboard import format_figure
 from zoo.files.tables import markdown_table
@@ -107,7 +107,7 @@ _LEGEND = (
     "**rank**: among the guides of a run, by W1. **W1**, **mean error**, **sd ratio**: of the function, in "
     "sds of the trusted posterior; 0, 0 and 1 are right. **vs truth**: log likelihood of a test point minus "
     "that of the trusted posterior, nats. **CPU s**: of one fit. **settled**: largest change of the bound "
-    "(without one: minus the loss) in the last tenth of the learning, nats, and in how many runs it rose by "
+    "(without one: minus the loss) in the last tenth of the learning, nats, and in how many runs it moved by "
     f"more than {RISE:g} beyond {CLEAR:g} standard errors; empty where a guide keeps no such figure. "
     f"**{MARK}**: the guide fits another model or aims at another law than the model's posterior, or has no "
     "bound; see its note. "
@@ -131,7 +131,7 @@ def _settled(standing: Standing) -> str:
     if not standing.changes:
         return ""
     change = f"{standing.largest_change:.2g}"
-    return f"no ({change}; {rising_runs(standing)})" if standing.unsettled else f"yes ({change})"
+    return f"no ({change}; {moving_runs(standing)})" if standing.unsettled else f"yes ({change})"
 
 
 def _refused(refusals: Sequence[Refusal]) -> list[str]:

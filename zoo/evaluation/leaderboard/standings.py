@@ -15,14 +15,14 @@ import pandas as pd
 
 from zoo.evaluation.estimates import Estimate
 from zoo.evaluation.repeats import Mean, Run, RunKey, mean_over, methods_of
-from zoo.evaluation.verdict import LARGEST_MEAN_ERROR, LARGEST_SD_RATIO, SMALLEST_SD_RATIO, still_rising
+from zoo.evaluation.verdict import LARGEST_MEAN_ERROR, LARGEST_SD_RATIO, SMALLEST_SD_RATIO, unsettled
 
 #: Figures of the scoreboard that mean the same on every data set.
 FIGURES = ("ref_w1", "ref_mean_error", "ref_sd_ratio", "ref_log_likelihood")
 #: Between two guides the truth's own likelihood cancels.
 PAIRED_BY = {"ref_log_likelihood": "log_likelihood"}
 #: Columns of ``leaderboard.csv``; figures, ranks and seconds are means, ``_se`` their standard errors;
-#: ``bound_change`` is the largest of a run, ``unsettled`` counts the runs in which it was still rising.
+#: ``bound_change`` is the largest of a run, ``unsettled`` counts the runs in which it still moved.
 COLUMNS = (
     "guide", "status", "rank", "rank_se", "datasets", "runs", "failed",
     *(f"{name}{ending}" for name in FIGURES for ending in ("", "_se")), "cpu_seconds",
@@ -79,12 +79,12 @@ class Standing:
 
     @property
     def largest_change(self) -> float:
-        return max((change.value for change in self.changes.values()), default=math.nan)
+        return max((change.value for change in self.changes.values()), key=abs, default=math.nan)
 
     @property
     def unsettled(self) -> int:
-        """Runs in which the bound was still rising, as the verdict of a scoreboard has it."""
-        return sum(still_rising(change) for change in self.changes.values())
+        """Runs in which the bound still moved, as the verdict of a scoreboard has it."""
+        return sum(unsettled(change) for change in self.changes.values())
 
     @property
     def name(self) -> str:

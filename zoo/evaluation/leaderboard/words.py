@@ -98,20 +98,21 @@ def _ranked(standing: Standing, places: int) -> str:
 
 def _unsettled(found: Sequence[Standing]) -> list[str]:
     """Which fits more steps would change."""
-    rising = [
-        f"{standing.name} {standing.largest_change:.2g} ({rising_runs(standing)})"
+    moving = [
+        f"{standing.name} {standing.largest_change:.2g} ({moving_runs(standing)})"
         for standing in found
         if standing.unsettled
     ]
-    if not rising:
+    if not moving:
         return []
     return [
         "Not settled, so that more steps may change the order: in the last tenth of the learning the bound "
-        f"(without one: minus the loss) still rose, in nats at most, of {', '.join(rising)}."
+        f"(without one: minus the loss) still moved, by nats at most, of {', '.join(moving)}; where it has a "
+        "minus it fell."
     ]
 
 
-def rising_runs(standing: Standing) -> str:
+def moving_runs(standing: Standing) -> str:
     return f"{standing.unsettled} of {plural(len(standing.changes), 'run')}"
 
 
