@@ -18,11 +18,19 @@ from torch import Tensor
 from data_loaders import DataError, DensityData, load_csv, load_density
 from data_loaders.densities import DENSITIES
 from guides.bootstrap.training import Training
-from zoo.commands.fit_folder import FIT, RESULTS, check_config, sole_fit, start_again, write_losses
+from zoo.commands.fit_folder import (
+    FIT,
+    RESULTS,
+    check_config,
+    check_output,
+    sole_fit,
+    start_again,
+    write_losses,
+)
 from zoo.commands.predict import QUANTILES, ROWS
 from zoo.errors import UserError
 from zoo.files.output import REMARKS, output_folder, read_config
-from zoo.files.output_file import check_output, writing
+from zoo.files.output_file import writing
 from zoo.files.sealed import is_finished, read_seal, seal_of, write_seal
 from zoo.files.tables import write_csv
 from zoo.fitting.densities import Effort, FittedDensity, FlowShape, Rows, shared_bootstrap
@@ -202,7 +210,7 @@ def predict(
     """
     fitted, config = load_fit(folder)
     rows = load_csv(table, require_target=False, columns=config["features"])
-    check_output(out, table)
+    check_output(out, folder, table)
     mean, sd = (np.array(config["standardisation"][name]) for name in ("x_mean", "x_sd"))
     x = torch.as_tensor((rows.x_test - mean) / sd, dtype=torch.float32)
     if (x.abs() > LARGEST).any():
@@ -219,6 +227,7 @@ def predict(
 def sample(folder: str | Path, out: str | Path, *, rows: int, seed: int) -> None:
     """Writes new rows in the table's own units, each of a draw of the posterior."""
     fitted, config = load_fit(folder)
+    check_output(out, folder)
     mean, sd = (np.array(config["standardisation"][name]) for name in ("x_mean", "x_sd"))
     drawn = fitted.sample(rows, seed).double().numpy() * sd + mean
     with writing(out):

@@ -69,6 +69,17 @@ def write_losses(losses: Sequence[float], folder: Path, title: str) -> None:
     plot_loss(np.array(losses), folder / "loss.png", title=title)
 
 
+def check_output(out: str | Path, folder: str | Path, table: str | Path | None = None) -> None:
+    """:raises UserError: when the file to write is the input, or one of those that the fit consists of"""
+    if not Path(out).exists():
+        return
+    if table is not None and Path(out).samefile(table):
+        raise UserError(f"--out {out} is the --input itself: choose another file")
+    kept = [Path(folder) / name for name in (CONFIG, *RESULTS)]
+    if any(path.exists() and path.samefile(out) for path in kept):
+        raise UserError(f"--out {out} is part of the fit in {folder}: choose another file")
+
+
 def check_config(folder: Path, config: Mapping, about: Mapping) -> None:
     """:raises UserError: where a configuration does not say what the fit beside it is about"""
     different = [key for key in about if config.get(key) != about[key]]

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from data_loaders.graphs.edge_lists import EdgeList
 from data_loaders.graphs.edge_tables import edges_text, load_edges
 from guides.posterior.files import write_atomically
-from zoo.commands.fit_folder import sole_fit, start_again
+from zoo.commands.fit_folder import check_output, sole_fit, start_again
 from zoo.errors import UserError
 from zoo.files.output import output_folder, read_config
 from zoo.files.output_file import writing
@@ -108,6 +108,7 @@ def sample_edges(folder: str | Path, out: str | Path, number: int, seed: int = 0
     state = Path(folder) / STATE
     if not is_edge_fit(folder) or not state.exists():
         raise UserError(f"{folder} holds no finished fit of model {EDGE_GRAPH}")
+    check_output(out, folder)
     about, tensors = read_seal(state), load_file(state)
     model = EdgeGraphModel(**about["kind"])
     model.load_state_dict({k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")})

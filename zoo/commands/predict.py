@@ -16,14 +16,22 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from data_loaders import DataError, Dataset, Recipe, Standardizer, load_csv, load_rows
-from zoo.commands.fit_folder import FIT, RESULTS, check_config, sole_fit, start_again, write_losses
+from zoo.commands.fit_folder import (
+    FIT,
+    RESULTS,
+    check_config,
+    check_output,
+    sole_fit,
+    start_again,
+    write_losses,
+)
 from zoo.commands.own_models import check_own, file_of, kept_model
 from zoo.errors import UserError
 from zoo.evaluation.metrics import class_probabilities, predictive_figures
 from zoo.evaluation.mixtures import mixture_quantiles
 from zoo.evaluation.scoreboard import LEGEND, format_figure
 from zoo.files.output import CONFIG, MOST_SHOWN, REMARKS, output_folder, read_config
-from zoo.files.output_file import check_output, writing
+from zoo.files.output_file import writing
 from zoo.files.sealed import seal_of
 from zoo.files.tables import write_csv
 from zoo.fitting.devices import CPU, check_device, moved
@@ -231,7 +239,7 @@ def predict(
     scale = Standardizer.from_dict(config["standardisation"])
     recipe = Recipe.from_dict(config["table"]) if "table" in config else None
     rows = _read_rows(table, config, recipe, tell)
-    check_output(out, table)
+    check_output(out, folder, table)
     _tell_unseen(rows, config, tell)
     x = torch.as_tensor(scale.transform_x(rows), dtype=kept_model(config, Path(folder)).dtype)
     _check_range(x, config["features"], table)

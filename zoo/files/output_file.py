@@ -9,12 +9,6 @@ from pathlib import Path
 from zoo.errors import UserError
 
 
-def check_output(out: str | Path, table: str | Path) -> None:
-    """:raises UserError: when the output is the input"""
-    if Path(out).exists() and Path(out).samefile(table):
-        raise UserError(f"--out {out} is the --input itself: choose another file")
-
-
 @contextmanager
 def writing(out: str | Path) -> Iterator[None]:
     """:raises UserError: when what is inside cannot write"""

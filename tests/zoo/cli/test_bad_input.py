@@ -406,6 +406,19 @@ def test_predictions_that_cannot_be_written(work):
     assert sorted(path.name for path in work.iterdir()) == ["fit", "new.csv", "table.csv"]
 
 
+@pytest.mark.parametrize("name", ["config.json", "fit.safetensors", "losses.csv", "loss.png"])
+def test_predictions_do_not_replace_the_fit(name, work):
+    path, new = work / "fit" / name, work / "new.csv"
+    before = path.read_bytes()
+    line = refused("predict", work / "fit", "--input", new, "--out", path, "--draws", 2)
+    assert line == f"zoo: --out {path} is part of the fit in {work / 'fit'}: choose another file"
+    assert path.read_bytes() == before
+    inside = work / "fit" / "predictions.csv"
+    for _ in range(2):  # written, and replaced
+        told = run_zoo("predict", work / "fit", "--input", new, "--out", inside, "--draws", 2)
+        assert told.exit_code == 0, told.output
+
+
 def test_predictions_into_a_pipe_or_through_a_link(work):
     pipe, link = work / "pipe", work / "link.csv"
     os.mkfifo(pipe)

@@ -290,6 +290,18 @@ def test_a_damaged_file_is_named(changed, fitted, tmp_path):
         assert "it was altered: delete it and fit.json, and fit again" in " ".join(result.stderr.split())
 
 
+@pytest.mark.parametrize("name", ["fit.safetensors", "fit.json"])
+def test_scores_and_samples_do_not_replace_the_fit(name, fitted):
+    folder, table, _ = fitted
+    path = folder / "fit" / name
+    before = path.read_bytes()
+    for call in (["predict", folder / "fit", "--input", table], ["sample", folder / "fit"]):
+        result = run_zoo(*call, "--out", path)
+        assert result.exit_code == 2
+        assert "is part of the fit in" in " ".join(result.stderr.split())
+    assert path.read_bytes() == before
+
+
 def test_half_a_fit_is_no_fit(fitted, tmp_path):
     """One that was killed before it was sealed is fitted again."""
     folder, table, _ = fitted

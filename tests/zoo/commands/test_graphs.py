@@ -63,6 +63,10 @@ def test_sample_draws_graphs_and_predict_says_that_it_cannot(edges, tmp_path):
     result = run_zoo("sample", out, "--rows", 3, "--out", tmp_path / "new.csv")
     found = load_edges(tmp_path / "new.csv")
     assert result.stdout.startswith(f"3 graphs of {sum(map(len, found))} edges in all drawn")
+    before = (out / STATE).read_bytes()
+    result = run_zoo("sample", out, "--rows", 3, "--out", out / STATE)
+    assert (result.exit_code, "is part of the fit in" in result.stderr) == (2, True)
+    assert (out / STATE).read_bytes() == before
     (tmp_path / "file").touch()
     result = run_zoo("sample", out, "--rows", 3, "--out", tmp_path / "file" / "new.csv")
     assert (result.exit_code, "cannot write to" in result.stderr) == (2, True)
