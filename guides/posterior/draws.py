@@ -140,8 +140,10 @@ class Posterior:
 
         :param args: the model's arguments without data: tensors, or NumPy arrays
         :param observed_data: ``{observed site: its data}``
+        :raises TypeError: for data that are not named by their site
         :raises ValueError: for a site that the model does not have, or data of another shape than it gives
         """
+        _check_data(observed_data)
         draws = self.draws(n)
         args, kwargs = as_taken(self.model, draws, args, kwargs)
         return log_likelihood(self.model, draws, observed_data, *args, **kwargs)
@@ -174,6 +176,7 @@ class Posterior:
         :param dims: site -> names of its dimensions after chain and draw; of an observed site, those of an
             observation come first
         :param coords: name of a dimension -> labels
+        :raises TypeError: for data that are not named by their site
         :raises ValueError: for a site that the model does not have, or data of another shape than it gives
         """
         from guides.posterior.arviz_io import to_arviz
@@ -191,6 +194,8 @@ class Posterior:
         **kwargs,
     ) -> dict[str, dict[str, np.ndarray]]:
         """What :meth:`to_arviz` adds to the draws, ``{group: {site: array}}``; arguments as there."""
+        if observed_data is not None:
+            _check_data(observed_data)
         draws, groups = self.draws(), {}
         args, kwargs = as_taken(self.model, draws, args, kwargs)
         predicted = list(observed_data or {})
@@ -228,3 +233,10 @@ class Posterior:
         info = decode_attrs(idata)
         info.pop("is_mcmc", None)  # says how many chains there are, for ArviZ
         return cls(model, sites, info, arrays_of(idata, "sample_stats"))
+
+
+def _check_data(observed_data: object) -> None:
+    """:raises TypeError: for data that are not named by their site"""
+    if not isinstance(observed_data, Mapping):
+        kind = type(observed_data).__name__
+        raise TypeError(f"observed_data takes {{observed site: its data}}, as in {{'y': y}}, not a {kind}")

@@ -108,6 +108,13 @@ def test_saved_and_loaded(tmp_path):
     torch.testing.assert_close(loaded.function(x), posterior.function(x))
 
 
+def test_data_that_no_site_is_named_for_are_refused_in_a_line():
+    posterior = Posterior.from_draws(lambda: None, {"w": torch.zeros(3)})
+    for ask in (posterior.log_likelihood, posterior.to_arviz):
+        with pytest.raises(TypeError, match="takes {observed site: its data}, as in {'y': y}, not a Tensor$"):
+            ask(observed_data=torch.zeros(2))
+
+
 def test_to_arviz_has_the_groups():
     posterior, x, _ = make("normal")
     y = torch.randn(N)
