@@ -46,14 +46,18 @@ def enough_memory() -> Iterator[None]:
 
 
 def unknown(kind: str, name: str, known: Iterable[str], where: str = "") -> UserError:
-    """``unknown guide 'mean-feld'; nearest: mean-field``.
+    """``unknown guide 'mean-feld'; nearest: mean-field``; ``where`` as for :func:`nearest`."""
+    return UserError(f"unknown {kind} {name!r}; {nearest(name, known, where)}")
+
+
+def nearest(name: str, known: Iterable[str], where: str = "") -> str:
+    """``nearest: mean-field``
 
     :param where: said when nothing is near, in place of all that is known
     """
     known = list(dict.fromkeys(known))
     close = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.6)
-    hint = f"nearest: {', '.join(close)}" if close else where or f"known: {', '.join(known)}"
-    return UserError(f"unknown {kind} {name!r}; {hint}")
+    return f"nearest: {', '.join(close)}" if close else where or f"known: {', '.join(known)}"
 
 
 def one_line(text: str) -> str:

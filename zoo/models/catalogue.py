@@ -34,6 +34,8 @@ def find_model(name: str) -> ModelEntry:
     if is_own(name):
         return own_entry(name)
     if name not in MODELS:
+        if ":" in name:
+            raise UserError(f"unknown model {name!r}; one of your own is named path/to/file.py:model")
         raise unknown("model", name, [*MODELS, *DENSITY_MODELS])
     return MODELS[name]
 

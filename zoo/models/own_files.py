@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zoo.errors import UserError, where
+from zoo.errors import UserError, nearest, where
 from zoo.models.entries import LIKELIHOODS, Card, DataShape, ModelEntry
 
 if TYPE_CHECKING:  # slow to import
@@ -92,9 +92,12 @@ def _find(file: Path, name: str, checksum: str) -> tuple[Callable, Callable | No
     module = _run(file, checksum)
     if not hasattr(module, name):
         models = [n for n, value in vars(module).items() if callable(value) and _is_here(value, module)]
-        raise UserError(f"{file} has no {name!r}; what it has: {', '.join(models) or 'no function'}")
+        has = f"what it has: {', '.join(models) or 'no function'}"
+        raise UserError(f"{file} has no {name!r}; {nearest(name, models, has)}")
     function = getattr(module, name)
-    if not callable(function) or isinstance(function, type):
+    if isinstance(function, type):
+        raise UserError(f"{name!r} of {file} is a class: make an instance (model = {name}()) and name that")
+    if not callable(function):
         raise UserError(f"{name!r} of {file} is no function, but a {type(function).__name__}: {FORM}")
     return function, getattr(module, f"{name}{TWIN}", None)
 
