@@ -22,6 +22,12 @@ from zoo.errors import UserError, where
 
 #: Task -> law of its target; predictions are mixtures of these in closed form.
 LAWS = {"regression": dist.Normal, "binary": dist.Bernoulli, "multiclass": dist.Categorical}
+#: Task -> what else its law should be told of.
+ADVICE = {
+    "regression": ", of a target that is standardised",
+    "binary": ": write Bernoulli(logits=...) for two classes",
+    "multiclass": ": write Categorical(logits=...) for several classes",
+}
 #: Of the observed site.
 TARGET = "y"
 
@@ -75,8 +81,7 @@ class OwnModel:
         if not isinstance(law, LAWS[task]):
             kind, wanted = type(law).__name__, LAWS[task].__name__
             self._refuse(
-                f"has the law {kind} for {TARGET!r}, and {task} is graded with {wanted}"
-                + (", of a target that is standardised" if task == "regression" else "")
+                f"has the law {kind} for {TARGET!r}, and {task} is graded with {wanted}{ADVICE[task]}"
             )
         given = self._trace(x, y)
         if not given.nodes[TARGET]["is_observed"]:

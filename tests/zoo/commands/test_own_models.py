@@ -228,6 +228,36 @@ def test_refusals(name, table, tmp_path):
     assert not out.exists()
 
 
+def test_a_mistyped_name_is_told_the_nearest(tmp_path):
+    mine = written(tmp_path, "def neigh(x, y=None): pass\ndef other(x, y=None): pass")
+    with pytest.raises(UserError, match="mine.py has no 'neihg'; nearest: neigh$"):
+        find_model(f"{mine}:neihg")
+    for name in ("models/mine:neigh", "models.mine:neigh"):
+        with pytest.raises(UserError, match=f"'{name}'; one of your own is named path/to/file.py:model$"):
+            find_model(name)
+
+
+def test_a_class_of_pyro_is_called_a_class(tmp_path):
+    mine = written(tmp_path, "from pyro.nn import PyroModule\nclass C(PyroModule): pass")
+    with pytest.raises(UserError, match=r"'C' of .*mine.py is a class: make an instance \(model = C\(\)\)"):
+        find_model(f"{mine}:C")
+
+
+@pytest.mark.parametrize(
+    ("task", "law", "way"),
+    [
+        ("binary", "Categorical(logits=torch.zeros(len(x), 2))", "Bernoulli(logits=...) for two classes"),
+        ("multiclass", "Bernoulli(logits=x @ w)", "Categorical(logits=...) for several classes"),
+    ],
+)
+def test_another_law_of_classes_is_told_the_way_out(task, law, way, tmp_path):
+    mine = written(tmp_path, LINEAR.replace("Normal(x @ w, 0.1)", law))
+    model = find_model(f"{mine}:model").build(DataShape(task, 2, 2))
+    with pytest.raises(UserError) as caught:
+        model.check(torch.zeros(3, 2), torch.zeros(3), task)
+    assert str(caught.value).endswith(f": write {way}")
+
+
 def test_files_that_are_none(table, tmp_path):
     line = refused("fit", table, "--model", "nowhere/mine.py:model", "--out", tmp_path / "out")
     assert "nowhere/mine.py cannot be read: No such file or directory" in line
