@@ -75,9 +75,9 @@ def read_cells(path: Path) -> Cells:
         raise cells.fail("is empty below its header: it has no data rows")
     for number, row in enumerate(cells.rows, start=1):
         if len(row) != len(cells.header):
-            raise cells.fail(
-                f"row {number} has {len(row)} values, but the header names {len(cells.header)} columns"
-            )
+            clue = "; its first line begins with '#': is it a comment?" if header[0].startswith("#") else ""
+            columns = f"{len(header)} column{'s' if len(header) > 1 else ''}"
+            raise cells.fail(f"row {number} has {len(row)} values, but the header names {columns}{clue}")
     return cells
 
 

@@ -131,6 +131,10 @@ def test_first_bad_row_is_named(write):
         (_csv(rows=ROWS[:4]), "has only 4 data rows; at least 5 are needed"),
         (_csv(rows=[*ROWS[:2], (1, 2), *ROWS[2:]]), "row 3 has 2 values, but the header names 3 columns"),
         (_csv(rows=[*ROWS[:7], (1, 2, 3, 4)]), "row 8 has 4 values"),
+        (
+            "# from the clinic\n" + _csv(),
+            "row 1 has 3 values, but the header names 1 column; its first line begins with '#': is it a",
+        ),
         (_csv("a,a,y"), "has duplicated columns in its header: a"),
         (_csv("a,,y"), "column 2 has no name in the header: name the column"),
         (
