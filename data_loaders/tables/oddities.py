@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 import numpy as np
 
-from data_loaders.tables.cells import typed
+from data_loaders.tables.cells import Cells, typed
 
+#: A whole number as a zip code has it.
+_LEADING_ZERO = re.compile(r"0\d+")
 #: Names of columns that number the rows.
 _COUNTER = re.compile(r"(^|.*[_ .-])(id|index)$|unnamed: 0$", re.IGNORECASE)
 
@@ -36,6 +39,16 @@ def constant_columns(x: np.ndarray, names: tuple[str, ...]) -> tuple[str, ...]:
     """A sentence that names the constant columns of x [n, d]."""
     constant = [name for name, spread in zip(names, np.ptp(x, axis=0), strict=True) if spread == 0]
     return (f"constant columns: {', '.join(constant)}",) if constant else ()
+
+
+def leading_zeros(cells: Cells, names: Iterable[str]) -> tuple[str, ...]:
+    """A sentence for every column of numbers that has whole ones written as 00011, as names are."""
+    return tuple(
+        f"column {name!r} has leading zeros and is taken as numbers: "
+        f"--categories {typed([name])} takes it as names"
+        for name in names
+        if any(map(_LEADING_ZERO.fullmatch, cells.column(name)))
+    )
 
 
 def row_numbers(x: np.ndarray, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from data_loaders.tables.columns import (
     unusable,
 )
 from data_loaders.tables.csv_tables import STANDARD_SPLITS, check_rows, divided, load_csv, targets
+from data_loaders.tables.oddities import leading_zeros
 from data_loaders.tables.recipe import Column, Recipe, as_written, encode
 
 #: Different whole numbers of a target up to which they may be classes.
@@ -94,6 +95,7 @@ def load_table(
     columns = _learn(cells, names, train, options)
     y, labels, chosen = _classes_or_numbers(cells, target, task)
     odd = _may_be_classes(target, y) if chosen == "regression" and task is None else ()
+    odd += leading_zeros(cells, (column.name for column in columns if column.kind == "number"))
     recipe = Recipe(columns, options.drop, labels)
     if repeated := sorted({name for name in recipe.features if recipe.features.count(name) > 1}):
         raise cells.fail(f"would have two inputs of one name, {', '.join(repeated)}: rename a column")

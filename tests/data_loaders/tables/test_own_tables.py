@@ -271,6 +271,19 @@ def test_few_whole_numbers_without_a_task_are_told(values, told, write):
         assert not any("taken as numbers" in note for note in data.oddities)
 
 
+def test_leading_zeros_of_numbers_are_told(write):
+    zips = np.array(["00011", "00088", "12345"])
+    table = messy()[["age", "smoker"]].assign(**{"the zip": zips[np.arange(40) % 3]}, y=np.arange(40) / 7)
+    told = "column 'the zip' has leading zeros and is taken as numbers: --categories 'the zip' takes it as "
+    told += "names"
+    for chosen in (table, table.drop(columns="smoker")):  # with a recipe, and of numbers alone
+        assert load_table(write(chosen)).oddities[0] == told
+        names = load_table(write(chosen), options=TableOptions(categories=("the zip",)))
+        assert not any("leading zeros" in note for note in names.oddities)
+    plain = table.assign(**{"the zip": np.array(["0", "0.5", "-0.25", "10", "0e3"])[np.arange(40) % 5]})
+    assert not any("leading zeros" in note for note in load_table(write(plain)).oddities)
+
+
 def test_a_date_is_no_target_unless_dates_are_classes(write):
     table = messy().drop(columns=["id", "name"])
     for task in (None, "regression"):
