@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer.core import TyperCommand
 
 from zoo.cli.calibrate import CALIBRATE_HELP, calibrate_command
 from zoo.cli.compare import COMPARE_HELP, compare_command
@@ -47,6 +48,8 @@ app = typer.Typer(
     "folder to read them from instead. Exit codes: 0 success, 1 a fit that failed, 2 bad input, "
     "130 interrupted.",
 )
+#: Options that name a file or folder.
+PATHS = ("--out", "--input")
 data_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -87,6 +90,28 @@ def friendly(command: Callable) -> Callable:
     return wrapped
 
 
+class Command(TyperCommand):
+    """One that refuses empty names of files and data, which typer takes for the working directory."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:
+        if name := _empty_name(args):
+            complain(f"{name} is an empty name: is a shell variable in its place not set?")
+            raise typer.Exit(2)
+        return super().parse_args(ctx, args)
+
+
+def _empty_name(args: list[str]) -> str:
+    """Which of the words of a command line is an empty name; empty if none is."""
+    for before, text in zip(["", *args], args, strict=False):
+        if text in [f"{path}=" for path in PATHS]:
+            return text.removesuffix("=")
+        if not text and before in PATHS:
+            return before
+        if not text and not before.startswith("-"):
+            return "an argument"
+    return ""
+
+
 def _version(asked: bool) -> None:
     if asked:
         print(f"posterior-zoo {__version__}")
@@ -115,7 +140,7 @@ def list_command(
     list_models_and_guides(paper)
 
 
-@app.command("show")
+@app.command("show", cls=Command)
 @friendly
 def show_command(
     name: Annotated[str, typer.Argument(help="Name of a model, guide, data set or experiment.")],
@@ -135,7 +160,7 @@ def data_list() -> None:
     list_data()
 
 
-@data_app.command("show")
+@data_app.command("show", cls=Command)
 @friendly
 def data_show(
     name: Annotated[str, typer.Argument(help="Name of a data set (zoo data list), or a CSV file.")],
@@ -156,7 +181,7 @@ def data_show(
     print_card(tell_data_set(describe(name).name))
 
 
-@data_app.command("fetch")
+@data_app.command("fetch", cls=Command)
 @friendly
 def data_fetch(name: DataName) -> None:
     """Makes sure a data set is at hand, checks it, and prints where it is."""
@@ -177,7 +202,7 @@ COMMANDS = (
     ("report", REPORT_HELP, "Writes one page of HTML from folders of results.", report_command),
 )
 for name, text, short, command in COMMANDS:
-    app.command(name, help=text, short_help=short)(friendly(command))
+    app.command(name, cls=Command, help=text, short_help=short)(friendly(command))
 
 if __name__ == "__main__":
     main()

@@ -228,6 +228,27 @@ def test_output_in_the_place_of_a_file(command, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["table.csv"]
 
 
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (["fit", ""], "an argument"),
+        (["compare", ""], "an argument"),
+        (["fit", "diabetes", "--out", ""], "--out"),
+        (["fit", "diabetes", "--missing", "impute", "--out="], "--out"),
+        (["compare", "diabetes", "--out", ""], "--out"),
+        (["predict", "", "--input", "x.csv", "--out", "p.csv"], "an argument"),
+        (["predict", "fit", "--input", "", "--out", "p.csv"], "--input"),
+        (["report", "", "--out", "page.html"], "an argument"),
+        (["data", "show", ""], "an argument"),
+    ],
+)
+def test_a_name_that_is_empty_is_called_so(call, name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    line = refused(*call)
+    assert line == f"zoo: {name} is an empty name: is a shell variable in its place not set?"
+    assert list(tmp_path.iterdir()) == []
+
+
 def refused_out(command: str, data: object, out: object) -> str:
     return refused(command, data, "--out", out)
 
