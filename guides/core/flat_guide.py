@@ -455,7 +455,9 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         return two_traces(model_trace, self.sites, weight)
 
     def _require_no_data(self, nodes: Mapping[str, dict]) -> None:
-        """Of sites that have a law."""
+        """Of a guide that was set up without any: its target has a law, from which it would be predicted."""
+        if self.observed:
+            return
         given = [name for name in self.sites if name in nodes and nodes[name]["is_observed"]]
         if given:
             raise ValueError(

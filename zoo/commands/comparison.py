@@ -19,7 +19,7 @@ from guides.posterior.arviz_io import group_names, load_netcdf, save_netcdf, wit
 from guides.posterior.draws import Posterior
 from zoo.budgets import BUDGETS, Budget
 from zoo.commands.options import check_names, check_seed, model_options
-from zoo.commands.own_models import check_own, file_of
+from zoo.commands.own_models import check_own
 from zoo.errors import UserError, unknown
 from zoo.files.output import folder_versions
 from zoo.fitting.devices import CPU, check_device
@@ -80,7 +80,7 @@ class Comparison:
             **self._rows(),
             "fingerprint": self.problem.fingerprint(),
             "model": self.entry.name,
-            **({"model_file": file_of(self.entry, self.problem)} if self.entry.file else {}),
+            **({"model_file": dict(self.entry.file)} if self.entry.file else {}),
             "options": to_json({**self.entry.options, **self.options}),
             "guides": list(self.guides),
             "reference": self.reference,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from zoo.errors import UserError, one_line
 from zoo.fitting.problem import Problem
-from zoo.models.own_files import file_checksum, own_entry, own_figure
+from zoo.models.own_files import file_checksum, own_entry
 from zoo.models.own_model import OwnModel
 from zoo.registry.queries import GuideEntry, ModelEntry, find_guide, find_model
 
@@ -47,17 +46,10 @@ def _try(guide: GuideEntry, model: OwnModel, train: tuple) -> str:
     return ""
 
 
-def file_of(entry: ModelEntry, problem: Problem) -> dict:
-    """What a configuration says of a model of one's own: its file, its checksum and its figure."""
-    path, checksum = entry.file["path"], entry.file["sha256"]
-    name = entry.name.rpartition(":")[2]
-    return {**entry.file, "figure": own_figure(Path(path), name, checksum, problem.shape.in_features)}
-
-
 def kept_model(about: Mapping, folder: Path) -> ModelEntry:
     """The model of a fit, from what its file is about.
 
-    :raises UserError: for a model of one's own that has changed since, its file or what it reads
+    :raises UserError: for a model of one's own whose file has changed since
     """
     kept = about.get("model_file")
     if kept is None:
@@ -66,13 +58,4 @@ def kept_model(about: Mapping, folder: Path) -> ModelEntry:
         raise UserError(
             f"{kept['path']} has changed since the fit in {folder}: bring the old file back, or fit again"
         )
-    name = about["model"].rpartition(":")[2]
-    entry = own_entry(f"{kept['path']}:{name}")
-    then = kept.get("figure")
-    now = own_figure(Path(kept["path"]), name, kept["sha256"], len(about["features"]))
-    if (then is None) != (now is None) or (now is not None and not math.isclose(then, now, rel_tol=1e-4)):
-        raise UserError(
-            f"{kept['path']} is another model than when {folder} was fitted, though its text is the same: it "
-            "draws numbers without a seed, or reads what has changed; mend that and fit again"
-        )
-    return entry
+    return own_entry(f"{kept['path']}:{about['model'].rpartition(':')[2]}")

@@ -25,7 +25,7 @@ from zoo.commands.fit_folder import (
     start_again,
     write_losses,
 )
-from zoo.commands.own_models import check_own, file_of, kept_model
+from zoo.commands.own_models import check_own, kept_model
 from zoo.errors import UserError
 from zoo.evaluation.metrics import class_probabilities, predictive_figures
 from zoo.evaluation.mixtures import mixture_quantiles
@@ -146,7 +146,7 @@ def _about(
     if dataset.recipe:
         about["table"] = dataset.recipe.to_dict()
     if entry.file:
-        about["model_file"] = file_of(entry, problem)
+        about["model_file"] = dict(entry.file)
     if device != CPU:
         about["device"] = device
     return about

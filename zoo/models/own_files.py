@@ -48,7 +48,6 @@ def own_entry(text: str) -> ModelEntry:
     def make(shape: DataShape) -> OwnModel:
         from zoo.models.own_model import OwnModel
 
-        own_figure(file, name, checksum, shape.in_features)  # of a model that has not run yet
         return OwnModel(f"{file.name}:{name}", function, twin, takes_size, checksum)
 
     return ModelEntry(
@@ -63,19 +62,6 @@ def own_entry(text: str) -> ModelEntry:
         card=Card("", "", "", ""),
         file={"path": str(file), "sha256": checksum},
     )
-
-
-@functools.cache
-def own_figure(file: Path, name: str, checksum: str, in_features: int) -> float | None:
-    """:meth:`zoo.models.own_model.OwnModel.figure` of a model as it is when its file has run.  Another one in
-    another process tells that the same text is not the same model: it draws numbers that no seed fixes, or
-    reads what has changed.
-    """
-    from zoo.models.own_model import OwnModel
-
-    function, twin = _find(file, name, checksum)
-    takes_size = _takes_size(function, f"{file.name}:{name}")
-    return OwnModel(f"{file.name}:{name}", function, twin, takes_size, checksum).figure(in_features)
 
 
 def file_checksum(file: Path) -> str:
@@ -106,6 +92,10 @@ def _is_here(value: object, module: object) -> bool:
     return getattr(value, "__module__", None) == module.__name__
 
 
+#: Attribute of the module of a file: its folder, and the names of the neighbours that it has imported.
+_IMPORTED = "__imported_neighbours__"
+
+
 @functools.cache
 def _run(file: Path, checksum: str) -> object:
     """The module of a file, whose neighbours it may import.
@@ -117,6 +107,7 @@ def _run(file: Path, checksum: str) -> object:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # where dataclasses look for it
     sys.path.insert(0, str(file.parent))
+    before = set(sys.modules)
     try:
         with _same_numbers():
             spec.loader.exec_module(module)
@@ -125,31 +116,43 @@ def _run(file: Path, checksum: str) -> object:
         raise UserError(f"{file} cannot be imported: {where(error, file)}") from error
     finally:
         sys.path.remove(str(file.parent))
+    new = {name for name in set(sys.modules) - before if _lies_in(sys.modules[name], file.parent)}
+    setattr(module, _IMPORTED, (file.parent, new))
     return module
 
 
 def _forget_neighbours(folder: Path) -> None:
-    """Modules that an earlier file of one's own has imported, from this folder or another, with names of
-    modules in this one; those that can be imported without such a folder stay.
-    """
-    names = {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/*.py")}
-    for name in names & set(sys.modules):
-        if not any(finder.find_spec(name, None) for finder in sys.meta_path):
-            for each in [each for each in sys.modules if each.partition(".")[0] == name]:
-                del sys.modules[each]
+    """What files of other folders have imported from there: this one may have others of the same names."""
+    for own in [module for name, module in sys.modules.items() if name.startswith("own_")]:
+        place, names = getattr(own, _IMPORTED, (folder, ()))
+        if place != folder:
+            for name in names:
+                sys.modules.pop(name, None)
+
+
+def _lies_in(module: object, folder: Path) -> bool:
+    file = getattr(module, "__file__", None)
+    return file is not None and folder in Path(file).resolve().parents
 
 
 @contextlib.contextmanager
 def _same_numbers() -> Iterator[None]:
     """What the global generators draw within; they end as they began."""
-    import pyro
+    import random
 
-    before = pyro.util.get_rng_state()
-    pyro.set_rng_seed(0)
+    import numpy as np
+
+    from guides.core.rng import seeded_rng
+
+    states = random.getstate(), np.random.get_state()
+    random.seed(0)
+    np.random.seed(0)
     try:
-        yield
+        with seeded_rng(0):
+            yield
     finally:
-        pyro.util.set_rng_state(before)
+        random.setstate(states[0])
+        np.random.set_state(states[1])
 
 
 def _takes_size(function: Callable, name: str) -> bool:

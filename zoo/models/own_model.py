@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,8 +14,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from guides.core.distributions import SpikeSlab, base_prior
-from guides.core.probing import kept_statistics
-from guides.core.rng import kept_rng, seeded_rng
+from guides.core.rng import kept_rng
 from guides.posterior.evaluate import elementwise
 from zoo.errors import UserError, where
 
@@ -88,18 +86,6 @@ class OwnModel:
             self._refuse(f"does not observe its target: write pyro.sample({TARGET!r}, law, obs=y)")
         self._check_alone(given)
         self._check_rows(given, len(x))
-
-    def figure(self, in_features: int) -> float | None:
-        """The log density of one draw and two rows, all fixed, to six digits: another model has
-        another.  None for a model that fails on such rows.
-        """
-        with seeded_rng(0), torch.no_grad(), poutine.block(), kept_statistics():
-            x = torch.randn(2, in_features)
-            try:
-                found = poutine.trace(self).get_trace(x, torch.zeros(2)).log_prob_sum().item()
-            except (Exception, SystemExit):
-                return None
-        return float(f"{found:.6g}") if math.isfinite(found) else None
 
     def has_spikes(self, x: Tensor) -> bool:
         """Whether one of its priors is a spike and slab."""

@@ -19,7 +19,6 @@ from tests.zoo.cli_helpers import linear_rows, make_tiny, run_zoo, write_csv
 from zoo.budgets import BUDGETS, Budget
 from zoo.errors import UserError, one_line
 from zoo.fitting.problem import load_problem
-from zoo.models import own_files
 from zoo.models.entries import DataShape
 from zoo.registry.queries import find_model
 
@@ -92,25 +91,6 @@ def test_a_file_that_changed_is_refused(table, tmp_path):
     assert "cannot be read: No such file" in refused(*predict)
     mine.write_text(text)
     assert run_zoo(*predict).exit_code == 0
-
-
-def test_a_file_whose_model_is_another_each_time_is_refused(table, tmp_path):
-    """Its text is the same; what it draws has no seed, or comes from a file."""
-    (tmp_path / "slope.txt").write_text("1.0")
-    reads = f"from pathlib import Path\nSLOPE = float(Path({str(tmp_path / 'slope.txt')!r}).read_text())\n"
-    mine = written(tmp_path, reads + LINEAR.replace("x @ w", "x @ w * SLOPE"))
-    options = ("--model", f"{mine}:model", "--steps", 5, "--out", tmp_path / "fit")
-    assert run_zoo("fit", table, *options).exit_code == 0
-    predict = ("predict", tmp_path / "fit", "--input", table, "--out", tmp_path / "p.csv")
-    assert run_zoo(*predict).exit_code == 0
-    for cache in (own_files._run, own_files._find, own_files.own_figure):  # as in another process
-        cache.cache_clear()
-    assert run_zoo(*predict).exit_code == 0
-    (tmp_path / "slope.txt").write_text("1.5")
-    for cache in (own_files._run, own_files._find, own_files.own_figure):
-        cache.cache_clear()
-    assert "is another model than when" in refused(*predict)
-    assert "belongs to another run (model_file figure is" in refused("fit", table, *options)
 
 
 def test_a_torch_module_is_a_model_in_one_line(table, tmp_path):
@@ -283,10 +263,6 @@ def test_neighbours_of_one_name_are_those_of_their_folder(tmp_path):
         file = written(tmp_path / folder, "from neighbour_of_two import SCALE\n" + code)
         model = find_model(f"{file}:model").build(DataShape("regression", 2))
         assert model.function.__globals__["SCALE"] == scale
-    (tmp_path / "b" / "neighbour_of_two.py").write_text("SCALE = 3.0  # edited")
-    file.write_text(file.read_text() + "\n")
-    model = find_model(f"{file}:model").build(DataShape("regression", 2))
-    assert model.function.__globals__["SCALE"] == 3.0
 
 
 def test_a_file_that_draws_numbers_draws_the_same_in_every_process(tmp_path):
