@@ -82,8 +82,8 @@ A model of your own is a function in a file, --model path/to/file.py:model, of s
 The law of y is Bernoulli for two classes, Categorical for more. A torch network becomes a model in one line
 of such a file: model = zoo.models.from_module(net, layers="last"). Any guide that can take a step on it will
 do. The fit keeps the checksum of the file, and zoo predict refuses a file that has changed (modules beside it
-that it imports are not watched). What torch, NumPy and random draw while the file is imported is the same every
-time; a generator of its own, numpy.random.default_rng(), needs a seed.
+that it imports are not watched). What torch, NumPy and random draw while the file is imported is the same
+every time; a generator of its own, numpy.random.default_rng(), needs a seed.
 
 --device cuda takes the steps of stochastic variational inference on a GPU, with other random numbers than
 those of the CPU. What was fitted predicts on the CPU: zoo predict needs no GPU.
