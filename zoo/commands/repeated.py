@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
@@ -15,7 +15,7 @@ from zoo.evaluation.plots import plain
 from zoo.evaluation.repeats import Difference, Run, average, difference_frame, differences, mean_over, student
 from zoo.evaluation.scoreboard import Row, wide_frame, write_scoreboard
 from zoo.evaluation.scoreboard_plot import compared, plot_scoreboard
-from zoo.evaluation.verdict import CLEAR, verdict
+from zoo.evaluation.verdict import CLEAR, unsettled, verdict
 from zoo.files.output import grid_folder
 from zoo.files.tables import write_csv
 from zoo.fitting.side_by_side import ALONE, Workers
@@ -98,9 +98,25 @@ def _config(cells: Sequence[GridCell]) -> dict:
 
 def summarise(runs: Sequence[Run], notes: tuple[str, ...] = ()) -> Repeated:
     rows, found = average(runs), differences(runs)
-    words = verdict(rows, found, {row.method: _clear(row.method, runs) for row in rows})
+    # whether a fit has settled is a matter of each, not of a mean
+    asked = [replace(row, bound_change=None) for row in rows]
+    words = verdict(asked, found, {row.method: _clear(row.method, runs) for row in rows})
+    words += [sentence for row in rows if (sentence := _moving(row.method, runs))]
     words += [f"{row.method} {row.note.split('; ')[-1]}." for row in rows if "failed in" in row.note]
     return Repeated(rows, found, words, notes)
+
+
+def _moving(method: str, runs: Sequence[Run]) -> str:
+    """In how many of its runs the bound of a method has not settled."""
+    rows = [row for run in runs if (row := run.sound(method))]
+    changes = [change for row in rows if (change := row.estimate("bound_change")) is not None]
+    moving = [change.value for change in changes if unsettled(change)]
+    if not moving:
+        return ""
+    return (
+        f"{method}: the bound (without one: minus the loss) still moved at the end in {len(moving)} of "
+        f"{len(changes)} runs, by {max(moving, key=abs):.2g} nats at most: more steps."
+    )
 
 
 def _clear(method: str, runs: Sequence[Run]) -> float:

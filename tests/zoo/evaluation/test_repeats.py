@@ -172,6 +172,26 @@ def test_a_method_that_failed_is_warned_of_by_the_runs_that_it_has():
     assert any(sentence.startswith("b is not told apart from the truth by its") for sentence in words)
 
 
+def test_runs_that_have_not_settled_are_counted_one_by_one():
+    """A mean of two that moved by 100 and 140 nats is not told from 0 by the errors of two units."""
+
+    def words(*changes):
+        runs = []
+        for seed, change in enumerate(changes):
+            one = run({"a": 1.0, "b": 1.0}, seed=seed)
+            errors = {"ref_w1": 0.01, "bound_change": 2.0}
+            moved = replace(one.rows[0], bound_change=change, standard_errors=errors)
+            runs.append(replace(one, rows=[moved, one.rows[1]]))
+        return summarise(runs).words[1:]
+
+    said = (
+        "a: the bound (without one: minus the loss) still moved at the end in {} runs, by {} nats at most: "
+    )
+    assert words(100.0, 140.0) == [said.format("2 of 2", "1.4e+02") + "more steps."]
+    assert words(9.0, -30.0, 3.0) == [said.format("2 of 3", "-30") + "more steps."]
+    assert words(3.0, -3.0) == []
+
+
 def test_only_runs_with_both_count():
     runs = [
         run({"a": 1.0, "b": 2.0}),
