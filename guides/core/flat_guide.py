@@ -51,6 +51,7 @@ from guides.core.sites import (
     drawn_in_part,
     full_batch_shape,
     repeat_to_full,
+    require_data_at_set_up,
     require_same_plates,
     require_same_sites,
     site_family,
@@ -153,7 +154,7 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
             if not node["is_observed"] and name not in self.observed
         ]
         if self.has_parameters:
-            self._require_no_data(nodes)
+            require_data_at_set_up(self.observed, self.sites, nodes)
             require_same_sites(self.sites.values(), [site for site, _ in latent])
         else:
             self.observed = [name for name, node in nodes.items() if node["is_observed"]]
@@ -435,7 +436,7 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
             raise ValueError(
                 f"site {missing[0]!r} was observed when the guide was set up: pass its data again"
             )
-        self._require_no_data(model_trace.nodes)
+        require_data_at_set_up(self.observed, self.sites, model_trace.nodes)
         nodes = model_trace.nodes.items()
         latent = [n for n, node in nodes if node["type"] == "sample" and not node["is_observed"]]
         new = [name for name in latent if name not in self.sites]
@@ -453,17 +454,6 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         check_particles(model_trace)
         weight = self.kl_weight if torch.is_grad_enabled() else 1.0
         return two_traces(model_trace, self.sites, weight)
-
-    def _require_no_data(self, nodes: Mapping[str, dict]) -> None:
-        """Of a guide that was set up without any: its target has a law, from which it would be predicted."""
-        if self.observed:
-            return
-        given = [name for name in self.sites if name in nodes and nodes[name]["is_observed"]]
-        if given:
-            raise ValueError(
-                f"site {given[0]!r} had no data when the guide was set up, and has got a law of its own: "
-                "make a new guide, and its first call with the data"
-            )
 
     # ------------------------------------------------------------------------------------------------------
     # Fitting

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -155,6 +155,25 @@ def require_same_sites(kept: Iterable[Site], found: Iterable[Site]) -> None:
     if layout:
         raise ValueError(
             f"the guide has parameters for site {next(iter(layout))!r}, the model has no such site"
+        )
+
+
+def require_data_at_set_up(
+    observed: Collection[str], latent: Iterable[str], nodes: Mapping[str, dict]
+) -> None:
+    """That a guide which was set up without any data is given none later: its target has a law, from which it
+    would be predicted.
+
+    :param observed: names of the sites that had data at set-up
+    :param latent: of those that have a law
+    :param nodes: of a run of the model
+    :raises ValueError: naming a site that has a law and data
+    """
+    given = [name for name in latent if name in nodes and nodes[name]["is_observed"]]
+    if given and not observed:
+        raise ValueError(
+            f"site {given[0]!r} had no data when the guide was set up, and has got a law of its own: make a "
+            "new guide, and its first call with the data"
         )
 
 

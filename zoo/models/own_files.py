@@ -107,17 +107,17 @@ def _run(file: Path, checksum: str) -> object:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # where dataclasses look for it
     sys.path.insert(0, str(file.parent))
-    before = set(sys.modules)
     try:
         with _same_numbers():
+            before = set(sys.modules)
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[spec.name]
         raise UserError(f"{file} cannot be imported: {where(error, file)}") from error
     finally:
         sys.path.remove(str(file.parent))
-    new = {name for name in set(sys.modules) - before if _lies_in(sys.modules[name], file.parent)}
-    setattr(module, _IMPORTED, (file.parent, new))
+    new = {name for name in set(sys.modules) - before if name.partition(".")[0] not in before}
+    setattr(module, _IMPORTED, (file.parent, {name for name in new if _is_neighbour(name, file.parent)}))
     return module
 
 
@@ -130,9 +130,11 @@ def _forget_neighbours(folder: Path) -> None:
                 sys.modules.pop(name, None)
 
 
-def _lies_in(module: object, folder: Path) -> bool:
-    file = getattr(module, "__file__", None)
-    return file is not None and folder in Path(file).resolve().parents
+def _is_neighbour(name: str, folder: Path) -> bool:
+    """Whether a module, or its package, stands in the folder itself: an environment may lie deeper in it."""
+    top = name.partition(".")[0]
+    file = getattr(sys.modules.get(top), "__file__", None)
+    return file is not None and Path(file).resolve() in (folder / f"{top}.py", folder / top / "__init__.py")
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -263,6 +264,18 @@ def test_neighbours_of_one_name_are_those_of_their_folder(tmp_path):
         file = written(tmp_path / folder, "from neighbour_of_two import SCALE\n" + code)
         model = find_model(f"{file}:model").build(DataShape("regression", 2))
         assert model.function.__globals__["SCALE"] == scale
+
+
+def test_what_lies_deeper_in_the_folder_of_a_file_stays_imported(tmp_path, monkeypatch):
+    """An environment in the home directory, where the file is, too."""
+    (tmp_path / "environment").mkdir()
+    (tmp_path / "environment" / "library_of_two.py").write_text("")
+    (tmp_path / "other").mkdir()
+    monkeypatch.syspath_prepend(tmp_path / "environment")
+    for folder, code in ((tmp_path, "import library_of_two\n"), (tmp_path / "other", "")):
+        find_model(f"{written(folder, code + LINEAR)}:model")
+    assert "library_of_two" in sys.modules
+    del sys.modules["library_of_two"]
 
 
 def test_a_file_that_draws_numbers_draws_the_same_in_every_process(tmp_path):
