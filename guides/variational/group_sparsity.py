@@ -164,7 +164,10 @@ class GroupNormalJeffreysLaw(GaussianLaw):
 
     @property
     def minus_entropy(self) -> Tensor:
-        raise NotImplementedError(f"site {self.name!r}: its prior is improper and cannot be scored apart")
+        raise NotImplementedError(
+            f"site {self.name!r}: its prior is improper, draws cannot be weighed by it (a loss that guesses "
+            "max_plate_nesting weighs them: give it one)"
+        )
 
     _log_density = RandomTensorLaw._log_density  # a mixture over z
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from pyro import distributions as dist
 from pyro import poutine
-from pyro.infer import Predictive, TraceMeanField_ELBO
+from pyro.infer import Predictive, Trace_ELBO, TraceMeanField_ELBO
 from torch.distributions import kl_divergence
 
 from guides import (
@@ -69,6 +69,9 @@ def test_group_normal_jeffreys_refuses_models_without_groups():
     for wrong in (-1.0, 0.0, math.nan):
         with pytest.raises(ValueError, match="init_z_scale must be positive"):
             AutoGroupNormalJeffreys(layer, init_z_scale=wrong)
+    guessing = Trace_ELBO(num_particles=3, vectorize_particles=True)
+    with pytest.raises(NotImplementedError, match="'w': its prior is improper.*max_plate_nesting"):
+        guessing.loss(layer, AutoGroupNormalJeffreys(layer), x, y)
 
 
 def test_divergence_of_the_multipliers_up_to_a_constant():
