@@ -23,7 +23,7 @@ Formula = Callable[..., tuple[tuple[Array, ...], tuple[tuple[Array, ...], ...]]]
 
 
 class TorchOperations:
-    """Elementwise functions, sums and gathers on torch tensors."""
+    """Elementwise functions and sums on torch tensors."""
 
     exp, expm1, log, log1p, sqrt = torch.exp, torch.expm1, torch.log, torch.log1p, torch.sqrt
     where, logaddexp, isfinite = torch.where, torch.logaddexp, torch.isfinite
@@ -48,10 +48,6 @@ class TorchOperations:
         """Along the last dimension; leading dimensions broadcast."""
         batch = torch.broadcast_shapes(*(a.shape[:-1] for a in arrays))
         return torch.cat([a.expand(*batch, a.shape[-1]) for a in arrays], -1)
-
-    @staticmethod
-    def take(x: Array, index: Any) -> Array:
-        return x[..., torch.as_tensor(index, device=x.device)]
 
     @staticmethod
     def like(value: Any, x: Array) -> Array:
@@ -90,10 +86,6 @@ def _jax_operations() -> Any:
         def concatenate(arrays: Sequence[Array]) -> Array:
             batch = jnp.broadcast_shapes(*(a.shape[:-1] for a in arrays))
             return jnp.concatenate([jnp.broadcast_to(a, (*batch, a.shape[-1])) for a in arrays], -1)
-
-        @staticmethod
-        def take(x: Array, index: Any) -> Array:
-            return x[..., index]
 
         @staticmethod
         def like(value: Any, x: Array) -> Array:

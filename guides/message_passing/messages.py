@@ -101,11 +101,6 @@ class Gaussian:
         join = operations(ms[0].mean).concatenate
         return GaussianMessage(join([m.mean for m in ms]), join([m.variance for m in ms]))
 
-    def take(self, m: GaussianMessage, index: Any) -> GaussianMessage:
-        """The activations at these places (integer numpy array) of the last dimension."""
-        take = operations(m.mean).take
-        return GaussianMessage(take(m.mean, index), take(m.variance, index))
-
     def log_evidence(self, m: GaussianMessage, y: Array, noise_variance: Array) -> Array:
         """``log E[N(y; z, noise_variance)] + log(2 pi) / 2``; ``m`` and ``y`` of one shape ``[...]``."""
         return _log_normal(y - m.mean, m.variance + noise_variance)
@@ -206,10 +201,6 @@ class SpikeSlab:
         ops = operations(ms[0].mean)
         full = [[ops.broadcast_to(a, m.mean.shape) for a in m] for m in ms]
         return SpikeSlabMessage(*(ops.concatenate(column) for column in zip(*full, strict=True)))
-
-    def take(self, m: SpikeSlabMessage, index: Any) -> SpikeSlabMessage:
-        ops = operations(m.mean)
-        return SpikeSlabMessage(*(ops.take(ops.broadcast_to(a, m.mean.shape), index) for a in m))
 
     def log_evidence(self, m: SpikeSlabMessage, y: Array, noise_variance: Array) -> Array:
         """As for :class:`Gaussian`; with weight ``1 - rho`` the noise is around 0."""

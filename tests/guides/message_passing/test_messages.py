@@ -124,14 +124,12 @@ def test_sum_of_branches(family):
     assert_describes(family.add(m1, m2), draw(m1, rng) + draw(m2, rng))
 
 
-def test_scale_shift_take_concatenate(family):
+def test_scale_shift_concatenate(family):
     m1, m2, rng = message(family, 0), message(family, 7), np.random.default_rng(5)
     z1, z2 = draw(m1, rng), draw(m2, rng)
     factor, offset = np.array([2.0, -1.0, 0.5, 3.0]), np.array([1.0, 0.0, -2.0, 0.5])
     assert_describes(family.scale(m1, factor), z1 * factor)
     assert_moments(z1 + offset, *family.mean_and_variance(family.shift(m1, offset)))
-    index = np.array([3, 3, 0])
-    assert_describes(family.take(m1, index), z1[:, index])
     assert_describes(family.concatenate([m1, m2]), np.concatenate([z1, z2], 1))
 
 
@@ -149,9 +147,8 @@ def test_shared_spike_broadcasts_through_every_operation():
     assert m.log_slab.shape == (1,)
     full = SpikeSlabMessage(*(a.expand(WIDTH).clone() for a in m))
     mean, variance = weights(3)
-    index = np.array([1, 0])
     pairs = [
-        (SPIKE_SLAB.linear(a, mean, variance), SPIKE_SLAB.relu(a), SPIKE_SLAB.take(a, index))
+        (SPIKE_SLAB.linear(a, mean, variance), SPIKE_SLAB.relu(a))
         + (SPIKE_SLAB.add(a, full), SPIKE_SLAB.add(full, a), SPIKE_SLAB.concatenate([a, spike_slab()]))
         for a in (m, full)
     ]
