@@ -42,9 +42,9 @@ def read_seal(path: Path) -> dict:
     return about
 
 
-def is_finished(path: Path | None, about: Mapping) -> bool:
+def is_finished(path: Path, about: Mapping) -> bool:
     """Whether an earlier call has left this fit, whole; :raises UserError: when it has left another one"""
-    if path is None or not seal_of(path).exists():
+    if not seal_of(path).exists():
         return False
     if read_seal(path) != about:
         raise UserError(f"{path} belongs to another fit: choose another --out, or delete it")
