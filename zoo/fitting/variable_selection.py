@@ -22,7 +22,7 @@ from zoo.errors import FailedError
 from zoo.fitting.methods import Fitted, Watch
 from zoo.fitting.reach import half_cosine_change
 from zoo.fitting.stored import Numbers, Stored, Tensors
-from zoo.fitting.svi import fitting
+from zoo.fitting.svi import FitSettings, fitting
 from zoo.models.latent_binary import VariableSelection
 
 
@@ -91,16 +91,6 @@ class VariationalSelection(Stored):
 
 
 @dataclass(frozen=True)
-class JointSettings:
-    """:ivar lr: first learning rate; :ivar batch_size: rows of a step, None for all"""
-
-    steps: int
-    lr: float
-    batch_size: int | None
-    seed: int
-
-
-@dataclass(frozen=True)
 class JointSelection(Stored):
     """:class:`guides.JointSpikeSlab`."""
 
@@ -114,11 +104,11 @@ class JointSelection(Stored):
         steps: int = STEPS,
         lr: float = 0.06,
         batch_size: int | None = None,
-    ) -> JointSettings:
+    ) -> FitSettings:
         batch_size = min(batch_size, rows) if batch_size else None
-        return JointSettings(steps, lr, batch_size, seed)
+        return FitSettings(steps, lr, batch_size, seed)
 
-    def run(self, model: Callable, data: tuple, settings: JointSettings, watch: Watch) -> JointSpikeSlab:
+    def run(self, model: Callable, data: tuple, settings: FitSettings, watch: Watch) -> JointSpikeSlab:
         advance = watch.start(settings.steps)
         with fitting(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", "the loss still fell", UnsettledWarning)  # a figure says it
