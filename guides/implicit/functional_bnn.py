@@ -19,7 +19,7 @@ from guides.core.course import Course
 from guides.core.rng import seeded_rng
 from guides.core.svi import DivergenceError, shuffled_epochs
 from guides.implicit.energy import gaussian_log_power, power_mean
-from guides.implicit.evidence import fit_by_evidence
+from guides.implicit.evidence import START_LOG_NOISE, fit_by_evidence
 from guides.implicit.fitted import RegressionGuide, check_inputs, check_regression, warn_unsettled
 from guides.implicit.gaussian_process import GaussianProcess
 from guides.implicit.processes import FunctionSite, ImplicitProcess, as_process, check_process
@@ -27,8 +27,6 @@ from guides.implicit.stein import stein_score
 from guides.posterior.draws import Posterior
 from guides.posterior.evaluate import mixture
 
-#: Log variance of the noise at the start, of a target of variance 1.
-START_LOG_NOISE = -2.0
 #: Rows that the drawn functions are evaluated at, at a time.
 ROWS_AT_ONCE = 2000
 
