@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -50,11 +51,8 @@ def _tape(*values: Any) -> Tape:
 
 
 def _dtype(*values: Any) -> torch.dtype:
-    dtypes = [v.dtype for v in values if isinstance(v, Tensor) and v.is_floating_point()]
-    result = dtypes[0]
-    for dtype in dtypes[1:]:
-        result = torch.promote_types(result, dtype)
-    return result
+    dtypes = (v.dtype for v in values if isinstance(v, Tensor) and v.is_floating_point())
+    return functools.reduce(torch.promote_types, dtypes)
 
 
 def _plain(value: Any) -> Any:
@@ -150,7 +148,8 @@ def _matmul(func, left, right):
     """``input @ weights``; the data may stand in rows or in columns."""
     if any(t.dim() not in (1, 2) for t in (left, right)):
         return _matmul_of_many(func, left, right)
-    weights_left, weights_right = (_may_be_weights(t) for t in (left, right))
+    # known numbers may be weights too, beside a message
+    weights_left, weights_right = (not isinstance(t, MessageView) for t in (left, right))
     if isinstance(left, WeightView) and not isinstance(right, WeightView):
         weights_right = False
     if isinstance(right, WeightView) and not isinstance(left, WeightView):
@@ -163,11 +162,6 @@ def _matmul(func, left, right):
         func, right.mT if right.dim() == 2 else right, left.mT if left.dim() == 2 else left
     )
     return swapped.mT if swapped.dim() == 2 else swapped
-
-
-def _may_be_weights(value: Tensor) -> bool:
-    """Weights, or known numbers beside a message."""
-    return not isinstance(value, MessageView)
 
 
 def _matmul_of_many(func, left, right):
