@@ -202,9 +202,9 @@ def _minimise(
             runs = joblib.Parallel(n_jobs=jobs)(
                 joblib.delayed(_adam)(_Alone(target), *piece, steps, lr) for piece in pieces
             )
-        joined = {name: torch.cat([run.minimum[name] for run in runs]) for name in start}
+        minima = {name: torch.cat([run.minimum[name] for run in runs]) for name in start}
         figures = ([getattr(run, name) for run in runs] for name in ("losses", "change", "gain", "step"))
-        return _End(joined, *map(torch.cat, figures))
+        return _End(minima, *map(torch.cat, figures))
 
 
 @dataclass(frozen=True)
