@@ -54,7 +54,7 @@ def read_column(texts: Sequence[str], kind: Kind, levels: Sequence[str] = ()) ->
     :return: float64 [n], dates as days since 1970; of flags and categories objects [n]; NaN what is missing
     """
     if kind == "number":
-        return _read_each(texts, not_a_number, float)
+        return _read_numbers(texts)
     if kind == "date":
         return _read_dates(texts)
     values = np.array([np.nan if is_missing(text) else text for text in texts], dtype=object)
@@ -67,14 +67,14 @@ def read_column(texts: Sequence[str], kind: Kind, levels: Sequence[str] = ()) ->
     return values, f"row {bad[0] + 1}: {texts[bad[0]][:40]!r} {told}" if bad else ""
 
 
-def _read_each(texts: Sequence[str], wrong, convert) -> tuple[np.ndarray, str]:
+def _read_numbers(texts: Sequence[str]) -> tuple[np.ndarray, str]:
     values = np.full(len(texts), np.nan)
     for i, text in enumerate(texts):
         if is_missing(text):
             continue
-        if problem := wrong(text):
+        if problem := not_a_number(text):
             return values, f"row {i + 1}: {problem}"
-        values[i] = convert(text)
+        values[i] = float(text)
     return values, ""
 
 
