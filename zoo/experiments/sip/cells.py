@@ -40,6 +40,8 @@ PLACES, DRAWN, FUNCTIONS = 200, 30, 15
 POINT_LOG_SD = -5.0
 #: The network of the methods that are laws of weights.
 NETWORK = {"widths": (50,), "activation": "leaky-relu"}
+#: The figures of every table.
+SCORES = {"rmse": rmse, "log_likelihood": log_likelihood, "crps": crps}
 
 
 # ------------------------------------------------------------------------------------------------- the tables
@@ -82,11 +84,7 @@ def of_set_steps() -> Iterator[None]:
 def figures(law: Distribution, problem: Problem) -> dict[str, float]:
     """RMSE, log likelihood and CRPS of the test rows, target in its own unit."""
     arguments = law, problem.y_test.double(), problem.scale.y_sd
-    return {
-        "rmse": rmse(*arguments).value,
-        "log_likelihood": log_likelihood(*arguments).value,
-        "crps": crps(*arguments).value,
-    }
+    return {name: score(*arguments).value for name, score in SCORES.items()}
 
 
 def bound_change(losses: Sequence[float], rows: int) -> float:
@@ -118,9 +116,8 @@ def one_dimensional(cell: Cell) -> Mapping[str, float]:
 def _oracle(cell: Cell, problem: Problem) -> Mapping[str, float]:
     data = problem.dataset
     law = oracles(LAWS[cell.dataset], torch.as_tensor(data.x_test[:, 0]))[cell.method]
-    arguments = law, torch.as_tensor(data.y_test)
-    names = ("rmse", "log_likelihood", "crps")
-    return {name: f(*arguments).value for name, f in zip(names, (rmse, log_likelihood, crps), strict=True)}
+    y = torch.as_tensor(data.y_test)
+    return {name: score(law, y).value for name, score in SCORES.items()}
 
 
 def _nuts(cell: Cell, problem: Problem) -> tuple[Callable[[Tensor], Distribution], dict[str, float]]:
@@ -248,7 +245,7 @@ def large(cell: Cell) -> Mapping[str, float]:
         guide.fit(*problem.train, on_step=look, **method.options_of_fit(model, problem.size, settings))
     np.savez_compressed(cell.folder / "curve.npz", curve=np.array(curve))
     seconds, *last = curve[-1]
-    return dict(zip(("rmse", "log_likelihood", "crps"), last, strict=True)) | {
+    return dict(zip(SCORES, last, strict=True)) | {
         "cpu_seconds": seconds,
         "bound_change": bound_change(guide.losses, problem.size),
     }
