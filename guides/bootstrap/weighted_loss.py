@@ -51,11 +51,7 @@ class WeightedLoss:
         # rows that are not finite are refused below, in a line; the starts are validated again
         with pyro.validation_enabled(False):
             trace = poutine.trace(model).get_trace(*args)
-        sites = {
-            name: node
-            for name, node in trace.nodes.items()
-            if node["type"] == "sample" and not (site_is_subsample(node) or _is_deterministic(node))
-        }
+        sites = {name: node for name, node in trace.nodes.items() if _has_density(node)}
         observed = {name: node for name, node in sites.items() if node["is_observed"]}
         for node in observed.values():
             check_pairing(node)
@@ -143,9 +139,7 @@ class WeightedLoss:
         return {
             name: node
             for name, node in nodes.items()
-            if node["type"] == "sample"
-            and not (site_is_subsample(node) or _is_deterministic(node))
-            and (name not in values or self.loss == "map")
+            if _has_density(node) and (name not in values or self.loss == "map")
         }
 
     def _terms(self, args: Sequence, values: Parameters) -> dict[str, Tensor]:
@@ -283,9 +277,11 @@ def _check_supports(model: Callable, args: tuple, values: Parameters, maps: dict
             )
 
 
-def _is_deterministic(site: dict) -> bool:
-    """Whether it is a ``pyro.deterministic``, which Pyro writes as an observation."""
-    return bool(site["infer"].get("_deterministic"))
+def _has_density(site: dict) -> bool:
+    """Not a plate's rows, nor a ``pyro.deterministic``, which Pyro writes as an observation."""
+    if site["type"] != "sample" or site_is_subsample(site):
+        return False
+    return not site["infer"].get("_deterministic")
 
 
 def _data_plate(observed: dict[str, dict], args: tuple, wanted: str | None):
