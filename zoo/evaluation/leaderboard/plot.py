@@ -17,8 +17,8 @@ PANELS = {
     "vs truth, nats": ("better →", 0.0),
     "CPU seconds": ("", None),
 }
-
-
+#: Panel title -> figure of a fit, of the panels of means.
+MEANS = {"W1": "ref_w1", "sd ratio": "ref_sd_ratio", "vs truth, nats": "ref_log_likelihood"}
 #: Nats a test point: beyond it guides that are far off would leave no room to tell the others apart.
 WIDE = 10.0
 
@@ -56,10 +56,5 @@ def plot_leaderboard(found: Sequence[Standing], path: str | Path) -> None:
 def _value(standing: Standing, title: str) -> tuple[float, float | None]:
     if title == "CPU seconds":
         return standing.cost, None
-    mean = {
-        "rank by W1": lambda: standing.rank,
-        "W1": lambda: standing.mean("ref_w1"),
-        "sd ratio": lambda: standing.mean("ref_sd_ratio"),
-        "vs truth, nats": lambda: standing.mean("ref_log_likelihood"),
-    }[title]()
+    mean = standing.mean(MEANS[title]) if title in MEANS else standing.rank
     return (math.nan, None) if mean is None else (mean.value, mean.se)
