@@ -120,10 +120,7 @@ def fit(
     """
     table = load_rows_of_density(data, split)
     (train, validation, test), mean, sd = _standardised(table, data)
-    if concentration is None:
-        concentration = CONCENTRATION_A_ROW * len(train)
-    if not 0 <= concentration < math.inf:
-        raise UserError(f"--concentration must be a number of rows, zero or more, not {concentration:g}")
+    concentration = _checked_concentration(concentration, len(train))
     training, shape = Training(**wishes), FlowShape(DENSITY_MODELS[model].kind)
     config = {
         "command": "fit",
@@ -156,14 +153,25 @@ def fit(
                 fitted.save(path, shape)
                 write_seal(path, about)
             fitted = FittedDensity.load(path)
-    steps, kept = fitted.info["steps"], fitted.info["kept_step"]
-    unsettled = "" if steps - kept > training.patience else ", their score was still rising: more --steps"
     return (
-        f"{steps} steps, that of {kept} is kept{unsettled}; saved in {out}\n"
+        f"{_course(fitted, training)}; saved in {out}\n"
         f"{len(train)} rows fitted, {len(validation)} to stop by, {len(test)} held out: "
         + _words(fitted.figures(test, np.log(sd).sum().item()))
         + "".join(f"\nnote: {doubt}" for doubt in doubts(table))
     )
+
+
+def _checked_concentration(wish: float | None, rows: int) -> float:
+    concentration = CONCENTRATION_A_ROW * rows if wish is None else wish
+    if not 0 <= concentration < math.inf:
+        raise UserError(f"--concentration must be a number of rows, zero or more, not {concentration:g}")
+    return concentration
+
+
+def _course(fitted: FittedDensity, training: Training) -> str:
+    steps, kept = fitted.info["steps"], fitted.info["kept_step"]
+    unsettled = "" if steps - kept > training.patience else ", their score was still rising: more --steps"
+    return f"{steps} steps, that of {kept} is kept{unsettled}"
 
 
 def _standardised(table: DensityData, data: str) -> tuple[list[Tensor], np.ndarray, np.ndarray]:
