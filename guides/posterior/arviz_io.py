@@ -255,9 +255,8 @@ def load_netcdf(path: str | os.PathLike) -> Any:
         raise FileNotFoundError(f"no such file: {path}")
     try:
         groups = {k.strip("/"): v.load() for k, v in xr.open_groups(path, engine="h5netcdf").items()}
-    except (
-        Exception
-    ) as error:  # h5py and xarray raise OSError, ValueError, KeyError, RuntimeError ... on bad bytes
+    # of bad bytes h5py and xarray raise OSError, ValueError, KeyError, RuntimeError ...
+    except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ValueError(f"{path}: not a readable netCDF file of posterior draws ({reason})") from error
     for data in groups.values():

@@ -259,9 +259,8 @@ class _SpikeSlab:
     def noise(self, residual: Tensor) -> tuple[Tensor, Tensor]:
         """E[1/tau] and E[tau] given the model, from S."""
         if self.noise_scale is not None:
-            return torch.full_like(residual, self.noise_scale**2), torch.full_like(
-                residual, self.noise_scale**-2
-            )
+            variance, precision = self.noise_scale**2, self.noise_scale**-2
+            return torch.full_like(residual, variance), torch.full_like(residual, precision)
         a, b = self.a + self.rows / 2, self.b + residual / 2
         return b / (a - 1), a / b
 

@@ -227,8 +227,10 @@ def _state(path: Path) -> Path:
 def _load(path: Path, guide: GuideEntry, model: Callable) -> tuple[Posterior, ClosedForm | None] | None:
     """What an earlier call has fitted, if it can be used."""
     posterior = load_kept(path, model)
-    if posterior is None or "state" not in posterior.info:
-        return None if posterior is None else (posterior, None)
+    if posterior is None:
+        return None
+    if "state" not in posterior.info:
+        return posterior, None
     try:
         whole = posterior.info["state"] == file_checksum(_state(path))
     except OSError:

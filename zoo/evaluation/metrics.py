@@ -101,10 +101,8 @@ def crps(predictive: Distribution, y: Tensor, target_scale: float = 1.0) -> Esti
 
     Exact for mixtures of any size, see :func:`zoo.evaluation.mixtures.crps_values`.
     """
-    values, target_scale = (
-        crps_values(predictive, _checked_targets(predictive, y)),
-        _checked_scale(target_scale),
-    )
+    values = crps_values(predictive, _checked_targets(predictive, y))
+    target_scale = _checked_scale(target_scale)
     check_finite(values, "CRPS")
     estimate = mean_estimate(values)
     return Estimate(
