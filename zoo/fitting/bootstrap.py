@@ -61,7 +61,6 @@ class Bootstrap(Stored):
     def fitted(self, model: Callable, found: Numbers) -> Fitted:
         tensors, facts = found.tensors, found.facts
         count = len(next(iter(tensors.values())))
-
         changes = torch.tensor(facts["last_tenth"], dtype=torch.float64)  # nats a row
         steps, seconds, rows = facts["steps"], facts["seconds"], facts["rows"]
         return Fitted(

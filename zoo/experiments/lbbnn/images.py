@@ -54,6 +54,8 @@ MANY_NETWORKS = 500
 BATCH = 100
 #: Images a class and side of the pictures.
 SHOWN = 5
+#: Passes whose median time is taken, after two that warm up.
+TIMED = 15
 
 
 def scores(probabilities: Tensor, y: Tensor) -> dict[str, float]:
@@ -258,8 +260,7 @@ def export(cell: Cell) -> Mapping[str, float]:
     guide, x = fitted.guides[0], fitted.data.x_test
     weights = median_weights(guide)
     with pyro.validation_enabled(False):
-        dense = fitted.model
-        expected = _logits(dense, weights, x)
+        expected = _logits(fitted.model, weights, x)
     figures = {
         "density_half": guide.density()[1],
         "density_paths": active_paths(weights),
@@ -305,10 +306,10 @@ def _dense_program(weights: Mapping[str, Tensor]) -> nn.Module:
     return network
 
 
-def _milliseconds(program: Callable[[Tensor], Tensor], x: Tensor, repeats: int = 15) -> float:
+def _milliseconds(program: Callable[[Tensor], Tensor], x: Tensor) -> float:
     """Median time of one pass over 1000 rows."""
     x, times = x[:1000], []
-    for _ in range(repeats + 2):
+    for _ in range(2 + TIMED):
         start = time.perf_counter()
         program(x)
         _wait(x)
