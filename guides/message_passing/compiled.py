@@ -208,17 +208,22 @@ def _epoch(forward: Forward, state: State, rows: dict[str, Array], y: Array, ord
 def _absorb(forward: Forward, state: State, row: dict[str, Array], y: Array) -> State:
     """One data point."""
     gradients, log_z = _evidence(forward, state, row, y)
-    weights, refused = {}, state.refused.weights
-    for site, (mean, variance) in state.weights.items():
-        *moments, accepted = adf_update(mean, variance, *gradients[site])
-        weights[site] = Moments(*moments)
-        refused = refused + jnp.sum(~accepted)
-    state = state._replace(weights=weights, refused=state.refused._replace(weights=refused))
+    state = _with_weights(state, adf_update, gradients)
     if isinstance(state.noise, FixedNoise):
         return state
     *noise, accepted = gamma_update(*log_z, *state.noise)
     refused = state.refused._replace(noise=state.refused.noise + ~accepted)
     return state._replace(noise=Precision(*noise), refused=refused)
+
+
+def _with_weights(state: State, update: Callable, gradients: dict) -> State:
+    """The weights moved along the gradients of every site; those that are refused stay, and count."""
+    weights, refused = {}, state.refused.weights
+    for site, (mean, variance) in state.weights.items():
+        *moments, accepted = update(mean, variance, *gradients[site])
+        weights[site] = Moments(*moments)
+        refused = refused + jnp.sum(~accepted)
+    return state._replace(weights=weights, refused=state.refused._replace(weights=refused))
 
 
 def _evidence(forward: Forward, state: State, row: dict[str, Array], y: Array) -> tuple[dict, list[Array]]:
@@ -254,12 +259,7 @@ def _absorb_batch(forward: Forward, state: State, rows: dict[str, Array], y: Arr
     gradients = jax.tree.map(
         lambda g: jnp.where(present.reshape(-1, *[1] * (g.ndim - 1)), g, jnp.zeros_like(g)), gradients
     )
-    weights, refused = {}, state.refused.weights
-    for site, (mean, variance) in state.weights.items():
-        *moments, accepted = batch_update(mean, variance, *gradients[site])
-        weights[site] = Moments(*moments)
-        refused = refused + jnp.sum(~accepted)
-    state = state._replace(weights=weights, refused=state.refused._replace(weights=refused))
+    state = _with_weights(state, batch_update, gradients)
     if isinstance(state.noise, FixedNoise):
         return state
     old = state.noise
