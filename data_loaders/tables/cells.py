@@ -42,6 +42,10 @@ class Cells:
     def fail(self, problem: str) -> DataError:
         return DataError(f"{self.path}: {problem}")
 
+    def without_features(self, target: str | None) -> DataError:
+        clue = "; are its values separated by commas?" if len(self.header) == 1 else ""
+        return self.fail(f"has no feature column beside the target {target!r}{clue}")
+
 
 def read_cells(path: Path) -> Cells:
     """All cells of the file, stripped; blank lines are left out and not counted. In a table of one column
@@ -136,8 +140,7 @@ def feature_columns(cells: Cells, target: str | None, columns: Sequence[str] | N
     found = tuple(name for name in cells.header if name != target)
     if columns is None:
         if not found:
-            clue = "; are its values separated by commas?" if len(cells.header) == 1 else ""
-            raise cells.fail(f"has no feature column beside the target {target!r}{clue}")
+            raise cells.without_features(target)
         return found
     missing = [name for name in columns if name not in found]
     if missing:

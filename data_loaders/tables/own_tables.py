@@ -138,8 +138,7 @@ def _used_columns(cells: Cells, target: str, options: TableOptions) -> list[str]
         raise cells.fail(f"cannot drop {target!r}: it is the target")
     found = [name for name in cells.header if name != target and name not in options.drop]
     if not found:
-        clue = "; are its values separated by commas?" if len(cells.header) == 1 else ""
-        raise cells.fail(f"has no feature column beside the target {target!r}{clue}")
+        raise cells.without_features(target)
     return found
 
 
