@@ -163,17 +163,22 @@ def variance_table(cell: Cell) -> Mapping[str, float]:
 # ------------------------------------------------------------------------------ what predictions are good for
 
 
-def decisions(cell: Cell) -> Mapping[str, float]:
-    """What is decided when only a probability of 0.95 or more counts, in and out of domain."""
+def _in_and_out(cell: Cell) -> tuple[FittedNetworks, Tensor, Tensor]:
+    """A fit, and its ensemble's probabilities of the test images and of images of another set."""
     fitted, members = fit(cell), cell.options["members"]
     inside = fitted.ensemble(fitted.data.x_test, members)
+    return fitted, inside, fitted.ensemble(outside(cell.dataset, str(inside.device)), members)
+
+
+def decisions(cell: Cell) -> Mapping[str, float]:
+    """What is decided when only a probability of 0.95 or more counts, in and out of domain."""
+    fitted, inside, out = _in_and_out(cell)
     confidence, label = inside.max(-1)
     sure = confidence >= THRESHOLD
-    out = fitted.ensemble(outside(cell.dataset, str(inside.device)), members).max(-1).values
     figures = {
         "decided": sure.double().mean().item(),
         "accuracy_all": (label == fitted.data.y_test).double().mean().item(),
-        "decided_outside": (out >= THRESHOLD).double().mean().item(),
+        "decided_outside": (out.max(-1).values >= THRESHOLD).double().mean().item(),
         "bound_change": last_change(fitted),
     }
     if sure.any():
@@ -184,9 +189,7 @@ def decisions(cell: Cell) -> Mapping[str, float]:
 
 def entropies(cell: Cell) -> Mapping[str, float]:
     """Entropy of the ensemble's predictions in and out of domain; leaves both."""
-    fitted, members = fit(cell), cell.options["members"]
-    inside = fitted.ensemble(fitted.data.x_test, members)
-    out = fitted.ensemble(outside(cell.dataset, str(inside.device)), members)
+    fitted, inside, out = _in_and_out(cell)
     values = [entropy(p).cpu().numpy() for p in (inside, out)]
     np.savez_compressed(
         cell.folder / "entropies.npz", inside=values[0].astype("f2"), outside=values[1].astype("f2")
