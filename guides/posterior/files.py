@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -69,6 +70,12 @@ def read_safetensors(path: str | Path) -> tuple[dict[str, str], dict[str, Tensor
     with safe_open(str(path), framework="pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
         return file.metadata() or {}, tensors
+
+
+def part_of(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
+    """Those called ``<name>.<rest>``, by the rest."""
+    start = f"{name}."
+    return {full.removeprefix(start): value for full, value in tensors.items() if full.startswith(start)}
 
 
 def save_guide(guide: nn.Module, path: str | Path) -> None:

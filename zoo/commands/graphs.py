@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from data_loaders.graphs.edge_lists import EdgeList
 from data_loaders.graphs.edge_tables import edges_text, load_edges
-from guides.posterior.files import write_atomically
+from guides.posterior.files import part_of, write_atomically
 from zoo.commands.fit_folder import check_output, sole_fit, start_again
 from zoo.errors import UserError
 from zoo.files.output import output_folder, read_config
@@ -111,7 +111,7 @@ def sample_edges(folder: str | Path, out: str | Path, number: int, seed: int = 0
     check_output(out, folder)
     about, tensors = read_seal(state), load_file(state)
     model = EdgeGraphModel(**about["kind"])
-    model.load_state_dict({k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")})
+    model.load_state_dict(part_of(tensors, "model"))
     lengths = tensors["lengths"].numpy()
     chosen = np.random.default_rng(stable_seed("copied", seed)).integers(len(lengths), size=number)
     of_graph = np.split(tensors["times"].numpy(), np.cumsum(lengths)[:-1])

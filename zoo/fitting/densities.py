@@ -24,7 +24,7 @@ from guides.bootstrap.training import InClosedForm, Law, Progress, Training, tra
 from guides.bootstrap.weights import NUM_PSEUDO, dirichlet_weights
 from guides.core.rng import seeded_rng
 from guides.core.svi import DivergenceError
-from guides.posterior.files import read_safetensors, write_atomically
+from guides.posterior.files import part_of, read_safetensors, write_atomically
 from zoo.errors import FailedError, UserError, one_line
 from zoo.models.normalizing_flow import FlowDensity
 from zoo.seeds import stable_seed
@@ -153,7 +153,7 @@ class FittedDensity:
     @classmethod
     def _of(cls, about: dict, tensors: dict[str, Tensor]) -> FittedDensity:
         shape = FlowShape(**{**about["shape"], "hidden": tuple(about["shape"]["hidden"]), "identity": False})
-        sites = {n.removeprefix("sites."): v for n, v in tensors.items() if n.startswith("sites.")}
+        sites = part_of(tensors, "sites")
         if len({tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}) > 1:
             raise ValueError("its numbers are of two kinds")
         draws, features = sites["mean"].shape
@@ -162,9 +162,7 @@ class FittedDensity:
         if not all(tensor.isfinite().all() for tensor in tensors.values()):
             raise ValueError("a number in it is not finite")
         flow = shape.build(torch.zeros(1, about["features"], dtype=sites["mean"].dtype))
-        flow.load_state_dict(
-            {n.removeprefix("flow."): v for n, v in tensors.items() if n.startswith("flow.")}
-        )
+        flow.load_state_dict(part_of(tensors, "flow"))
         return cls([(flow.eval(), sites)], about["info"])
 
 

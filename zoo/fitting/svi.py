@@ -22,7 +22,7 @@ from torch import Tensor
 from guides.core.flat_guide import FlatGuide
 from guides.core.rng import seeded_rng
 from guides.core.svi import DivergenceError, Schedule, half_cosine, random_rows, svi_steps, unwatched
-from guides.posterior.files import read_safetensors, write_atomically
+from guides.posterior.files import part_of, read_safetensors, write_atomically
 from guides.truth.interruption import held_back
 from zoo.errors import FailedError, UserError
 from zoo.evaluation.estimates import Estimate
@@ -245,10 +245,7 @@ def read_checkpoint(path: Path) -> tuple[dict, dict[str, Tensor]]:
 
 def guide_state(header: dict, tensors: Mapping[str, Tensor]) -> dict:
     """The guide's ``state_dict`` in a checkpoint."""
-    state = {
-        name.removeprefix("guide."): value for name, value in tensors.items() if name.startswith("guide.")
-    }
-    return {**state, "_extra_state": header["layout"]}
+    return {**part_of(tensors, "guide"), "_extra_state": header["layout"]}
 
 
 def made_up_data(header: dict) -> list:
