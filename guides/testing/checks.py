@@ -284,8 +284,7 @@ def _assert_batches(whole: Callable, guide, batches: Callable, of_batches, elbo,
 
     ours = [mean_of(each_batch(12, 3, batch)) for _ in repeats(20)]
     truth = [loss_and_gradients(whole, guide, elbo, *args) for _ in repeats(40)]
-    for name in truth[0]:
-        assert_same_mean(*(torch.stack([run[name] for run in runs]).double() for runs in (ours, truth)))
+    _assert_same_means(ours, truth)
 
 
 def check_particles(case: Case) -> None:
@@ -298,8 +297,13 @@ def check_particles(case: Case) -> None:
     one, many = TraceMeanField_ELBO(), vectorized(TraceMeanField_ELBO, 20)
     single = [loss_and_gradients(model, guide, one, x, y) for _ in repeats(300)]
     together = [loss_and_gradients(model, guide, many, x, y) for _ in repeats(60)]
-    for name in single[0]:
-        assert_same_mean(*(torch.stack([run[name] for run in runs]).double() for runs in (single, together)))
+    _assert_same_means(single, together)
+
+
+def _assert_same_means(*sides: list[dict[str, Tensor]]) -> None:
+    """Of loss and gradients of some runs."""
+    for name in sides[0][0]:
+        assert_same_mean(*(torch.stack([run[name] for run in runs]).double() for runs in sides))
 
 
 def check_same_seed(case: Case) -> None:
