@@ -46,6 +46,12 @@ def rows_of(recording):
     return {name: torch.from_numpy(value) for name, value in recording.rows.items()}
 
 
+def message_of(recording, values, variance=0.0, family=GAUSSIAN):
+    """What comes out where the weights are normal around values."""
+    moments = {name: (value, torch.full_like(value, variance)) for name, value in values.items()}
+    return propagate(recording.program, family, moments, rows_of(recording))
+
+
 @pytest.mark.one_in(4)
 @each_network
 @pytest.mark.parametrize("rows", [1, 4, pytest.param(3, marks=SLOW), pytest.param(6, marks=SLOW)])
@@ -58,9 +64,7 @@ def test_program_computes_the_network(model, rows, family):
     x, y = data(rows)
     recording = record(model, x, y)
     values = random_weights(recording)
-    certain = {name: (value, torch.zeros_like(value)) for name, value in values.items()}
-    message = propagate(recording.program, family, certain, rows_of(recording))
-    mean, variance = family.mean_and_variance(message)
+    mean, variance = family.mean_and_variance(message_of(recording, values, family=family))
     expected = output_of(model, x, y, values).reshape(rows)
     torch.testing.assert_close(mean.expand(rows), expected, rtol=1e-10, atol=1e-10)
     assert variance.abs().max() < 1e-9
@@ -121,8 +125,7 @@ def test_moments_against_draws():
     for name in ("one_vector", "constant"):
         recording = record(NETWORKS[name], x, y)
         values = random_weights(recording)
-        moments = {n: (v, torch.full_like(v, 0.3)) for n, v in values.items()}
-        message = propagate(recording.program, GAUSSIAN, moments, rows_of(recording))
+        message = message_of(recording, values, 0.3)
         features = torch.ones(6, 1, dtype=torch.float64)
         if name == "one_vector":
             features = torch.cat([x, features], 1)
@@ -144,9 +147,8 @@ def test_moments_of_scaled_weights():
     x, y = data(6)
     recording = record(model, x, y)
     values = random_weights(recording)
-    moments = {n: (v, torch.full_like(v, 0.3)) for n, v in values.items()}
     for family in (GAUSSIAN, SPIKE_SLAB):
-        message = propagate(recording.program, family, moments, rows_of(recording))
+        message = message_of(recording, values, 0.3, family)
         mean = x @ (values["w"] * factor + 1) + 3 * values["b"] + x @ values["u"] / 4
         torch.testing.assert_close(message.mean, mean)
         torch.testing.assert_close(message.variance, 0.3 * (x**2 @ (factor**2 + 1 / 16) + 9))
@@ -159,8 +161,7 @@ def test_a_factor_multiplies_what_was_added_to_the_weights_too():
     x, y = data(6)
     recording = record(model, x, y)
     values = random_weights(recording)
-    moments = {n: (v, torch.full_like(v, 0.3)) for n, v in values.items()}
-    message = propagate(recording.program, GAUSSIAN, moments, rows_of(recording))
+    message = message_of(recording, values, 0.3)
     torch.testing.assert_close(message.mean, x @ (-2 * values["w"] - 3))
     torch.testing.assert_close(message.variance, x**2 @ torch.full((INPUTS,), 4 * 0.3).double())
 
@@ -195,9 +196,7 @@ def test_what_is_simplified_is_the_same_network(model):
     x, y = data(6)
     recording = record(model, x, y)
     values = random_weights(recording)
-    certain = {name: (value, torch.zeros_like(value)) for name, value in values.items()}
-    message = propagate(recording.program, GAUSSIAN, certain, rows_of(recording))
-    torch.testing.assert_close(message.mean, output_of(model, x, y, values))
+    torch.testing.assert_close(message_of(recording, values).mean, output_of(model, x, y, values))
 
 
 def test_gathers_and_their_derivatives():
@@ -252,8 +251,7 @@ def test_spike_and_slab_knows_that_a_bias_leaves_no_spike():
     x, y = data(9)
     for model, has_bias in ((pbp(bias=True), True), (pbp(bias=False), False), (NETWORKS["residual"], False)):
         recording = record(model, x, y)
-        moments = {n: (v, torch.ones_like(v)) for n, v in random_weights(recording).items()}
-        message = propagate(recording.program, SPIKE_SLAB, moments, rows_of(recording))
+        message = message_of(recording, random_weights(recording), 1.0, SPIKE_SLAB)
         assert bool((message.log_slab == 0).all()) == (has_bias or model is NETWORKS["residual"])
 
 
