@@ -153,15 +153,6 @@ def test_minibatches_scale_the_likelihood():
     assert losses[1] == pytest.approx(4 * losses[0])
 
 
-def test_the_likelihood_is_that_of_the_rows_alone(monkeypatch):
-    """Of a network that is constant, by hand: what is measured beside the rows counts in no scale."""
-    guide = fitted(steps=1)
-    monkeypatch.setattr(guide, "_functions", lambda: lambda x: torch.full((20, len(x)), 0.2))
-    sd = (0.5 * guide.log_noise.double()).exp()  # the logarithm is the variance's
-    expected = -4 * Normal(0.2, sd).log_prob(Y[:10].double()).sum()
-    torch.testing.assert_close(guide._loss((X.amin(0), X.amax(0)), X[:10], Y[:10], 40, 0.0), expected)
-
-
 def test_the_divergence_counts_once_however_many_rows():
     guide, box = fitted(steps=1), (X.amin(0), X.amax(0))
     parameters = list(guide.network.parameters())
@@ -336,7 +327,7 @@ def test_a_gaussian_process_starts_with_lengths_of_standardised_rows():
 
 
 def test_the_likelihood_is_at_the_rows_and_not_at_what_else_is_measured(monkeypatch):
-    """Of a network whose value is its input, by hand."""
+    """Of a network whose value is its input, by hand: what is measured beside counts in no scale either."""
     guide = fitted(steps=1)
     monkeypatch.setattr(guide, "_functions", lambda: lambda x: x[:, 0].expand(20, -1))
     sd = (0.5 * guide.log_noise.double()).exp()  # the logarithm is the variance's
