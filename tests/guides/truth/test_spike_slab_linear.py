@@ -16,6 +16,7 @@ from guides.testing import z_bound
 from guides.testing.yardsticks import FAMILY_WISE
 from guides.truth.conjugate import conjugate_linear_regression, normal_gamma_regression
 from guides.truth.spike_slab_linear import enumerate_g_prior, enumerate_spike_slab
+from tests.guides.truth.over_models import averaged
 
 
 def problem(n: int, p: int, seed: int = 0):
@@ -243,12 +244,7 @@ def by_loop(X, y, q, s, a, b, noise_scale):
         second[np.ix_(columns, columns)] = noise * np.linalg.inv(A)
         moments.append((mean, second + np.outer(mean, mean)))
         logs.append((evidence, evidence + prior))
-    evidence, joint = np.array(logs).T
-    probs = np.exp(joint - np.logaddexp.reduce(joint))
-    mean = sum(w * m for w, (m, _) in zip(probs, moments, strict=True))
-    second = sum(w * m for w, (_, m) in zip(probs, moments, strict=True))
-    inclusion = np.array([sum(probs[k] for k in range(2**p) if k >> j & 1) for j in range(p)])
-    return evidence, np.logaddexp.reduce(joint), inclusion, mean, second - np.outer(mean, mean)
+    return averaged(logs, moments)
 
 
 @pytest.mark.parametrize("noise_scale", [None, 0.8])

@@ -13,6 +13,7 @@ from guides.truth import laplace_of_models
 from guides.truth import spike_slab_logistic as exact_logistic
 from guides.truth.spike_slab_logistic import enumerate_spike_slab_logistic
 from tests.guides.truth.logistic_problems import by_quadrature, problem, real
+from tests.guides.truth.over_models import averaged
 
 
 def by_loop(X, y, q, slab, bias):
@@ -40,12 +41,7 @@ def by_loop(X, y, q, slab, bias):
         second[np.ix_(at, at)] = np.linalg.inv(H)
         logs.append((evidence, evidence + prior))
         moments.append((mean, second + np.outer(mean, mean)))
-    evidence, joint = np.array(logs).T
-    probs = np.exp(joint - np.logaddexp.reduce(joint))
-    mean = sum(w * m for w, (m, _) in zip(probs, moments, strict=True))
-    second = sum(w * m for w, (_, m) in zip(probs, moments, strict=True))
-    inclusion = np.array([sum(probs[k] for k in range(2**p) if k >> j & 1) for j in range(p)])
-    return evidence, np.logaddexp.reduce(joint), inclusion, mean, second - np.outer(mean, mean)
+    return averaged(logs, moments)
 
 
 @pytest.fixture(scope="module")
