@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 from pyro import poutine
-from scipy.stats import chisquare
 
 from data_loaders.graphs.edge_lists import edge_list
 from data_loaders.graphs.random_graphs import draw_graphs
 from tests.zoo.models.graphs import plain_deepgmg
+from tests.zoo.models.graphs.drawn_counts import assert_counts
 from zoo.errors import UserError
 from zoo.models.graphs.deepgmg import DeepGMG, arrivals, to_networkx
 
@@ -60,15 +60,12 @@ def test_all_graphs_of_a_size_sum_to_one():
 
 
 def assert_graphs_follow(model: DeepGMG, graphs: list, drawn: list) -> None:
-    """By the chi-squared test of as many kinds as are expected five times; the rest is one."""
     counts, number = Counter(str(graph) for graph in drawn), len(drawn)
     with torch.no_grad():
         expected = number * model.log_prob_of_arrivals(graphs).exp().numpy()
     found = np.array([counts[str(graph)] for graph in graphs])
     assert found.sum() == number
-    groups = np.where(expected >= 5, np.arange(len(graphs)), expected.argmax())
-    pooled = [np.bincount(groups, counts, len(graphs))[np.unique(groups)] for counts in (found, expected)]
-    assert chisquare(*pooled).pvalue > 1e-3
+    assert_counts(found, expected)
 
 
 def test_drawn_graphs_follow_the_likelihood():
