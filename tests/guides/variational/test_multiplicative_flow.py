@@ -233,6 +233,17 @@ def test_sites_and_their_axes():
     assert guide.draws(2)["filters"].shape == (2, 5, 1, 3, 3)
 
 
+def used_twice(prior):
+    """A model with two products of one weight."""
+
+    def model(x, y):
+        w = pyro.sample("w", prior([3]))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(x @ w + (x**2) @ w, 1.0), obs=y)
+
+    return model
+
+
 def test_refusals():
     with pytest.raises(ValueError, match="flow must be one of rnvp, iaf"):
         AutoMNF(network(normal), flow="planar")
@@ -243,14 +254,8 @@ def test_refusals():
     with pytest.raises(ValueError, match=r"hidden must be a collection.*write hidden=\(50,\)"):
         AutoMNF(network(normal), hidden=50)
     x, y = data()
-
-    def twice(x, y):
-        w = pyro.sample("w", spike_slab([3]))
-        with pyro.plate("data", len(x)):
-            pyro.sample("y", dist.Normal(x @ w + (x**2) @ w, 1.0), obs=y)
-
     with pytest.raises(PathwiseGradientError, match="'w'"):
-        AutoMNF(twice).setup(x, y)
+        AutoMNF(used_twice(spike_slab)).setup(x, y)
     guide = AutoMNF(network(normal))
     guide.setup(x, y)
     with pytest.raises(NotImplementedError, match="'w1'.*draws_with_log_prob"):
@@ -260,14 +265,9 @@ def test_refusals():
 
 def test_gaussian_weights_used_twice_are_drawn_with_their_multipliers():
     x, y = data()
-
-    def twice(x, y):
-        w = pyro.sample("w", normal([3]))
-        with pyro.plate("data", len(x)):
-            pyro.sample("y", dist.Normal(x @ w + (x**2) @ w, 1.0), obs=y)
-
-    guide = AutoMNF(twice)
-    history = fit(twice, guide, x, y, steps=40, lr=0.1)
+    model = used_twice(normal)
+    guide = AutoMNF(model)
+    history = fit(model, guide, x, y, steps=40, lr=0.1)
     assert guide.sites["w"].multiplied == 0
     assert not guide.sites["w"].by_moments
     assert sum(history[-10:]) < sum(history[:10])
