@@ -59,14 +59,20 @@ def dropout_loss(guide, x, y):
     return likelihood + decay - 3 * dist.Bernoulli(rate).entropy()
 
 
-def test_loss_and_gradient_of_dropout_are_expectations():
-    """Over all masks of three inputs, each as often as its probability asks."""
-    x, y = data()
-    guide = AutoDropout(layer)
+def checked_guide(make, x, y):
+    """Away from its start; its particles are those of single runs."""
+    guide = make(layer)
     guide.setup(x, y)
     perturb(guide, 0.3)
     assert_particles_are_runs(layer, guide, TraceMeanField_ELBO, x, y)
     assert_drawn_particles_are_runs(layer, guide, TraceMeanField_ELBO, x, y)
+    return guide
+
+
+def test_loss_and_gradient_of_dropout_are_expectations():
+    """Over all masks of three inputs, each as often as its probability asks."""
+    x, y = data()
+    guide = checked_guide(AutoDropout, x, y)
     tenths = torch.cartesian_prod(*[torch.arange(10)] * 3) / 10 + 0.05
     masks = Noise(torch.zeros(1000, 0), tenths)
     together = vectorized(TraceMeanField_ELBO, 1000)
@@ -77,11 +83,7 @@ def test_loss_and_gradient_of_dropout_are_expectations():
 
 def test_loss_and_gradient_of_concrete_dropout_are_unbiased():
     x, y = data()
-    guide = AutoConcreteDropout(layer)
-    guide.setup(x, y)
-    perturb(guide, 0.3)
-    assert_particles_are_runs(layer, guide, TraceMeanField_ELBO, x, y)
-    assert_drawn_particles_are_runs(layer, guide, TraceMeanField_ELBO, x, y)
+    guide = checked_guide(AutoConcreteDropout, x, y)
     truth = dropout_loss(guide, x, y)
     together = vectorized(TraceMeanField_ELBO, 200)
     runs = [loss_and_gradients(layer, guide, together, x, y) for _ in range(40)]
