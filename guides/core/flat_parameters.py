@@ -103,6 +103,9 @@ class FlatParameters(nn.Module):
 
         Guides without a tractable density return the density of the draw together with its auxiliary
         variables: the mean of ``exp(-log q)`` over those is ``1 / q(draw)``, so that weights are unbiased.
+
+        Elements that the model masks (``poutine.mask``, ``obs_mask``) count here, and neither in its joint
+        density nor in the bound: there take the weights of Pyro's ``Importance``, which leave them out.
         """
         draws = self.draws(n, seed=seed)
         return draws, self.log_prob(draws)
@@ -165,8 +168,10 @@ class FlatParameters(nn.Module):
         if not ((levels >= 0) & (levels <= 1)).all():
             raise ValueError(f"quantiles are of levels from 0 to 1, not {quantiles}")
         result = {}
-        for name in self.sites:
-            result[name] = self._constrain(name, self._quantiles_of_site(name, levels))
+        for name, site in self.sites.items():
+            falls = site.is_transformed and _falls(self._transform(site))
+            values = self._quantiles_of_site(name, 1 - levels if falls else levels)
+            result[name] = self._constrain(name, values)
         return result
 
     def _quantiles_of_site(self, name: str, levels: Tensor) -> Tensor:
@@ -219,6 +224,15 @@ def elementwise_law(loc: Tensor, log_scale: Tensor, logits: Tensor | None = None
     if logits is None:
         return dist.Normal(loc, log_scale.exp(), validate_args=False)
     return SpikeSlab(logits=logits, loc=loc, scale=log_scale.exp(), validate_args=False)
+
+
+def _falls(transform: Transform) -> bool:
+    """Whether a map of single numbers turns their order around, as that to the numbers below a bound does."""
+    try:
+        sign = transform.sign
+    except NotImplementedError:  # a map of several coordinates at once
+        return False
+    return bool((torch.as_tensor(sign) < 0).all())
 
 
 def _sum_rows(values: Tensor) -> Tensor:

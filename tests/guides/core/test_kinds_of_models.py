@@ -246,6 +246,25 @@ def test_constrained_sites_go_through_their_bijection(make):
     torch.testing.assert_close(guide.median()["shares"].sum(-1), torch.ones(()))
 
 
+def test_quantiles_of_a_number_below_a_bound_rise_with_their_level():
+    """The map to such numbers falls."""
+
+    def model():
+        below = dist.constraints.less_than(torch.tensor(2.0))
+        debts = pyro.sample("debts", dist.ImproperUniform(below, (), (2,)))
+        pyro.factor("density", dist.Gamma(3.0, 1.0).log_prob(2.0 - debts).sum())
+
+    guide = AutoMeanField(model, init_loc_fn=init_to_value(values={"debts": torch.zeros(2)}))
+    guide.setup()
+    perturb(guide, 0.5)
+    levels = [0.05, 0.5, 0.9]
+    drawn = guide.draws(4000, seed=1)["debts"].quantile(torch.tensor(levels), 0)
+    quantiles = guide.quantiles(levels)["debts"]
+    assert (quantiles.diff(dim=0) > 0).all()
+    torch.testing.assert_close(quantiles, drawn, rtol=0.05, atol=0.02)
+    torch.testing.assert_close(guide.quantiles([0.0, 1.0])["debts"][:, 0], torch.tensor([-math.inf, 2.0]))
+
+
 class Net(PyroModule):
     def __init__(self):
         super().__init__()
