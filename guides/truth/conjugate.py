@@ -136,7 +136,12 @@ class NormalGamma:
 
     @property
     def covariance(self) -> np.ndarray:
-        """Marginal covariance of w [p, p]: E[1/tau] precision^-1; needs a > 1."""
+        """Marginal covariance of w [p, p]: E[1/tau] precision^-1.
+
+        :raises ValueError: for an ``a`` of 1 or less, as of one row and a prior shape of a half or less
+        """
+        if self.a <= 1:
+            raise ValueError(f"a = {self.a:g} must be above 1: the posterior variance is infinite")
         return np.linalg.inv(self.precision) * self.b / (self.a - 1)
 
     def draws(self, n: int, seed: int = 0) -> dict[str, np.ndarray]:

@@ -106,6 +106,16 @@ def test_normal_gamma_evidence_and_marginals():
         assert stats.kstest(draws["w"][:, j], law.cdf).pvalue > FAMILY_WISE / 7
 
 
+def test_an_infinite_variance_is_refused():
+    """Of one row and a prior shape of a half or less; a negative number was given."""
+    X, y = problem(1, 1)
+    for a in (0.3, 0.5):
+        fit = normal_gamma_regression(X, y, a=a)
+        with pytest.raises(ValueError, match="must be above 1: the posterior variance is infinite"):
+            _ = fit.covariance
+    assert normal_gamma_regression(X, y, a=0.6).covariance > 0
+
+
 @pytest.mark.parametrize("noise", ["known", "unknown"])
 def test_predictive_densities_are_ratios_of_evidences(noise):
     X, y = problem(12, 3)
