@@ -72,7 +72,9 @@ class IsotropicBase:
 
     def draw(self, count: int, generator: torch.Generator) -> Rows:
         noise = torch.randn(count, *self.centre.shape, generator=generator, dtype=torch.float64)
-        return ((self.centre + self.sd * noise).to(self.centre),)
+        # of a centre of whole numbers the rows are none
+        kind = self.centre.dtype if self.centre.is_floating_point() else torch.get_default_dtype()
+        return ((self.centre + self.sd * noise).to(kind),)
 
 
 class GaussianBase:

@@ -75,9 +75,9 @@ class WeightedLoss:
         """:raises ValueError: when a base measure draws what the law of an observed site cannot be, though
         the data are: parts of labels, negative counts
         """
+        drawn, args = self._tried(base)
         if callable(self.loss):
             return
-        drawn, args = self._tried(base)
         # whatever latent values are drawn: what is compared are the data and the pseudo-observations
         with kept_rng(), pyro.validation_enabled(False), torch.no_grad():
             try:
@@ -119,8 +119,17 @@ class WeightedLoss:
                 return
 
     def _tried(self, base: BaseMeasure) -> tuple[Rows, list]:
-        """Some pseudo-observations, and the model's arguments with them."""
+        """Some pseudo-observations, and the model's arguments with them.
+
+        :raises ValueError: for parts of whole numbers beside rows that are whole, which would be cut
+        """
         drawn = base.draw(TRIED, torch.Generator())
+        for part, own in zip(drawn, self.row_values, strict=True):
+            if not own.is_floating_point() and len(cut := part[part != part.to(own.dtype)]):
+                raise ValueError(
+                    f"the base measure draws {cut[0].item():g} for one, and the data are of whole numbers: "
+                    "use PredictiveBase, or EmpiricalBase of whole ones"
+                )
         parts = zip(self.row_values, drawn, strict=True)
         return drawn, self._beside(tuple(more.to(own) for own, more in parts))
 

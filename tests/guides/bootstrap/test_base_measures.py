@@ -118,6 +118,27 @@ def test_pseudo_observations_that_the_likelihood_cannot_have():
         PosteriorBootstrap(classifier, 5.0, base, 20).fit(x, labels, num_draws=2, steps=2)
 
 
+@hurried
+@pytest.mark.parametrize("loss", ["mle", lambda theta, y: (y - theta["rate"]).square()])
+def test_parts_of_counts_are_refused_and_not_cut(loss):
+    """Of rows of an integer type; as those of floating point are."""
+    counts = torch.tensor([97, 103, 100, 95])
+
+    def model(y):
+        rate = pyro.sample("rate", dist.Gamma(2.0, 0.02))
+        with pyro.plate("data", len(y)):
+            pyro.sample("y", dist.Poisson(rate), obs=y.float())
+
+    def fit(base):
+        return PosteriorBootstrap(model, 4.0, base, 5, loss).fit(counts, num_draws=2, steps=2)
+
+    for base in (IsotropicBase(torch.tensor(100.0), 10.0), EmpiricalBase((torch.tensor([99.0, 100.9]),))):
+        with pytest.raises(ValueError, match="and the data are of whole numbers"):
+            fit(base)
+    fit(EmpiricalBase((torch.tensor([99.0, 101.0]),)))
+    fit(EmpiricalBase((counts,)))
+
+
 def test_base_measures_that_do_not_fit():
     x, y = regression()
     with pytest.raises(ValueError, match=r"rows of shape \(3,\) where the data have \(2,\)"):
@@ -148,6 +169,13 @@ def test_a_round_base_has_its_centre_and_its_sd():
     assert ((drawn.mean(0) - centre).abs() < 4.5 * 4 / n**0.5).all()
     assert ((drawn.std(0) - 4).abs() < 4.5 * 4 / (2 * n) ** 0.5).all()
     assert abs(torch.corrcoef(drawn.T)[0, 1]) < 4.5 / n**0.5
+
+
+def test_a_round_base_around_whole_numbers_draws_their_parts():
+    """They were cut, and lay half a unit nearer to zero."""
+    (rows,) = IsotropicBase(torch.tensor([10, -3]), 2.0).draw(4000, generator())
+    assert rows.dtype == torch.get_default_dtype()
+    assert ((rows.mean(0) - torch.tensor([10.0, -3.0])).abs() < 4.5 * 2 / 4000**0.5).all()
 
 
 def test_a_gaussian_base_of_fewer_rows_than_columns_keeps_their_covariance():
