@@ -152,6 +152,39 @@ def test_floors_are_in_sds_of_the_whole_reference():
     assert found.ref_w1.floor == pytest.approx(shrink * np.mean(w1), rel=1e-9)
 
 
+def test_the_floor_of_an_odd_number_of_draws_is_that_of_unequal_halves():
+    """Two of five and three: their means are apart by the root of 1/2 + 1/3."""
+    reference, shrink = normal(5, 6), math.sqrt((1 / 5 + 1 / 30) / (1 / 2 + 1 / 3))
+    found = compare_functions(reference, normal(30, 6, seed=1))
+    apart = (reference[:2].mean(0) - reference[2:].mean(0)) / reference.std(0)
+    assert found.ref_mean_error.floor == pytest.approx(shrink * apart.square().mean().sqrt().item(), rel=1e-9)
+
+
+@pytest.mark.parametrize("still", [2, 3])
+def test_points_that_stand_still_in_the_second_half_have_no_ratio_of_halves(still):
+    """Two of three, or all of them, as where a chain sticks: the floor is that of the others."""
+    reference = normal(20, 3)
+    reference[10:, :still] = 1.0
+    floor = compare_functions(reference, normal(20, 3, seed=1)).ref_sd_ratio.floor
+    ratio = (reference[:10, 2].std() / reference[10:, 2].std()).item()
+    assert floor == (pytest.approx(ratio ** math.sqrt(1 / 2), rel=1e-9) if still == 2 else None)
+
+
+def test_standard_errors_are_those_of_a_jackknife_by_hand():
+    """Over twenty groups of neighbours of each sample; without some, the reference has other sds too."""
+    reference, draws = normal(45, 3) * torch.arange(1, 4), normal(30, 3, seed=1) + 0.5
+
+    def without_each(values: torch.Tensor) -> list[torch.Tensor]:
+        group = torch.arange(len(values)) * 20 // len(values)
+        return [values[group != g] for g in range(20)]
+
+    by_draws = [compare_functions(reference, part).figures() for part in without_each(draws)]
+    by_reference = [compare_functions(part, draws).figures() for part in without_each(reference)]
+    for name, estimate in compare_functions(reference, draws).figures().items():
+        parts = [[figures[name].value for figures in found] for found in (by_draws, by_reference)]
+        assert estimate.se == pytest.approx(math.sqrt(19 * sum(map(np.var, parts))), rel=1e-6), name
+
+
 def test_jackknife_of_a_mean_is_its_standard_error():
     """A group a draw: ``s / sqrt(n)``, exactly."""
     draws = normal(20, 1)
