@@ -67,11 +67,14 @@ def test_no_more_draws_with_weight_than_a_tail_has(carriers, spread, rest):
     assert pareto_k(x) == math.inf
 
 
-def test_the_tail_is_what_arviz_fits():
+@pytest.mark.parametrize(("draws", "tail"), [(1000, 95), (100, 20)])
+def test_the_tail_is_what_arviz_fits(draws, tail):
     """One draw more than a tail has: its weight is the threshold, and the tail is fitted."""
-    x = torch.full((1000,), -math.inf, dtype=torch.float64)
-    x[:96] = 0.3 * torch.randn(96, generator=torch.Generator().manual_seed(0))
+    x = torch.full((draws,), -math.inf, dtype=torch.float64)
+    x[: tail + 1] = 0.3 * torch.randn(tail + 1, generator=torch.Generator().manual_seed(0))
     assert math.isfinite(pareto_k(x))
+    x[0] = -math.inf
+    assert pareto_k(x) == math.inf
 
 
 @pytest.mark.parametrize("carriers", [96, 500, 999])
