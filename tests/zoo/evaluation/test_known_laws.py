@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from data_loaders import LAWS, Dataset
-from zoo.evaluation.known_laws import oracle_rows
+from zoo.evaluation.known_laws import LEAST_SD, oracle_rows, oracles
 
 
 def drawn(name: str, n: int = 4000) -> Dataset:
@@ -40,3 +40,11 @@ def test_other_data_have_none():
     x, y = np.zeros((3, 1)), np.zeros(3)
     assert oracle_rows(Dataset("boston", "regression", x, y, x, y, ("x",), "y")) == []
     assert oracle_rows(Dataset("bimodal", "regression", x, y, x[:0], y[:0], ("x",), "y")) == []
+
+
+def test_where_a_law_has_no_noise_its_sd_is_the_least():
+    """At zero, where no distribution of torch has an sd; elsewhere it is the law's own."""
+    found = oracles(LAWS["heteroscedastic"], torch.tensor([0.0, 1.0], dtype=torch.float64))
+    for predictive in found.values():
+        assert predictive.stddev.tolist() == pytest.approx([LEAST_SD, 2 * np.sin(1.0)], rel=1e-6)
+        assert predictive.log_prob(torch.tensor([10.0, 10.0], dtype=torch.float64)).isfinite().all()
