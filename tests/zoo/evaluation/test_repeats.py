@@ -220,6 +220,9 @@ def test_a_mean_number_of_parameters_is_whole():
 
     (row,) = average([of(3, 0), of(8, 1)])
     assert (row.num_parameters, type(row.num_parameters)) == (6, int)
+    (row,) = average([of(3, 0), of(3, 1)])
+    assert row.num_parameters == 3
+    assert "num_parameters" not in row.standard_errors  # the same in all runs
 
 
 def test_over_these_data_sets_errors_within_them_count():
