@@ -10,9 +10,13 @@ import struct
 import matplotlib
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from scipy import stats
 
 from zoo.evaluation import plots
+from zoo.evaluation.calibration import ecdf, ecdf_band
+from zoo.evaluation.calibration_plot import plot_ranks
 from zoo.evaluation.estimates import Estimate
 from zoo.evaluation.function_plots import plot_bands_1d, plot_scatter
 from zoo.evaluation.inclusion_plot import plot_inclusion
@@ -70,6 +74,29 @@ def test_scoreboard_has_a_panel_per_figure_and_every_method(drawn, tmp_path):
     assert not (tmp_path / "b.png").exists()
 
 
+def upright(axis: Axes) -> list[float]:
+    """Where lines go from the bottom of a panel to its top."""
+    return [line.get_xdata()[0] for line in axis.lines if list(line.get_ydata()) == [0, 1]]
+
+
+@pytest.mark.parametrize("status", ["ok", "failed: late"])
+def test_panels_show_what_is_right_what_noise_gives_and_the_reference(status, drawn, tmp_path):
+    """Against one that has failed nothing is read; of noise floors the largest is shown."""
+    figures = {"coverage_90": Estimate(0.93, 0.01), "ref_w1": Estimate(0.4, 0.01, 0.07), "pareto_k": 0.4}
+    rows = [
+        Row.from_figures("nuts", "bnn", {"coverage_90": Estimate(0.92, 0.01)}, status),
+        Row.from_figures("mean-field", "bnn", figures),
+        Row.from_figures("mnf", "bnn", {"ref_w1": Estimate(0.3, 0.01, 0.05), "ref_sd_ratio": 0.8}),
+    ]
+    plot_scoreboard(rows, tmp_path / "s.png")
+    panels = {axis.get_title(): axis for axis in drawn[0].axes}
+    expected = {"coverage_90": [0.92, 0.9] if status == "ok" else [0.9], "ref_sd_ratio": [1.0]}
+    for name, lines in {**expected, "ref_w1": [], "pareto_k": [0.7]}.items():
+        assert upright(panels[LEGEND[name].heading]) == lines
+    (floor,) = panels["W1"].patches
+    assert (floor.get_x(), floor.get_width()) == (0, 0.07)
+
+
 def test_sizes_densities_and_seconds_are_numbers_to_read_and_have_no_panel(drawn, tmp_path):
     numbers = {"num_parameters": 1502, "fit_seconds": 3.0, "density_mean": 0.4, "density_half": 0.2}
     only_numbers = Row.from_figures("map", "bnn", numbers)
@@ -105,6 +132,13 @@ def test_bands_draw_the_reference_in_every_panel(drawn, tmp_path, count):
     for axis in visible:
         assert any(np.array_equal(line.get_ydata(), grid + 5) for line in axis.lines)
         assert axis.get_ylim() == visible[0].get_ylim()
+
+
+def test_a_band_that_explodes_does_not_flatten_the_others(drawn, tmp_path):
+    grid = np.linspace(0, 1, 20)
+    bands = {name: (grid, grid - wide, grid + wide) for name, wide in (("nuts", 1), ("a", 1), ("b", 1e6))}
+    plot_bands_1d(grid, grid, grid, bands, tmp_path / "bands.png")
+    assert drawn[0].axes[0].get_ylim() == pytest.approx((-1 - 0.06 * 3, 2 + 0.06 * 3))
 
 
 def test_bands_without_a_reference_or_with_it_alone(drawn, tmp_path):
@@ -150,6 +184,13 @@ def test_scatter_tells_scale_and_shift(drawn, tmp_path):
     assert shown[2].startswith("slope 0.50, error ")
     assert shown[3] == "ratio 0.25"
     assert shown[4].endswith("error 3.00")
+
+
+def test_the_ratio_of_sds_is_that_of_the_point_in_the_middle(drawn, tmp_path):
+    mean, sds = np.arange(3.0), np.array([1.0, 2.0, 9.0])
+    plot_scatter(mean, np.ones(3), {"a": (mean, sds)}, tmp_path / "scatter.png")
+    shown = [axis.texts[0].get_text() for axis in drawn[0].axes]
+    assert shown == ["slope 1.00, error 0.00", "ratio 2.00"]
 
 
 @pytest.mark.parametrize("value", [0.0, 1e17])
@@ -283,3 +324,26 @@ def test_inclusion_draws_every_probability_and_the_half(drawn, tmp_path):
 def test_colours_are_black_for_the_reference_and_do_not_depend_on_it():
     assert plots.colours(["nuts", "a", "b"], "nuts") == {"nuts": "black", **plots.colours(["a", "b"])}
     assert len(set(plots.colours([str(i) for i in range(8)]).values())) == 8
+
+
+def test_ranks_are_drawn_with_the_band_that_judges_them(drawn, tmp_path):
+    """That of both quantities together; ten bars of two ranks each hold every rank."""
+    found = {"w": np.random.default_rng(0).integers(20, size=60), "b": np.full(60, 19)}
+    plot_ranks({"pbp": found, "nothing": {}}, 19, tmp_path / "ranks.png")
+    curves, *histograms = drawn[0].axes
+    places, lower, upper = ecdf_band(60, 19, quantities=2)
+    corners = curves.collections[0].get_paths()[0].vertices[:, 1]
+    assert {*(lower - places).round(9), *(upper - places).round(9)} == {*corners.round(9)}
+    for line, ranks in zip(curves.lines[1:], found.values(), strict=True):
+        np.testing.assert_allclose(line.get_ydata(), ecdf(ranks, 19) - places)
+    for axis, (name, ranks) in zip(histograms, found.items(), strict=True):
+        assert axis.get_title() == name
+        heights = [bar.get_height() for bar in axis.containers[0]]
+        assert heights == np.bincount(ranks // 2, minlength=10).tolist()
+        low, high = stats.binom.interval(0.95, 60, 1 / 10)
+        assert (axis.patches[0].get_y(), axis.patches[0].get_height()) == (low, high - low)
+
+
+def test_without_ranks_there_is_no_picture_of_them(tmp_path):
+    plot_ranks({"pbp": {}}, 19, tmp_path / "ranks.png")
+    assert not list(tmp_path.iterdir())
