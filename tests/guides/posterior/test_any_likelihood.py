@@ -325,6 +325,14 @@ def test_a_sample_of_a_mixture_is_of_each_law_alike():
         assert (abs(share.double().mean(0) - 1 / 3) < 4.5 * (2 / 9 / n) ** 0.5).all()
 
 
+def test_elements_of_a_sample_of_a_mixture_pick_laws_of_their_own():
+    """Of two that do not meet: two elements are of the same one in half of the samples."""
+    rates, n = torch.tensor([1.0, 1e6]), 4000
+    mixture = MixtureOfDraws(LawsOfDraws([dist.Poisson(rate.expand(2)) for rate in rates]))
+    first, second = (mixture.sample(torch.Size([n])) > 1e3).unbind(1)
+    assert abs((first == second).double().mean() - 0.5) < 4.5 * 0.5 / n**0.5
+
+
 def test_the_function_of_several_outputs_without_a_mean_is_their_centre():
     """Of Cauchy's laws, two outputs a row as one event."""
     w, x = torch.randn(S, P, 2), torch.randn(N, P)
