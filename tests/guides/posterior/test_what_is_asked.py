@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pyro
 import pytest
 import torch
@@ -247,6 +248,40 @@ def test_a_spike_in_the_first_draw_hides_nothing():
     for known in ({"gate": on, "slope": draws()}, {"slab": draws(), "gamma": on}):
         with pytest.raises(ValueError, match="draws are of"):
             Posterior.from_draws(gated, known).function(torch.ones(3), site="y")
+
+
+def test_draws_from_all_over_are_looked_at():
+    """Of a chain whose first half has the spike alone, in which rows do not show."""
+    late = draws() * (torch.arange(DRAWS) >= DRAWS // 2)
+    posterior = Posterior.from_draws(subsampled(lambda x: 5).model, {"w": late})
+    with pytest.raises(ValueError, match="'rows' takes rows at random"):
+        posterior.function(torch.linspace(0, 1, 20))
+
+
+def test_rows_that_the_model_gives_its_plate_are_no_accident():
+    """Nor where it gives their number too."""
+
+    def model(x, y=None):
+        w = pyro.sample("w", dist.Normal(0.0, 1.0))
+        with pyro.plate("rows", len(x), subsample_size=5, subsample=torch.arange(5)) as rows:
+            pyro.sample("y", dist.Normal(w * x[rows], 1.0), obs=y)
+
+    x = torch.linspace(0, 1, 20)
+    found = Posterior.from_draws(model, {"w": draws()}).function(x)
+    torch.testing.assert_close(found, draws()[:, None] * x[:5])
+
+
+def test_random_numbers_that_are_not_torchs_are_not_taken_for_rows():
+    """They change from run to run, whichever rows the plate takes."""
+    rng, x = np.random.default_rng(0), torch.linspace(0, 1, 5)
+
+    def model(x, y=None):
+        w = pyro.sample("w", dist.Normal(0.0, 1.0))
+        with pyro.plate("rows", 20, subsample_size=len(x)):
+            pyro.sample("y", dist.Normal(w * x + 0.1 * rng.uniform(), 1.0), obs=y)
+
+    found = Posterior.from_draws(model, {"w": draws()}).function(x)
+    assert ((found - draws()[:, None] * x).abs() <= 0.1 + 1e-6).all()
 
 
 def test_left_over_draws_are_no_obstacle_where_data_hang_on_each_other():
