@@ -86,6 +86,16 @@ def test_a_fit_without_chains_says_so():
     assert to_arviz(one, attrs={"is_mcmc": "true"}).attrs["is_mcmc"] == "true"
 
 
+def test_attributes_of_numpy_are_numbers_of_python(tmp_path):
+    """Also those that a file gives back, which JSON may be asked to hold again."""
+    attrs = {"n": np.int64(3), "x": np.float32(0.5), "passed": np.bool_(True), "list": [1]}
+    idata = to_arviz(POSTERIOR, attrs=attrs)
+    for found in (idata, load_netcdf(save_netcdf(idata, tmp_path / "fit.nc"))):
+        decoded = decode_attrs(found)
+        assert decoded == {"n": 3, "x": 0.5, "passed": True, "list": [1]}
+        assert [type(decoded[name]) for name in attrs] == [int, float, bool, list]
+
+
 def test_bad_shapes_are_refused_by_name():
     with pytest.raises(ValueError, match="no site"):
         to_arviz({})
