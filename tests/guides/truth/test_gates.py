@@ -138,6 +138,15 @@ def test_constant_and_infinite_function_values(monkeypatch):
         nuts(nothing_to_sample, function=lambda d: d["x"][:5])
 
 
+def test_where_nothing_moves_all_else_that_failed_is_told_too():
+    values = np.ones((2, 20, 2))
+    values[1, 7, 0] = np.nan
+    found, problems = judge(values, np.ones((2, 20), bool), Gates())
+    assert found["constant_values"] == 1
+    assert problems["values"] == "1 of 2 function values are not finite"
+    assert problems["divergences"].startswith("40 of 40 draws diverged")
+
+
 def test_a_chain_that_fails_stops_the_others():
     seen = []
 
