@@ -17,6 +17,7 @@ from guides.core.svi import DivergenceError
 from guides.core.weight_sites import WeightSites, scores
 from guides.implicit import AADM, AdversarialVariationalBayes, DiscriminatorKL, SaturationWarning
 from guides.implicit.adversarial import Contrast
+from guides.implicit.generator import Generator
 from guides.implicit.moments import Correlated, Diagonal, contrast_law, newest_weight
 from guides.posterior import fitted_guide, log_joint
 from guides.truth import conjugate_linear_regression
@@ -130,6 +131,18 @@ def test_the_contrast_is_a_gaussian_and_what_a_classifier_of_white_draws_adds():
     law = dist.MultivariateNormal(w.mean(0), w.mT.cov())
     expected = law.log_prob(w) + white.sum(1) ** 2
     torch.testing.assert_close(contrast.log_density(w), expected, rtol=0, atol=0.02)
+
+
+def test_the_noise_of_a_generator_has_a_mean_and_sds_of_its_own():
+    """``network(m + exp(r) e)``, by hand from the same ``e``."""
+    generator, mean, sd = Generator(2, 3, (4,)), torch.tensor([1.0, 2.0, -3.0]), torch.tensor([0.5, 2.0, 3.0])
+    with torch.no_grad():
+        generator.noise_mean.copy_(mean)
+        generator.noise_log_sd.copy_(sd.log())
+    torch.manual_seed(1)
+    found = generator(6)
+    torch.manual_seed(1)
+    torch.testing.assert_close(found, generator.network(mean + sd * torch.randn(6, 3)))
 
 
 def test_the_contrast_s_gradient_is_to_the_draws_alone():
@@ -269,6 +282,11 @@ def test_the_contrast_s_gaussian_is_that_of_the_draws():
         torch.testing.assert_close(law.log_prob(u), expected, rtol=0, atol=5e-3)
         white = law.whiten(u[:size])
         torch.testing.assert_close(white.var(0), torch.ones(3), rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize(("draws", "law"), [(14, Diagonal), (15, Correlated)])
+def test_five_draws_a_number_tell_correlations(draws, law):
+    assert contrast_law(torch.randn(draws, 3)) is law
 
 
 def test_numbers_that_are_the_same_have_a_contrast_all_the_same():

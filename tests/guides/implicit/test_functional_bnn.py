@@ -295,6 +295,27 @@ def test_the_rate_of_a_priors_own_fit_is_that_of_the_step(monkeypatch):
     assert process.log_scale == 0
 
 
+def test_the_seed_of_a_priors_own_fit_is_that_of_its_minibatches(monkeypatch):
+    """Of thirty of the forty rows, which come in another order."""
+    seen, real = [], evidence.moments
+    monkeypatch.setattr(evidence, "moments", lambda process, x: seen.append(x) or real(process, x))
+    for seed in (0, 0, 1):
+        fit_by_evidence(GaussianProcess(1), X, Y, steps=1, lr=1e-3, seed=seed)
+    assert seen[0].shape == (30, 1)
+    assert torch.equal(seen[0], seen[1])
+    assert not torch.equal(seen[0], seen[2])
+
+
+def test_a_step_of_a_priors_own_fit_has_its_own_gradient(monkeypatch):
+    """Nothing moves: after three steps it is that of one."""
+    monkeypatch.setattr(evidence, "half_cosine", lambda *step: 0.0)
+    process, noise = GaussianProcess(1), torch.tensor(START_LOG_NOISE, dtype=torch.float64).exp()
+    fit_by_evidence(process, X[:30], Y[:30], steps=3, lr=5e-2, seed=0)
+    loss = -log_evidence(*moments(process, X[:30]), noise, Y[:30].double())
+    (expected,) = torch.autograd.grad(loss, process.log_scale)
+    torch.testing.assert_close(process.log_scale.grad, expected, rtol=1e-3, atol=0)
+
+
 def test_the_box_is_that_of_the_training_rows(monkeypatch):
     """From the smallest to the largest of every column, of all rows and not of a minibatch."""
     boxes, real = [], FunctionalBNN._loss

@@ -75,6 +75,12 @@ def test_where_draws_lie_does_not_matter_in_single_precision(loc, sd):
     assert (stein_score(draws) - exact).norm() < 1e-4 * exact.norm()
 
 
+def test_no_gradient_flows():
+    draws, at = torch.randn(20, 2, requires_grad=True), torch.randn(3, 2, requires_grad=True)
+    assert not stein_score(draws, at).requires_grad
+    assert not stein_score(draws).requires_grad
+
+
 def test_the_kernel_is_as_wide_as_the_median_distance():
     """Of 1, 2, 3, 97, 99 and 100 the third, of two columns times the root of two: outliers move nothing."""
     draws = torch.tensor([[0.0], [1.0], [3.0], [100.0]])
