@@ -289,6 +289,12 @@ def test_bayesian_last_layers_have_the_prior_and_the_likelihood_of_the_model():
     torch.testing.assert_close(trace.log_prob_sum(), prior + likelihood, atol=1e-8, rtol=0)
 
 
+def test_what_lies_below_bayesian_last_layers_is_numbers():
+    """No gradient reaches the model, however often a guide takes one."""
+    heads = BayesianHeads(double(), draw_graphs("cycles", 2, 1))
+    assert not any(numbers.requires_grad for numbers in heads.features.hidden.values())
+
+
 def test_last_layers_that_are_given_stand_in_for_those_of_the_model():
     """Each for its own head, biases too, in likelihoods and in draws."""
     model, graphs = double(), mixed_graphs()
