@@ -16,7 +16,9 @@ from data_loaders.graphs.edge_lists import EdgeList, edge_list
 from zoo.errors import UserError
 from zoo.fitting import graphs as fitting
 from zoo.fitting.graphs import GraphFit, GraphTraining, fit_graphs, median_gap, nats_an_edge, train
+from zoo.models.graphs import edge_batches
 from zoo.models.graphs.edge_batches import batches
+from zoo.models.graphs.edge_graph import EdgeGraphModel
 
 VALIDATION = 9
 
@@ -101,8 +103,41 @@ def test_the_seed_chooses_the_graphs_that_validate(monkeypatch):
     assert not any(one == other for one, other in itertools.combinations(held_out[1:], 2))
 
 
+def test_the_seed_chooses_where_a_model_of_ones_own_graphs_starts(monkeypatch):
+    monkeypatch.setattr(fitting, "train", lambda model, *parts: GraphFit())
+    starts = []
+    for seed in (0, 0, 1):
+        model, _ = fit_graphs([nx.path_graph(3)] * 2, settings=GraphTraining(seed=seed))
+        starts.append(nn.utils.parameters_to_vector(model.parameters()))
+    assert torch.equal(starts[0], starts[1])
+    assert not torch.equal(starts[0], starts[2])
+
+
+def test_graphs_are_as_large_as_the_window_of_the_model_makes_them(monkeypatch):
+    """30 edges of two nodes: 40320 numbers without one, 26280 with the last two."""
+    monkeypatch.setattr(edge_batches, "MOST_OF_ONE", 30_000)
+    graphs, settings = [edge_list([(0, 1)] * 30)], GraphTraining(epochs=1)
+    assert np.isfinite(train(EdgeGraphModel(window=2), graphs, graphs, settings).validation).all()
+    with pytest.raises(UserError, match="a graph of 30 edges and 2 nodes"):
+        train(EdgeGraphModel(), graphs, graphs, settings)
+
+
 def test_change_is_that_of_the_last_tenth_of_the_epochs():
     assert GraphFit(validation=[float(i * i) for i in range(20)]).change == 19**2 - 17**2
+
+
+def test_the_rate_falls_over_the_batches_of_all_epochs(monkeypatch):
+    """Two epochs of three batches: half a cosine of six steps."""
+    rates, step = [], torch.optim.Adam.step
+
+    def watched(adam, *args, **kwargs):
+        rates.append(adam.param_groups[0]["lr"])
+        return step(adam, *args, **kwargs)
+
+    monkeypatch.setattr(torch.optim.Adam, "step", watched)
+    settings = GraphTraining(epochs=2, lr=0.1, batch=1)
+    train(OneNumber(), [path(1), path(2), path(3)], [path(VALIDATION)], settings)
+    assert rates == pytest.approx([0.05 * (1 + np.cos(np.pi * i / 6)) for i in range(6)])
 
 
 def test_training_ends_when_patience_does():
