@@ -74,6 +74,14 @@ def test_error_of_the_figures_is_that_of_a_mean_over_rows():
     assert repeated == pytest.approx(error / 2 * math.sqrt((49 / 50) / (199 / 200)), rel=1e-6)
 
 
+def test_answers_of_a_fitted_density_keep_no_gradient():
+    """Of long tables they would keep what every row has passed."""
+    fitted = shared_bootstrap(rows(), SHAPE, effort(training=Training(steps=1)))
+    assert not fitted.log_density(rows().pool).requires_grad
+    assert not fitted.sample(3, seed=0).requires_grad
+    assert not fitted.members[0][1]["mean"].requires_grad
+
+
 def test_a_density_is_kept(tmp_path):
     fitted = shared_bootstrap(rows(), FlowShape(hidden=(8,), covariance=True), effort(), concentration=5.0)
     fitted.save(tmp_path / "fit.safetensors", FlowShape(hidden=(8,), covariance=True))
@@ -153,6 +161,20 @@ def test_naive_draws_have_starts_of_their_own(monkeypatch):
     for seed in (0, 1):
         weighted_bootstrap(rows(), SHAPE, effort(draws=2, seed=seed, training=Training(steps=1, lr=0.01)))
     assert not any(torch.equal(one, other) for one, other in itertools.combinations(seen, 2))
+
+
+def test_every_start_of_a_shared_flow_has_laws_of_its_own(monkeypatch):
+    seen, real = [], densities.train
+
+    def kept(objective, laws, *others):
+        first = next(laws)
+        seen.append(first.weights)
+        return real(objective, itertools.chain([first], laws), *others)
+
+    monkeypatch.setattr(densities, "train", kept)
+    shared_bootstrap(rows(), SHAPE, effort(restarts=2, training=Training(steps=1)))
+    assert len(seen) == 2
+    assert not torch.equal(*seen)
 
 
 def test_means_are_drawn_by_the_seed(monkeypatch):
@@ -291,6 +313,8 @@ def test_a_shape_is_built_as_it_says(monkeypatch):
     assert flow.covariance
     assert {parameter.dtype for parameter in flow.parameters()} == {torch.float64}
     assert asked == []
+    narrow = FlowShape(hidden=(2,)).build(data)  # hidden layers are as wide as the table
+    assert len(narrow.steps[0].network.layers[0].weight) == 3
     flow = replace(SHAPE, identity=True).build(data)
     assert asked == [(flow, data)]
 
