@@ -13,6 +13,7 @@ from pyro.infer import SVI
 from guides import AutoConcrete, AutoMeanField, AutoMNF, AutoSpikeSlab
 from guides.posterior.evaluate import log_joint
 from zoo.errors import FailedError
+from zoo.evaluation.estimates import Estimate
 from zoo.experiments.lbbnn.networks import images
 from zoo.fitting import epochs
 from zoo.fitting.epochs import (
@@ -117,6 +118,7 @@ def test_passes_leave_the_global_generator_alone(digits):
     torch.manual_seed(5)
     state = torch.get_rng_state()
     first = local_reparameterization_probabilities(guide, digits.x[:9], 2, seed=1)
+    assert not first.requires_grad
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.equal(first, local_reparameterization_probabilities(guide, digits.x[:9], 2, seed=1))
     assert not torch.equal(first, local_reparameterization_probabilities(guide, digits.x[:9], 2, seed=2))
@@ -310,6 +312,7 @@ def test_bound_weighs_pieces_by_their_rows(digits, monkeypatch):
     found = bound(guide, (digits.x[:8], digits.y[:8]), rows=7, networks=1)
     assert found.value == pytest.approx(-(7 * 1 + 1 * 9) / 8)
     assert found.se == pytest.approx(math.hypot(7 / 8 * (1 - 2), 1 / 8 * (9 - 2)))
+    assert bound(guide, (digits.x[:7], digits.y[:7]), networks=1) == Estimate(-1.0)  # one piece has no error
 
 
 def test_training_tells_what_the_bound_gained_last(digits, monkeypatch):
