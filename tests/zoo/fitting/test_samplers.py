@@ -68,6 +68,7 @@ def test_gibbs_is_asked_for_what_the_model_says(passed, monkeypatch):
     monkeypatch.setattr(samplers, "spike_slab_logistic_gibbs", sampled)
     found = own_draws(SpikeSlabLogistic(3, inclusion=0.1), (Y > 0).float(), "gibbs")
     assert (seen["inclusion_prob"], seen["seed"], seen["draws"]) == (0.1, 4, ITERATIONS)
+    assert (seen["warmup"], seen["chains"], seen["retries"]) == (ITERATIONS // 2, CHAINS, 0)
     assert seen["gates"].min_ess_bulk == 50
     assert found.converged == passed
 
@@ -89,7 +90,7 @@ def test_chains_count_as_mixed_where_they_have_the_draws(monkeypatch):
     apart = autoregression(0.0) + np.array([[0.0], [1.0]])
     use_chains(monkeypatch, apart)
     assert not own_draws(model, Y, "nuts").converged
-    for share, converged in ((0.005, True), (0.02, False)):
+    for share, converged in ((0.01, True), (0.0105, False)):
         often = np.arange(LENGTH).reshape(CHAINS, -1) < share * LENGTH
         use_chains(monkeypatch, autoregression(0.0), often)
         assert own_draws(model, Y, "nuts").converged == converged

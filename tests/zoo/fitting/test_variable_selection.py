@@ -14,6 +14,7 @@ from guides.truth.spike_slab_linear import enumerate_spike_slab
 from guides.truth.spike_slab_logistic import enumerate_spike_slab_logistic
 from guides.variational.varbvs import VARBVS
 from zoo.errors import FailedError
+from zoo.fitting import variable_selection
 from zoo.fitting.methods import FitFile
 from zoo.fitting.reach import half_cosine_change
 from zoo.fitting.variable_selection import JointSelection, SelectionLaw, VarbvsSettings, VariationalSelection
@@ -134,6 +135,26 @@ def test_seed_is_of_the_starts_and_steps_are_no_option(table):
     x, _, labels = table
     first, again = (fit(SpikeSlabLogistic(5), x, labels, seed=1) for _ in range(2))
     assert torch.equal(first.inclusion["w"], again.inclusion["w"])
+
+
+def test_starts_and_their_seed_are_handed_on(table, monkeypatch):
+    asked = []
+
+    def noted(*likelihood, **options):
+        asked.append((options["starts"], options["seed"]))
+        return VARBVS(*likelihood, **options)
+
+    monkeypatch.setattr(variable_selection, "VARBVS", noted)
+    x, _, labels = table
+    method = VariationalSelection(starts=2)
+    method.fit(SpikeSlabLogistic(5), (x, labels), method.settings(len(x), 7))
+    assert asked == [(2, 7)]
+
+
+def test_batches_of_the_joint_law_are_as_wished_and_no_larger_than_the_data():
+    method = JointSelection()
+    sizes = [method.settings(30, 0, batch_size=size).batch_size for size in (None, 7, 900)]
+    assert sizes == [None, 7, 30]
 
 
 def test_numbers_that_are_not_finite_are_a_divergence(table, monkeypatch):
