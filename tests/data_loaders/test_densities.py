@@ -69,7 +69,10 @@ def test_densities_of_mixtures_are_those_of_their_components(law):
 
 
 def test_six_gaussians_are_as_wide_as_it_says():
-    """And none is flat: every direction has a variance of 0.3 at least."""
+    """And none is flat: every direction has a variance of 0.3 at least.  Sixty means have an sd of 2, known
+    to a share of 1 / sqrt(120).
+    """
+    assert six_gaussians().means.std(ddof=1) == pytest.approx(2, rel=4 / 120**0.5)
     covariances = np.array([root @ root.T for root in six_gaussians().roots])
     sds = np.sqrt(np.diagonal(covariances, axis1=1, axis2=2))
     assert 0.6 < sds.min() < 0.7
@@ -90,6 +93,16 @@ def test_grids_are_blurred_by_their_step(monkeypatch):
     assert abs(share).max() <= 0.5 + 1e-9
     assert abs(share.mean()) < 4.5 * (1 / 12 / 4000) ** 0.5
     assert share.std() == pytest.approx(12**-0.5, rel=4.5 * 0.45 / 4000**0.5)  # kurtosis 1.8: sd of a sd
+
+
+def test_a_column_of_which_a_few_values_repeat_is_no_grid(monkeypatch):
+    """It stays as it is, down to a tenth as many values as rows; from there on it is blurred."""
+    some, few = np.arange(4000) % 400 / 10, np.arange(4000) % 399 / 10
+    monkeypatch.setattr(densities, "_stored", lambda _: {"X": some[:, None], "y": few})
+    monkeypatch.setattr(densities, "_shuffled", lambda _, table, columns: table)
+    found = densities._table(DENSITIES["kin40k"])
+    np.testing.assert_array_equal(found[:, 0], some)
+    assert (found[:, 1] != few).all()
 
 
 def test_a_column_of_fifty_values_has_a_density_and_one_of_fewer_has_none(monkeypatch):
