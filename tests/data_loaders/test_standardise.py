@@ -56,6 +56,13 @@ def test_constant_columns_become_zero(value):
     assert np.abs(scale.transform_x(x)[:, 0]).max() <= 1e-12 * max(abs(value), 1)
 
 
+@pytest.mark.parametrize(("mean", "sd"), [(1.0, 1.0), (0.0, 2.0)])
+def test_numbers_of_single_precision_are_moved_by_a_mean_or_an_sd_alone(mean, sd):
+    scale = Standardizer(np.array([mean]), np.array([sd]), 0.0, 1.0)
+    found = scale.transform_x(np.array([[5.0]], dtype=np.float32))
+    assert (found.item(), found.dtype) == ((5 - mean) / sd, np.float64)
+
+
 def test_columns_that_are_constant_up_to_rounding():
     x = np.full((1001, 1), 0.1) * (1 + 1e-16 * np.arange(1001))[:, None]
     x[::2] = np.nextafter(0.1, 1)
