@@ -442,6 +442,23 @@ def test_the_farthest_on_either_side_are_named_first():
     assert words.index("above") < words.index("below") < words.index("near")
 
 
+def test_the_metric_is_named_where_a_table_has_several():
+    """Though only one of them is far."""
+    lines = [
+        Line("a", "m", "5", metric, summary([1.0, 2.0, 4.0]), Published(value, 0.1))
+        for metric, value in (("error", 9.0), ("score", 2.0))
+    ]
+    words = verdict(lines, Marks("", frozenset(), frozenset(), frozenset()))
+    assert "1 unexplained: a m 5 error (z -7.5)." in words
+
+
+def test_a_number_with_the_printed_digits_is_near_the_print():
+    """A third beside a print of 0, of which no tenth is anything."""
+    line = Line("a", "m", "5", "error", summary([1 / 3]), Published(0.0, printed="0"))
+    words = verdict([line], Marks("", frozenset(), frozenset(), frozenset()))
+    assert words.endswith("printed digits in 1, within a tenth of the print in 1.")
+
+
 def test_a_correction_that_leaves_ours_far_below_is_not_enough_either():
     misprint = Explanation(("a", "*", "5", "error"), "misprint", "e-4 and not e-5", factor=10.0)
     experiment = declare(metrics={"error": "m"}, notes={}, published={}, explained=[misprint])
