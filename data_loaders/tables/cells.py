@@ -79,14 +79,23 @@ def read_cells(path: Path) -> Cells:
         raise cells.fail("is empty below its header: it has no data rows")
     for number, row in enumerate(cells.rows, start=1):
         if len(row) != len(cells.header):
-            clue = "; its first line begins with '#': is it a comment?" if header[0].startswith("#") else ""
             columns = f"{len(header)} column{'s' if len(header) > 1 else ''}"
-            raise cells.fail(f"row {number} has {len(row)} values, but the header names {columns}{clue}")
+            values = f"{len(row)} value{'s' if len(row) > 1 else ''}"
+            raise cells.fail(f"row {number} has {values}, but the header names {columns}{_clue(header)}")
     return cells
 
 
 def _blank(line: list[str]) -> bool:
     return not line or (len(line) == 1 and line[0].isspace())
+
+
+def _clue(header: Sequence[str]) -> str:
+    """What may be wrong where rows and header do not fit."""
+    if header[0].startswith("#"):
+        return "; its first line begins with '#': is it a comment?"
+    # a name with a comma in it, or decimal commas, divide such lines somewhere else
+    found = [called for sign, called in _OTHER_SEPARATORS.items() if any(sign in name for name in header)]
+    return f"; are there {found[0]} between its values? save it with commas" if found else ""
 
 
 def _no_text(path: Path) -> str:

@@ -150,9 +150,10 @@ def _look(cells: Cells, name: str, options: TableOptions) -> Survey:
     if not problem and kind == "category":
         problem = unusable(texts, meant=name in options.categories)
     told = [text for text in texts if not is_missing(text)]
-    levels = len(set(told)) if kind in ("category", "flag") else 0
+    different = {text.lower() if kind == "flag" else text for text in told}
+    levels = len(different) if kind in ("category", "flag") else 0
     problem = problem if told else "no value in any row"
-    return Survey(name, kind, len(texts) - len(told), levels, problem, len(set(told)) == 1)
+    return Survey(name, kind, len(texts) - len(told), levels, problem, len(different) == 1)
 
 
 def _learn(
@@ -215,6 +216,9 @@ def _classes_or_numbers(
     if any(map(is_number, texts)) or task == "regression":
         chosen = task or "regression"
         return targets(cells, target, chosen), (), chosen
+    small = [text.lower() for text in texts]
+    if flag_levels(texts) and len(set(small)) < len(set(texts)):  # TRUE and True are one class
+        texts = small
     labels = sorted(set(texts))
     if len(labels) == 1:
         raise cells.fail(f"the target column {target!r} is constant ({labels[0]!r} in every row)")

@@ -148,6 +148,7 @@ def test_first_bad_row_is_named(write):
             "has no feature column beside the target 'y'; are its values separated by commas?",
         ),
         (_csv().replace(",", ";"), "has semicolons between its values: save it with commas"),
+        ('a;"b, c";y\n1;2;3\n', "row 1 has 1 value, but the header names 2 columns; are there semicolons"),
         (_csv().replace(",", "\t"), "has tabs between its values: save it with commas"),
         ('a,b,y\n1,"2,3\n', "is not a well-formed CSV file"),
         (_csv().encode("utf-16"), "is not UTF-8 text"),

@@ -388,6 +388,15 @@ def test_two_texts_are_binary_and_flags_too(write):
     assert load_table(write(table.assign(risk=[True, False] * 20))).recipe.labels == ("False", "True")
 
 
+def test_flags_written_in_several_ways_are_two_classes(write):
+    path = write(messy().assign(risk=["TRUE", "False", "True", "false"] * 10).drop(columns="name"))
+    data = load_table(path)
+    assert (data.task, data.recipe.labels) == ("binary", ("false", "true"))
+    assert survey(path)[-1].levels == 2
+    with pytest.raises(DataError, match="is constant"):
+        load_table(write(messy().assign(risk=["TRUE", "True"] * 20).drop(columns="name")))
+
+
 @pytest.mark.parametrize(
     ("label", "task"),
     [
