@@ -318,6 +318,15 @@ def test_a_broken_guide_is_found(make, check):
         check(Case("broken", make, normal))
 
 
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [(ForgetsItsScale, "loaded, it has other draws of .*w1"), (OneSeed, "the same draws with another seed")],
+)
+def test_what_is_lost_in_saving_is_told(make, words):
+    with pytest.raises(AssertionError, match=words):
+        check_saving(Case("broken", make, normal))
+
+
 def test_the_law_that_is_broken_is_named():
     with pytest.raises(AssertionError, match=re.escape("FixedScale, check_posterior: bound")):
         check_guide(FixedScale)
