@@ -218,7 +218,12 @@ class Posterior:
         }
 
     def save(self, path: str | Path, *args, **kwargs) -> None:
-        """Writes :meth:`to_arviz` (arguments as there) as netCDF; the file is whole or not there at all."""
+        """Writes :meth:`to_arviz` (arguments as there) as netCDF; the file is whole or not there at all.
+
+        What the model has learned without a prior (``pyro.param``, ``pyro.module``) is no draw and is not in
+        the file: save Pyro's store, or the module's ``state_dict``, too.  What :meth:`load` gives predicts by
+        the values of its day.
+        """
         from guides.posterior.arviz_io import save_netcdf
 
         save_netcdf(self.to_arviz(*args, **kwargs), path)
