@@ -17,7 +17,12 @@ from zoo.models.entries import ModelEntry, to_json
 from zoo.models.options import check_values
 from zoo.registry.queries import GUIDES, applicable, check_options, find_guide, find_model, flag
 
-SAMPLERS = ("exact", "nuts", "gibbs")
+#: Sampler -> what it samples.
+SAMPLERS = {
+    "exact": "linear regression of known noise (--widths 0 --noise 1) and variable selection of few columns",
+    "nuts": "models without spikes",
+    "gibbs": "logistic variable selection",
+}
 CHAINED = {"nuts", "gibbs"}
 #: Word for every guide and sampler that applies.
 ALL = "all"
@@ -150,7 +155,8 @@ def _methods(entry: ModelEntry, names: Sequence[str], options: dict[str, Any]) -
         if name in SAMPLERS and name not in sampled:
             having = ", ".join(sampled) or "none"
             raise UserError(
-                f"{name!r} does not sample model {entry.name!r} with these options; it has: {having}"
+                f"{name!r} does not sample model {entry.name!r} with these options: it is for "
+                f"{SAMPLERS[name]}; the model has: {having}"
             )
         if name not in SAMPLERS:
             if name not in GUIDES:
