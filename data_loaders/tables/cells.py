@@ -81,7 +81,7 @@ def read_cells(path: Path) -> Cells:
         if len(row) != len(cells.header):
             columns = f"{len(header)} column{'s' if len(header) > 1 else ''}"
             values = f"{len(row)} value{'s' if len(row) > 1 else ''}"
-            raise cells.fail(f"row {number} has {values}, but the header names {columns}{_clue(header)}")
+            raise cells.fail(f"row {number} has {values}, but the header names {columns}{_clue(header, row)}")
     return cells
 
 
@@ -89,12 +89,13 @@ def _blank(line: list[str]) -> bool:
     return not line or (len(line) == 1 and line[0].isspace())
 
 
-def _clue(header: Sequence[str]) -> str:
+def _clue(header: Sequence[str], row: Sequence[str]) -> str:
     """What may be wrong where rows and header do not fit."""
     if header[0].startswith("#"):
         return "; its first line begins with '#': is it a comment?"
     # a name with a comma in it, or decimal commas, divide such lines somewhere else
-    found = [called for sign, called in _OTHER_SEPARATORS.items() if any(sign in name for name in header)]
+    lines = ["".join(header), "".join(row)]
+    found = [called for sign, called in _OTHER_SEPARATORS.items() if all(sign in line for line in lines)]
     return f"; are there {found[0]} between its values? save it with commas" if found else ""
 
 

@@ -160,6 +160,11 @@ def test_bad_files(text, says, write):
     assert says in _refusal(write(text))
 
 
+def test_a_semicolon_in_a_name_alone_separates_nothing(write):
+    found = _refusal(write("a (b; c),y\n1,2,3\n"))
+    assert found.endswith("row 1 has 3 values, but the header names 2 columns")
+
+
 @pytest.mark.parametrize("blank", ["", "  ", "\t"])
 def test_a_missing_value_of_the_only_column_is_no_blank_line(blank, write):
     table = pd.DataFrame({"a": [1, None, 3]}).to_csv(index=False)
