@@ -128,7 +128,7 @@ class WeightedLoss:
             if not own.is_floating_point() and len(cut := part[part != part.to(own.dtype)]):
                 raise ValueError(
                     f"the base measure draws {cut[0].item():g} for one, and the data are of whole numbers: "
-                    "use PredictiveBase, or EmpiricalBase of whole ones"
+                    "pass them in floating point, or use a base measure of whole ones"
                 )
         parts = zip(self.row_values, drawn, strict=True)
         return drawn, self._beside(tuple(more.to(own) for own, more in parts))

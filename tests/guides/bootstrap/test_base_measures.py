@@ -133,7 +133,7 @@ def test_parts_of_counts_are_refused_and_not_cut(loss):
         return PosteriorBootstrap(model, 4.0, base, 5, loss).fit(counts, num_draws=2, steps=2)
 
     for base in (IsotropicBase(torch.tensor(100.0), 10.0), EmpiricalBase((torch.tensor([99.0, 100.9]),))):
-        with pytest.raises(ValueError, match="and the data are of whole numbers"):
+        with pytest.raises(ValueError, match="data are of whole numbers: pass them in floating point, or"):
             fit(base)
     fit(EmpiricalBase((torch.tensor([99.0, 101.0]),)))
     fit(EmpiricalBase((counts,)))
