@@ -164,7 +164,7 @@ TABLES = {
     "too large": (changed(0, 0, 1e200), [], ["too large"]),
     "too large in a test row": (changed(5, 1, 1e200), [], ["column 'b'", "too large"]),
     "too large in a test target": (changed(5, 2, 1e200), [], ["column 'y'", "too large"]),
-    "short row": ([*linear_rows(12), [1.0]], [], ["row 13", "1 values", "3 columns"]),
+    "short row": ([*linear_rows(12), [1.0]], [], ["row 13", "1 value,", "3 columns"]),
     "constant target": (last_column([3] * 12), [], ["target column 'y'", "constant"]),
     "one row": (linear_rows(1), [], ["only one data row"]),
     "header only": ([], [], ["empty"]),
