@@ -343,6 +343,9 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
 
     def _announce_modules(self) -> None:
         """A ``pyro.param`` statement for every parameter of a submodule: SVI trains what it has seen."""
+        for name, parameter in self.named_parameters() if self._modules else ():  # slow where there are none
+            if "." in name and parameter.requires_grad:
+                self._param(name)
 
     def _param(self, name: str) -> Tensor:
         """A ``pyro.param`` statement for a parameter of this module."""

@@ -213,6 +213,8 @@ class FlatParameters(nn.Module):
             name = key.removeprefix(prefix)
             if not key.startswith(prefix) or "." in name or not isinstance(value, Tensor):
                 continue  # "." : of a submodule
+            if name in self._buffers:
+                continue  # torch fills it
             parameter = self._parameters.get(name)
             if parameter is None or parameter.shape != value.shape:  # else an optimiser may hold it: fill it
                 setattr(self, name, nn.Parameter(torch.empty_like(value)))

@@ -73,7 +73,9 @@ def _is_taken(store: ParamStoreDict, prefix: str, module: nn.Module) -> bool:
 def _put(store: ParamStoreDict, name: str, tensor: Tensor, module: nn.Module) -> None:
     if name in store:
         del store[name]
+    trained = tensor.requires_grad
     store[name] = tensor  # the same object: its transform is the identity
+    tensor.requires_grad_(trained)  # of which the store has made one that is trained
     _PUT_THERE[store._params[name]] = weakref.ref(module)
 
 

@@ -184,6 +184,30 @@ def test_a_models_own_parameters_train_too(make):
     assert set(pyro.get_param_store()) == {"noise", *own}
 
 
+class _Shifted(AutoMeanField):
+    """All means are moved by a module of its own, of which one parameter is fixed."""
+
+    def __init__(self, model):
+        super().__init__(model)
+        self.shift = torch.nn.Linear(1, 1)
+        self.shift.bias.requires_grad_(False)
+
+    def get_posterior(self, *args):
+        law = super().get_posterior(*args)
+        law.loc = law.loc + self.shift(law.loc.new_ones(1))
+        return law
+
+
+def test_parameters_of_a_guides_own_module_train_too():
+    x, y = data()
+    model = linear_model(normal)
+    guide = _Shifted(model)
+    before = {name: parameter.clone() for name, parameter in guide.shift.named_parameters()}
+    fit(model, guide, x, y, steps=3)
+    assert (guide.shift.weight != before["weight"]).all()
+    assert torch.equal(guide.shift.bias, before["bias"])
+
+
 @each_guide
 def test_parameters_of_the_prior_train_too(make):
     """The fused KL passes the gradient on to a learned prior."""
