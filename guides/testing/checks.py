@@ -19,6 +19,7 @@ from scipy import stats
 from scipy.optimize import brentq
 from torch import Tensor
 
+from guides.core.pyro_traces import PARTICLES
 from guides.core.sites import UnsupportedSiteError
 from guides.testing.noise import repeats
 from guides.testing.problems import (
@@ -288,7 +289,7 @@ def _assert_batches(whole: Callable, guide, batches: Callable, of_batches, elbo,
 
 
 def check_particles(case: Case) -> None:
-    """Vectorised particles have the mean loss and gradient of single runs."""
+    """Vectorised particles have the mean loss and gradient of single runs, and draws of their own."""
     x, y = data(rows=6)
     model = product("linear", case.prior)
     guide = case.make(model)
@@ -298,6 +299,21 @@ def check_particles(case: Case) -> None:
     single = [loss_and_gradients(model, guide, one, x, y) for _ in repeats(300)]
     together = [loss_and_gradients(model, guide, many, x, y) for _ in repeats(60)]
     _assert_same_means(single, together)
+    _assert_own_draws(case)
+
+
+def _assert_own_draws(case: Case, particles: int = 20) -> None:
+    """Particles that share a draw have the right means all the same, but average nothing."""
+    guide = case.make(priors_only(case.prior))
+    guide.setup()
+    perturb(guide)
+    with torch.no_grad():
+        one, other = guide(), guide()
+        with pyro.plate(PARTICLES, particles, dim=-2):
+            together = guide()
+    random = {name: value for name, value in together.items() if not bool((one[name] == other[name]).all())}
+    shared = [n for n, v in random.items() if len(v) < particles or bool((v == v[:1]).all())]
+    assert not shared, f"vectorised particles share one draw of {', '.join(shared)}"
 
 
 def _assert_same_means(*sides: list[dict[str, Tensor]]) -> None:
@@ -321,7 +337,9 @@ def check_same_seed(case: Case) -> None:
 
 
 def check_saving(case: Case) -> None:
-    """A fit that was saved and loaded into a new guide has the same draws, and another seed has others."""
+    """A fit that was saved and loaded into a new guide has the same numbers, those included that only its
+    training looks at, and the same draws; another seed has others.
+    """
     x, y = data()
     model = network(case.prior)
     guide = case.make(model)
@@ -331,10 +349,22 @@ def check_saving(case: Case) -> None:
     file.seek(0)
     again = case.make(model)
     again.load_state_dict(torch.load(file))
+    lost = _lost(guide.state_dict(), again.state_dict())
     draws, other = guide.draws(3, seed=1), guide.draws(3, seed=2)
     changed = [name for name, value in again.draws(3, seed=1).items() if not torch.equal(value, draws[name])]
     assert not changed, f"loaded, it has other draws of {', '.join(changed)} with the same seed"
     assert not torch.equal(draws["w1"], other["w1"]), "the same draws with another seed"
+    assert not lost, f"loaded, it has lost the numbers of {', '.join(lost)}"
+
+
+def _lost(before: dict, after: dict) -> list[str]:
+    """Names of the tensors that a state does not have, or has other numbers of."""
+
+    def kept(name: str, value: Tensor) -> bool:
+        same_shape = name in after and after[name].shape == value.shape
+        return same_shape and torch.allclose(value, after[name], rtol=0, atol=0, equal_nan=True)
+
+    return [n for n, v in before.items() if isinstance(v, Tensor) and not kept(n, v)]
 
 
 CHECKS = (

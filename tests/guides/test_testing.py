@@ -28,6 +28,7 @@ from guides.testing import (
     check_guide,
     check_local_latents,
     check_minibatches,
+    check_particles,
     check_posterior,
     check_same_seed,
     check_saving,
@@ -100,6 +101,24 @@ class ForgetsItsScale(MyGuide):
         super().load_state_dict(state, *args, **kwargs)
         with torch.no_grad():
             self.log_scale.zero_()
+
+
+class CountsItsSteps(MyGuide):
+    """What only training looks at."""
+
+    def __init__(self, model):
+        super().__init__(model)
+        self.register_buffer("steps", torch.zeros(()))
+
+    def __call__(self, *args):
+        self.steps += torch.is_grad_enabled()
+        return super().__call__(*args)
+
+
+class ForgetsItsSteps(CountsItsSteps):
+    def load_state_dict(self, state, *args, **kwargs):
+        state = {name: value for name, value in state.items() if name != "steps"}
+        super().load_state_dict(state, strict=False)
 
 
 class OneSeed(MyGuide):
@@ -243,6 +262,36 @@ def test_a_term_that_is_off_is_found(make, check, message):
         check(Case("broken", make, normal))
 
 
+class OneDraw(GaussianLaw):
+    """Of the site's own shape, whatever plates are around it."""
+
+    def _draw(self, operation):
+        return super()._draw(operation)[(0,) * len(self.leading)].expand(self._full_shape)
+
+
+class OneDrawOfConstrained(TransformedLaw):
+    def rsample(self, sample_shape=()):
+        draw = super().rsample(sample_shape)
+        return draw[(0,) * len(self.leading)].expand(draw.shape)
+
+
+class ConstrainedShareADraw(MyGuide):
+    def get_posterior(self, *args):
+        law = super().get_posterior(*args)
+        if isinstance(law, TransformedLaw):
+            law.__class__ = OneDrawOfConstrained
+        return law
+
+
+@pytest.mark.parametrize(
+    ("make", "sites"), [(of_law(OneDraw), "w, b, shift"), (ConstrainedShareADraw, "rate")]
+)
+def test_particles_that_share_a_draw_are_found(make, sites):
+    """Losses and gradients have the right means."""
+    with pytest.raises(AssertionError, match=f"vectorised particles share one draw of {sites}$"):
+        check_particles(Case("broken", make, normal))
+
+
 def a_function(model):
     """A guide that knows no model."""
 
@@ -320,11 +369,20 @@ def test_a_broken_guide_is_found(make, check):
 
 @pytest.mark.parametrize(
     ("make", "words"),
-    [(ForgetsItsScale, "loaded, it has other draws of .*w1"), (OneSeed, "the same draws with another seed")],
+    [
+        (ForgetsItsScale, "loaded, it has other draws of .*w1"),
+        (ForgetsItsSteps, "loaded, it has lost the numbers of steps"),
+        (OneSeed, "the same draws with another seed"),
+    ],
 )
 def test_what_is_lost_in_saving_is_told(make, words):
     with pytest.raises(AssertionError, match=words):
         check_saving(Case("broken", make, normal))
+
+
+def test_a_buffer_is_saved_and_loaded():
+    """It came back as a parameter that no view of the guide knew."""
+    check_saving(Case("counts", CountsItsSteps))
 
 
 def test_the_law_that_is_broken_is_named():
