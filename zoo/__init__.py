@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from zoo.given import plain, several_columns, several_names
+from zoo.given import plain, several_columns, several_names, several_widths
 from zoo.version import __version__
 
 if TYPE_CHECKING:
@@ -110,7 +109,7 @@ def compare(
         "target": target,
         "task": task,
         "noise": noise,
-        "widths": (int(widths),) if isinstance(widths, Integral) else widths,
+        "widths": several_widths(widths),
         "activation": activation,
         "inclusion": inclusion,
         "weight_scale": weight_scale,
@@ -221,6 +220,7 @@ def calibrate(
     :raises ValueError: for bad input, in one line (:class:`zoo.errors.UserError`)
     """
     import tempfile
+    from inspect import signature
 
     from zoo.commands.calibrate import run
     from zoo.commands.calibration import ask
@@ -228,8 +228,11 @@ def calibrate(
 
     options = plain(**options)
     plain(jobs=jobs, cluster=cluster, out=out)
-    if isinstance(options.get("widths"), Integral):
-        options["widths"] = (int(options["widths"]),)
+    unknown = options.keys() - signature(ask).parameters.keys()
+    if unknown:
+        raise TypeError(f"calibrate() got an unexpected keyword argument {min(unknown)!r}")
+    if "widths" in options:
+        options["widths"] = several_widths(options["widths"])
     if "device" in options:
         options["device"] = str(options["device"])
     (name,) = several_names("model", [model])

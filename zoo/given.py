@@ -42,6 +42,15 @@ def plain(**given: Any) -> dict[str, Any]:
     return found
 
 
+def several_widths(given: Any) -> Any:
+    """One width or several, or None; :raises UserError: for what is neither"""
+    if given is None or isinstance(given, Iterable):
+        return given
+    if not isinstance(given, Integral) or isinstance(given, bool):
+        raise UserError(f"widths: a whole number is needed, or several, not {given!r}")
+    return (int(given),)
+
+
 def several_columns(given: Sequence[str] | str) -> tuple[str, ...]:
     """One column or several; :raises UserError: for what is no name"""
     columns = (given,) if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)

@@ -177,6 +177,17 @@ def test_arguments_of_another_kind_are_told(call, words):
         call()
 
 
+@pytest.mark.parametrize("call", [lambda **given: zoo.compare("diabetes", **given), zoo.calibrate])
+def test_widths_that_are_no_whole_number_are_told(call):
+    with pytest.raises(UserError, match=r"widths: a whole number is needed, or several, not 2\.5"):
+        call(widths=2.5)
+
+
+def test_an_unknown_argument_of_a_calibration_is_told_as_its_own():
+    with pytest.raises(TypeError, match=r"^calibrate\(\) got an unexpected keyword argument 'sims'"):
+        zoo.calibrate(sims=3)
+
+
 def test_numbers_of_numpy_and_devices_of_torch_are_taken(compared, monkeypatch):
     monkeypatch.setattr("zoo.commands.comparison.MOST_LATENT", 5)
     options = {"seed": np.int64(0), "noise": np.float32(1.0), "widths": np.int64(2)}
