@@ -289,6 +289,17 @@ def test_stairs_of_the_weight_are_a_rise_too(stair):
     assert runs(0.5, 5) == 8  # one that falls begins anew, and forgets nothing
 
 
+def test_a_short_stair_after_a_long_one_does_not_end_the_rise():
+    """As long as the longest is a stair, for all that is known."""
+    learned = LearnedPriors()
+    for weight, count in ((0.1, 8), (0.4, 3), (0.7, 8)):
+        for _ in range(count):
+            learned.after_run({}, weight)
+    assert (learned.stood, learned.stair, learned.runs) == (7, 7, 0)
+    learned.after_run({}, 0.7)
+    assert learned.runs == 1
+
+
 @pytest.mark.parametrize("slab", [True, False])
 def test_scales_are_around_the_prior_mean(slab):
     base = (

@@ -336,6 +336,18 @@ def test_rows_that_met_once_are_not_forgotten():
     assert not guide.sites["w"].by_moments
 
 
+def test_what_a_run_shows_from_outside_is_known_beside_what_it_showed_within():
+    """Of one row and data ``y`` within, and of twelve rows for six numbers of ``z`` from outside."""
+    asked = Asked()
+    asked.note({"y"}, 1, [1], 6)
+    assert not asked.covers({"z"}, 6, [12])
+    asked.note_cause({"z"}, 6, [12])
+    assert asked.covers({"y", "z"}, 6, [12])
+    assert not asked.covers({"y", "z"}, 6, [18])
+    asked.note_cause({"z"}, 6, [6])
+    assert asked.rows == 12
+
+
 def test_set_up_leaves_running_statistics_alone():
     norm = nn.BatchNorm1d(3, affine=False)
 
