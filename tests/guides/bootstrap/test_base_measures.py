@@ -275,3 +275,30 @@ def test_a_site_that_not_every_run_has_is_refused():
 
     with pytest.raises(ValueError, match="'more' is not in every run"):
         PosteriorBootstrap(model, 5.0).fit(torch.randn(12).double(), num_draws=3)
+
+
+def test_a_gaussian_base_of_mixed_precisions_draws_each_part_in_its_own():
+    """And none with the digits of another, whichever comes first."""
+    single, whole = torch.randn(20), torch.randn(20, dtype=torch.float64)
+    for rows in ((single, whole), (whole, single)):
+        drawn = GaussianBase(*rows).draw(50, generator())
+        assert [part.dtype for part in drawn] == [part.dtype for part in rows]
+        (fine,) = (part for part in drawn if part.dtype == torch.float64)
+        assert (fine != fine.float()).any()
+
+
+def test_targets_of_the_prior_predictive_have_no_gradient_and_show_in_no_trace():
+    """Also where the model computes them."""
+    slope = double(2.0).requires_grad_()
+
+    def model(x, y=None):
+        loc = pyro.sample("loc", dist.Normal(double(0.0), 1.0))
+        with pyro.plate("data", len(x)):
+            pyro.deterministic("y", loc + slope * x[:, 0])
+
+    base = PredictiveBase(model, (torch.ones(3, 1, dtype=torch.float64),), "y")
+    trace = poutine.trace(lambda: base.draw(4, generator())).get_trace()
+    _, targets = trace.nodes["_RETURN"]["value"]
+    assert targets.unique().numel() == 4
+    assert not targets.requires_grad
+    assert set(trace.nodes) == {"_INPUT", "_RETURN"}

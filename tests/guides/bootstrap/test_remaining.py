@@ -76,12 +76,13 @@ def test_a_loss_without_curvature_tells_nothing():
             assert part.isnan().all()
 
 
-def test_a_step_to_where_a_law_cannot_be_is_none():
+@pytest.mark.parametrize("error", [ValueError, RuntimeError])  # of a support, of a factorisation
+def test_a_step_to_where_a_law_cannot_be_is_none(error):
     """Of one draw alone; the others keep theirs."""
 
     def losses(values):
         if (values["a"] < -1).any():
-            raise ValueError("scale must be positive")
+            raise error("scale must be positive")
         return values["a"].cosh().log().sum(1)
 
     start = {"a": torch.tensor([[0.3], [2.0]], dtype=torch.float64)}
