@@ -138,6 +138,15 @@ def stored_bytes(path):
         return file["posterior/w"].id.read_direct_chunk((0, 0, 0))[1]
 
 
+def test_a_file_that_was_read_can_be_written_again(tmp_path):
+    """HDF5 opens no file for writing that is still open for reading."""
+    path = save_netcdf(to_arviz(POSTERIOR, attrs={"n": 3}), tmp_path / "a.nc")
+    kept = load_netcdf(path)
+    xr.Dataset(attrs={"more": 1}).to_netcdf(path, mode="a", engine="h5netcdf")
+    assert decode_attrs(load_netcdf(path)) == {"n": 3, "more": 1}
+    assert decode_attrs(kept) == {"n": 3}
+
+
 def test_a_missing_file_is_missing(tmp_path):
     with pytest.raises(FileNotFoundError):
         load_netcdf(tmp_path / "none.nc")

@@ -7,8 +7,10 @@ import pyro
 import pytest
 import torch
 from pyro import distributions as dist
+from pyro import poutine
 
 from guides.posterior import Posterior, mixture, observed_laws
+from guides.posterior.drawn_anew import check_unknown
 
 DRAWS = 400
 
@@ -230,6 +232,24 @@ def test_a_point_in_a_plate_is_not_repeated():
 
     found = Posterior.from_draws(model, {"w": draws()}).function(torch.ones(5), site="f")
     torch.testing.assert_close(found, draws()[:, None].expand(-1, 5))
+
+
+def test_numbers_that_are_equal_and_not_as_many_are_others():
+    """Of a model whose rows are as many as the draw of a site that is not given."""
+
+    def run(draw, rows, seed):
+        return poutine.trace(lambda: pyro.deterministic("m", torch.zeros(1 + seed % 2))).get_trace()
+
+    with pytest.raises(ValueError, match="the draws are of 'old'.*'new'"):
+        check_unknown(run, 1, ["m"], ["old"], ["new"])
+    check_unknown(lambda *numbers: run(0, 0, 0), 1, ["m"], ["old"], ["new"])
+
+
+def test_what_is_no_number_in_every_run_has_not_changed():
+    def run(draw, rows, seed):
+        return poutine.trace(lambda: pyro.deterministic("m", torch.tensor([math.nan, 1.0]))).get_trace()
+
+    check_unknown(run, 1, ["m"], ["old"], ["new"])
 
 
 def test_a_spike_in_the_first_draw_hides_nothing():
