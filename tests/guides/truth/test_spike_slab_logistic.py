@@ -240,6 +240,23 @@ def test_models_that_are_ruled_out_move_no_sum(numbers, monkeypatch):
         np.testing.assert_array_equal(few, many)
 
 
+def test_what_is_ruled_out_does_not_hang_on_a_factor_of_the_prior(monkeypatch):
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((700, 6))
+    y = (rng.random(700) < expit(3 * x[:, 3] + 1.2 * x[:, 5])).astype(float)
+    monkeypatch.setattr(laplace_of_models, "_GROUP_NUMBERS", 9000)  # eight models a group
+    design = laplace_of_models.Design.build(x, y, 1.0, 1.0)
+    whole, *others = (
+        [
+            group.models.tolist()
+            for group in laplace_of_models.Groups(design, torch.full((64,), level).double())
+        ]
+        for level in (0.0, -50.0, 50.0)
+    )
+    assert len(whole) == 4  # of eight: column 3 is in all
+    assert others == [whole, whole]
+
+
 def test_progress_counts_every_model():
     rng = np.random.default_rng(0)
     x = rng.standard_normal((20, 5))
