@@ -93,6 +93,17 @@ def test_a_file_beside_the_result_belongs_to_it(damage, tmp_path):
     assert read_record(tmp_path, CELL) is not None
 
 
+def test_files_in_folders_belong_to_the_result_and_one_of_its_name_gives_way(tmp_path):
+    with workplace(tmp_path) as folder:
+        (folder / "result.json").write_text("the cell's own")
+        (folder / "parts").mkdir()
+        (folder / "parts" / "left.txt").write_text("left")
+        record = publish(tmp_path, Record(CELL, "ok", {"error": 1.0}, 1.25, folder, ""))
+    assert read_record(tmp_path, CELL) == record
+    (record.folder / "parts" / "left.txt").write_text("altered")
+    assert read_record(tmp_path, CELL) is None
+
+
 def test_result_of_another_call_is_not_computed_again_but_a_failure_is(tmp_path):
     store(tmp_path, status="failed: no")
     first = run_cell(lambda cell: {"error": 5.0}, ["error"], CELL, tmp_path)
@@ -145,6 +156,15 @@ def test_result_in_the_place_of_another_cell_is_none(change, tmp_path):
         cell_folder(tmp_path, other).parent.mkdir(parents=True, exist_ok=True)
         folder.rename(cell_folder(tmp_path, other))
     assert read_record(tmp_path, other) is None
+
+
+@pytest.mark.parametrize("name", ["seed", "split_seed"])
+def test_result_of_a_cell_whose_seeds_were_others_is_none(name, monkeypatch, tmp_path):
+    """As those of an earlier version may have been."""
+    store(tmp_path)
+    assert read_record(tmp_path, CELL) is not None
+    monkeypatch.setattr(Cell, name, 1)
+    assert read_record(tmp_path, CELL) is None
 
 
 def test_file_or_folder_in_the_way_is_replaced(tmp_path):
@@ -203,6 +223,22 @@ def test_sweep_takes_what_the_dead_left_and_nothing_else(tmp_path):
     sweep(tmp_path, own=True)
     assert hidden(tmp_path) == [".running-another.host-1-x"]
     assert read_record(tmp_path, CELL).ok
+
+
+@pytest.mark.parametrize(
+    ("error", "left"),
+    [(PermissionError(1, "not permitted"), 1), (ProcessLookupError(3, "no such process"), 0)],
+)
+def test_folders_of_another_users_process_stay(error, left, monkeypatch, tmp_path):
+    """A process that must not be signalled lives."""
+
+    def kill(process, number):
+        raise error
+
+    monkeypatch.setattr(os, "kill", kill)
+    (tmp_path / "cells" / f".running-{socket.gethostname()}-1-x").mkdir(parents=True)
+    sweep(tmp_path)
+    assert len(hidden(tmp_path)) == left
 
 
 def test_sweep_of_a_new_folder(tmp_path):
