@@ -22,6 +22,7 @@ from zoo.experiments.engine.request import plan
 from zoo.experiments.engine.runner import reproduce
 from zoo.experiments.engine.workers import run_cell
 from zoo.fitting.side_by_side import ALONE, CallEndedError, Here
+from zoo.fitting.threads import one_torch_thread
 
 pytestmark = pytest.mark.usefixtures("calls")
 
@@ -344,6 +345,20 @@ def test_a_cell_has_one_thread_and_the_caller_gets_its_own_back(monkeypatch, tmp
         torch.set_num_threads(threads)
     assert outcome.records[0].metrics == {"error": 1.0, "score": 1.0}
     assert os.environ["XLA_FLAGS"] == "--xla_dump_to="
+
+
+def test_threads_are_those_that_the_environment_says(monkeypatch, tmp_path):
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with one_torch_thread():
+            assert torch.get_num_threads() == 2
+        outcome = reproduce(plan(declare(run=threads_here), trials=1), tmp_path)
+    finally:
+        torch.set_num_threads(threads)
+    assert outcome.records[0].metrics == {"error": 2.0, "score": 0.0}
 
 
 # --------------------------------------------------------------------------------------- what comes after
