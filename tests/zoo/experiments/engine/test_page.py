@@ -499,3 +499,5 @@ def test_chance_has_the_degrees_of_freedom_of_welch():
     assert alone.by_chance == pytest.approx(2 * stats.t.sf(2, 4), rel=1e-9)
     alike = Line("a", "m", "5", "error", summary([1.0, 1.0]), published)  # no spread of ours
     assert alike.by_chance == pytest.approx(2 * stats.t.sf(2, 4), rel=1e-9)
+    of_many = replace(alike, published=replace(published, runs=None))
+    assert of_many.by_chance == pytest.approx(2 * stats.norm.sf(2), rel=1e-9)

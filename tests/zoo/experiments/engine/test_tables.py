@@ -189,6 +189,12 @@ def test_file_of_csv_reads_back_exactly(tmp_path):
     assert [float(row["value"]) for row in rows(tmp_path)] == values
 
 
+def test_seconds_are_told_to_the_millisecond(tmp_path):
+    reproduce(plan(declare(), trials=1), tmp_path)
+    seconds = [row["seconds"] for row in rows(tmp_path)]
+    assert all(math.isfinite(float(value)) and len(value.partition(".")[2]) <= 3 for value in seconds)
+
+
 @pytest.mark.parametrize(
     ("budget", "options", "same"),
     [
