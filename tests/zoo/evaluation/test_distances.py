@@ -160,6 +160,13 @@ def test_the_floor_of_an_odd_number_of_draws_is_that_of_unequal_halves():
     assert found.ref_mean_error.floor == pytest.approx(shrink * apart.square().mean().sqrt().item(), rel=1e-9)
 
 
+@pytest.mark.parametrize("draws", [2, 3, 4, 5])
+def test_floors_begin_at_four_draws_of_the_reference(draws):
+    """Of which each half has an sd."""
+    figures = compare_functions(normal(draws, 6), normal(30, 6, seed=1)).figures()
+    assert [estimate.floor is not None for estimate in figures.values()] == [draws >= 4] * 3
+
+
 @pytest.mark.parametrize("still", [2, 3])
 def test_points_that_stand_still_in_the_second_half_have_no_ratio_of_halves(still):
     """Two of three, or all of them, as where a chain sticks: the floor is that of the others."""

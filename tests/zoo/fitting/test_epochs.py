@@ -350,6 +350,16 @@ def test_seed_of_a_training_decides_order_and_noise(digits):
     assert noise != other_noise
 
 
+def test_order_and_noise_have_seeds_of_their_own(digits, monkeypatch):
+    """Or the numbers that place the rows would be those of the noise."""
+    seeds = []
+    for name in ("seeded_rng", "shuffled_epochs"):
+        own = getattr(epochs, name)
+        monkeypatch.setattr(epochs, name, lambda *parts, own=own: (seeds.append(parts[-1]), own(*parts))[1])
+    train(NETWORK, AutoMeanField(NETWORK), (digits.x[:20], digits.y[:20]), Training(1, batch_size=10))
+    assert len(seeds) == len(set(seeds)) == 2
+
+
 def test_members_are_stacked_with_noise_of_their_own(digits):
     """Twice the same guide gives two networks."""
     guide = AutoMeanField(NETWORK)

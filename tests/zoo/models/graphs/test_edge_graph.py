@@ -170,6 +170,7 @@ def test_a_graph_that_is_too_large_is_scored_along_a_window(monkeypatch):
     """30 edges of two nodes: 40320 numbers without one, 26280 with the last two."""
     monkeypatch.setattr(edge_batches, "MOST_OF_ONE", 30_000)
     graph = edge_list([(0, 1)] * 30)
+    assert [edge_batches._numbers(graph, window) for window in (None, 2)] == [40320, 26280]
     with torch.no_grad():
         assert EdgeGraphModel(window=2).log_prob([graph]).isfinite().all()
     with pytest.raises(UserError, match="a graph of 30 edges and 2 nodes"):
@@ -395,3 +396,11 @@ def test_a_batch_holds_no_more_numbers_than_it_may(monkeypatch):
     monkeypatch.setattr(edge_batches, "MOST_NUMBERS", int(2.5 * edge_batches._numbers(graphs[0])))
     assert [len(batch) for batch in edge_batches.batches(graphs, 100)] == [2, 2, 1]
     assert [len(batch) for batch in edge_batches.batches(graphs, 1)] == [1] * 5
+
+
+def test_a_large_graph_leaves_room_in_the_batches_after_it(monkeypatch):
+    """Of as many edges and nodes, which come sooner."""
+    late = np.array([[0, 1]] * 5 + [[2, 3]])
+    graphs = [edge_list(edges, np.arange(6.0)) for edges in (late[[0, 5, 1, 2, 3, 4]], late, late)]
+    monkeypatch.setattr(edge_batches, "MOST_NUMBERS", 2 * edge_batches._numbers(graphs[1]))
+    assert list(edge_batches.batches(graphs, 100)) == [[0], [1, 2]]
