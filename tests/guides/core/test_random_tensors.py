@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from guides import PathwiseGradientError
 from guides.core.layer_noise import row_shape
+from guides.core.purpose import Purpose
 from guides.core.random_tensors import RandomTensor
 from guides.testing import (
     Noise,
@@ -326,6 +327,17 @@ def test_draws_that_would_lose_the_gradient_are_refused(kind):
     w = weight(kind, (3,))
     with torch.no_grad(), pytest.raises(PathwiseGradientError, match="gradient would be lost"):
         torch.exp(w)
+
+
+@pytest.mark.parametrize("purpose", [Purpose.DRAWS, Purpose.STRUCTURE, Purpose.WEIGHED_DRAWS])
+def test_spikes_are_drawn_where_no_gradient_is_asked_for(purpose):
+    """Though gradients are enabled, as Pyro leaves them in ``Predictive``."""
+    w = weight("spike-slab", (200,), purpose=purpose)
+    if purpose is Purpose.WEIGHED_DRAWS:
+        with pytest.raises(PathwiseGradientError, match="no pathwise gradient"):
+            w.exp()
+    else:
+        assert (w.exp() == 1).any()
 
 
 def test_code_below_python_is_caught():

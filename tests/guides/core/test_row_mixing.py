@@ -21,8 +21,10 @@ from guides import AutoMeanField, AutoSpikeSlab, PathwiseGradientError, SpikeSla
 from guides.core.row_mixing import (
     MOST_EXPERIMENTS,
     MOST_RATIOS,
+    RETURN_VALUE,
     Asked,
     RowProbe,
+    Watched,
     _fixed,
     changed,
     mixed_site,
@@ -224,6 +226,21 @@ def test_a_probe_moves_some_rows_of_its_sites_only():
     assert RowProbe({"w"}, 4, 1)("v", output, torch.Size([6])) is output
 
 
+def test_a_probe_moves_no_row_that_is_alone():
+    """It meets every row of another layer."""
+    output = torch.ones(1, 3)
+    assert RowProbe({"w"}, 2, 0)("w", output, torch.Size([1])) is output
+
+
+def test_terms_of_a_return_value_are_all_tensors_in_it():
+    """In dictionaries, tuples and lists; whole numbers are none."""
+    parts = [torch.full((2,), float(i)) for i in range(4)]
+    watched = Watched(lambda: {"a": parts[0], "b": (parts[1], [{"c": parts[2]}, 7]), "d": torch.arange(2)})
+    watched()
+    assert list(watched.terms) == [f"{RETURN_VALUE} {i}" for i in range(3)]
+    assert all(torch.equal(term, part) for term, part in zip(watched.terms.values(), parts, strict=False))
+
+
 def test_the_seed_of_a_gpu_is_given_back(monkeypatch):
     """The probing runs have a seed of their own: fits with other seeds would have the same noise on a GPU."""
     seeds = {"gpu": "the user's"}
@@ -346,6 +363,13 @@ def test_what_a_run_shows_from_outside_is_known_beside_what_it_showed_within():
     assert not asked.covers({"y", "z"}, 6, [18])
     asked.note_cause({"z"}, 6, [6])
     assert asked.rows == 12
+
+
+def test_a_change_is_one_beyond_rounding():
+    """Of a term in proportion, and of one that is zero too."""
+    before = torch.tensor([0.0, -1000.0, 0.0, -1000.0, 0.0], dtype=torch.float64)
+    after = before + torch.tensor([9e-7, -9e-4, 2e-6, 2e-3, math.nan])
+    assert changed(before, after).tolist() == [False, False, True, True, True]
 
 
 def test_set_up_leaves_running_statistics_alone():
