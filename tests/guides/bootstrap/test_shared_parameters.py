@@ -179,6 +179,7 @@ def test_statistics_of_a_training_are_those_of_the_law(held):
     train(InClosedForm(flow, held), iter([Law(weights, (x,))]), Training(steps=1))
     with torch.no_grad():
         torch.testing.assert_close(flow.steps[1].mean, weights @ flow.steps[0](x)[0])
+    assert not flow.training
 
 
 def test_every_step_has_weights_and_pseudo_observations_of_its_own():
