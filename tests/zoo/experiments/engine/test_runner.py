@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -327,6 +330,19 @@ def test_process_that_is_killed_ends_the_call_and_loses_nothing_else(tmp_path):
     assert len(results(tmp_path)) >= 8
     assert (tmp_path / "table.md").exists()
     assert running(tmp_path) == []
+
+
+def test_what_a_killed_call_left_is_gone_while_the_cells_run(tmp_path):
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    folder = tmp_path / "cells" / f".running-{socket.gethostname()}-{dead.pid}-x"
+    reproduce(plan("toy/measure", trials=1), tmp_path)
+    folder.mkdir()
+    seen = []
+    request = plan("toy/measure", trials=2)
+    reproduce(request, tmp_path, on_progress=lambda todo, finished: seen.append(folder.exists()))
+    assert len(seen) > 1
+    assert not any(seen)
 
 
 def threads_here(cell) -> dict[str, float]:
