@@ -391,6 +391,13 @@ for stage in ("before", "during", "after"):
         assert torch.equal(parameters(resumed), parameters(whole))
 
 
+def test_a_checksum_is_of_names_shapes_and_kinds_too():
+    value = torch.zeros(2, 3)
+    files = [{"a": value}, {"b": value}, {"a": value.T}, {"a": value.int()}]
+    sums = [zoo.fitting.svi._checksum("a fit", tensors) for tensors in files]
+    assert len({*sums, zoo.fitting.svi._checksum("another", files[0])}) == 5
+
+
 def test_the_bound_has_random_numbers_of_its_own(seeds_given):
     """Networks of the noise that the fit has met would know what it has fitted."""
     fit = make(steps=1)

@@ -12,6 +12,7 @@ from torch.distributions import Normal
 from guides.posterior import log_joint
 from guides.truth.spike_slab_linear import enumerate_spike_slab
 from guides.truth.spike_slab_logistic import enumerate_spike_slab_logistic
+from guides.variational.joint_spike_slab import INCLUSION_DRAWS
 from guides.variational.varbvs import VARBVS
 from zoo.errors import FailedError
 from zoo.fitting import variable_selection
@@ -107,6 +108,10 @@ def test_joint_law_tells_what_its_bound_gained_and_draws_by_the_seed(table):
     fitted = method.fit(SpikeSlabLogistic(5), (x, labels), method.settings(150, 0, steps=30))
     assert len(fitted.losses) == 30
     assert fitted.bound_change == half_cosine_change(fitted.losses)
+    p, error = fitted.inclusion["w"].double(), fitted.inclusion_mcse["w"].double()
+    assert error.max() > 0
+    # of means of probabilities, which vary less than the indicators themselves
+    assert (error <= (p * (1 - p) / (INCLUSION_DRAWS - 1)).sqrt() + 1e-6).all()
     first, again, other = (fitted.draws(9, seed)["w"] for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert torch.equal(first, fitted.draws_with_log_prob(9, 1)[0]["w"])
