@@ -163,20 +163,6 @@ def test_naive_draws_have_starts_of_their_own(monkeypatch):
     assert not any(torch.equal(one, other) for one, other in itertools.combinations(seen, 2))
 
 
-def test_every_start_of_a_shared_flow_has_laws_of_its_own(monkeypatch):
-    seen, real = [], densities.train
-
-    def kept(objective, laws, *others):
-        first = next(laws)
-        seen.append(first.weights)
-        return real(objective, itertools.chain([first], laws), *others)
-
-    monkeypatch.setattr(densities, "train", kept)
-    shared_bootstrap(rows(), SHAPE, effort(restarts=2, training=Training(steps=1)))
-    assert len(seen) == 2
-    assert not torch.equal(*seen)
-
-
 def test_means_are_drawn_by_the_seed(monkeypatch):
     seeds, real = [], densities.local_draws
 
