@@ -104,8 +104,8 @@ class FlatParameters(nn.Module):
         Guides without a tractable density return the density of the draw together with its auxiliary
         variables: the mean of ``exp(-log q)`` over those is ``1 / q(draw)``, so that weights are unbiased.
 
-        Elements that the model masks (``poutine.mask``, ``obs_mask``) count here, and neither in its joint
-        density nor in the bound: there take the weights of Pyro's ``Importance``, which leave them out.
+        Elements that the model masks (``poutine.mask``, ``obs_mask``) count here and in
+        :func:`guides.posterior.log_joint`, and neither in the model's own trace nor in the bound.
         """
         draws = self.draws(n, seed=seed)
         return draws, self.log_prob(draws)

@@ -4,6 +4,10 @@ A guide's law stands at its site, under the mask of its prior.  Where nothing el
 masked elements (padding, ``obs_mask``), neither prior nor law count there, and that is right.  Where data do,
 the law's entropy would be missing and its sd end at zero.  No such model looks different from outside, so it
 is run twice, with the masked elements moved and all other random numbers the same.
+
+A sampler and a joint density need the law of masked elements all the same: without it no density on them
+could be normalised.  Under :class:`Unmasked` the sites of :func:`padding` have their prior back, which leaves
+the law of all others as it is.
 """
 
 from __future__ import annotations
@@ -41,6 +45,28 @@ def require_nothing_looks_behind(model: Callable, names: Collection[str], args: 
                 "the law that the guide gives it would not count; mask the prior alone, prior.mask(mask), or "
                 "those terms too"
             )
+
+
+def padding(model: Callable, names: Iterable[str], args: tuple, kwargs: dict) -> frozenset[str]:
+    """Those of the latent sites ``names`` that are masked in part and whose masked elements nothing looks at.
+
+    :param model: as above
+    """
+    nodes = _run(model, None, args, kwargs).nodes
+    masked = masked_in_part((name, nodes[name]) for name in names if name in nodes)
+    return frozenset(n for n in masked if _term_that_looks_behind(model, n, args, kwargs) is None)
+
+
+class Unmasked(Messenger):
+    """Sites that count whole, whatever masks are inside."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        super().__init__()
+        self.names = names
+
+    def _pyro_sample(self, msg: dict[str, Any]) -> None:
+        if msg["name"] in self.names:
+            msg["mask"] = None
 
 
 def _term_that_looks_behind(model: Callable, name: str, args: tuple, kwargs: dict) -> str | None:

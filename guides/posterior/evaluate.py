@@ -21,6 +21,7 @@ from pyro import distributions as dist
 from pyro import poutine
 from pyro.distributions.unit import Unit
 from pyro.distributions.util import scale_and_mask
+from pyro.infer.autoguide.initialization import InitMessenger, init_to_value
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, Independent, MixtureSameFamily, Normal
@@ -28,6 +29,7 @@ from torch.func import vmap
 from torch.nn.functional import logsigmoid
 from torch.overrides import TorchFunctionMode
 
+from guides.core.masked_sites import Unmasked, padding
 from guides.core.rng import kept_rng, seeded_rng
 from guides.posterior.drawn_anew import RowsByNumber, check_rows, check_unknown, spread, takes_some
 from guides.posterior.law_of_draws import LawsOfDraws, MixtureOfDraws, elementwise
@@ -87,6 +89,9 @@ class _Largest(TorchFunctionMode):
 def log_joint(model: Callable, draws: Draws, *args, **kwargs) -> Tensor:
     """``log p(y, theta)`` of the model at draws ``{name: [S, *site]}`` and its arguments: ``[S]``, nats.
 
+    Masked elements of latent sites (``poutine.mask``, ``obs_mask``) count with their prior where nothing else
+    that counts looks at them: the law of all others is the same, and theirs can be normalised.
+
     :raises ValueError: where a latent site has no draws, or draws have no site
     """
     trace = _first_trace(model, draws, args, kwargs)
@@ -98,8 +103,11 @@ def log_joint(model: Callable, draws: Draws, *args, **kwargs) -> Tensor:
             f"model has no site for draws of {_listed(unknown)}"
         )
 
+    drawn = InitMessenger(init_to_value(values=next(_one_by_one(draws))))(model)
+    whole = Unmasked(padding(drawn, draws, args, kwargs))(model)
+
     def question(draw: dict[str, Tensor]) -> tuple[Tensor]:
-        return (_trace(model, draw, args, kwargs).log_prob_sum(),)
+        return (_trace(whole, draw, args, kwargs).log_prob_sum(),)
 
     return over_draws(question, draws, at_once=number_at_once(question, draws))[0]
 

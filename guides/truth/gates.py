@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +62,8 @@ class MCMCResult:
     :ivar reason: what failed, in words; empty if passed.
     """
 
-    draws: Draws
-    sample_stats: Draws
+    draws: Draws = field(repr=False)
+    sample_stats: Draws = field(repr=False)
     diagnostics: dict[str, Any]
     settings: dict[str, Any]
     seconds: float

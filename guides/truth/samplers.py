@@ -336,6 +336,7 @@ def pyro_attempt(model: Callable, args: tuple, kwargs: dict, plan: Plan, show: b
     from pyro.infer.reparam import LocScaleReparam
 
     from guides.core.arguments import default_dtype, doubled
+    from guides.core.masked_sites import Unmasked, padding
     from guides.core.rng import kept_rng
 
     dtype = torch.get_default_dtype()
@@ -344,6 +345,7 @@ def pyro_attempt(model: Callable, args: tuple, kwargs: dict, plan: Plan, show: b
         args, kwargs = tuple(map(doubled, args)), {k: doubled(v) for k, v in kwargs.items()}
     with kept_rng(), default_dtype(dtype):
         names, normals = _pyro_sites(model, args, kwargs)
+        model = Unmasked(padding(model, names, args, kwargs))(model)
         centred = poutine.reparam(model, config={name: LocScaleReparam(0.0) for name in normals})
         with _Bar(show, (plan.warmup + plan.draws) * plan.chains, "NUTS (Pyro)") as bar:
             runs = [_pyro_chain(centred, args, kwargs, plan, c, names, bar) for c in range(plan.chains)]

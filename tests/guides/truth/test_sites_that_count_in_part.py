@@ -1,4 +1,6 @@
-"""A power of a density, by ``scale``, is sampled as it stands: other coordinates would change it."""
+"""A power of a density, by ``scale``, is sampled as it stands: other coordinates would change it.  Elements
+that a mask hides from all that counts have their prior back: flat, no chain would ever return from them.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ import torch
 from numpyro import handlers
 from pyro import poutine
 
+from guides.posterior import log_joint
 from guides.testing import z_bound
 from guides.truth import Gates, nuts
 from guides.truth.samplers import _pyro_sites, _twin_sites
@@ -109,3 +112,45 @@ def test_sites_whose_density_is_scaled_or_masked_are_left_centred():
         twin(y)
 
     assert _twin_sites(mixed_twin, (Y,), {}) == (["plain", "masked", "log_s", "b"], ["plain"])
+
+
+SEEN = torch.tensor([True, True, True, False, True])
+
+
+def partly_seen(y):
+    b = pyro.sample("b", dist.Normal(0.0, 1.0))
+    with pyro.plate("rows", len(y)):
+        pyro.sample("y", dist.Normal(b, 1.0), obs=y, obs_mask=SEEN)
+
+
+@pytest.mark.slow
+def test_outcomes_in_part_unseen_have_the_predictive_of_what_was_seen():
+    y = torch.as_tensor(Y, dtype=torch.float32)
+    settings = {"warmup": 60, "draws": 100, "retries": 0, "gates": LOOSE, "progress": False}
+    found = nuts(partly_seen, (y,), backend="pyro", **settings)
+    assert found.passed, found.reason
+    variance = 1 / (1 + 4)
+    mean = variance * Y[SEEN.numpy()].sum()
+    assert_has_moments(found.draws["b"], np.array([mean, variance**0.5]))
+    for element in range(5):  # the four that were seen, too: nothing looks at them
+        assert_has_moments(found.draws["y_unobserved"][..., element], np.array([mean, (1 + variance) ** 0.5]))
+
+
+def test_a_joint_density_counts_padding_with_its_prior():
+    y = torch.as_tensor(Y, dtype=torch.float32)
+    draws = {"b": torch.tensor([0.3, -1.0]), "y_unobserved": torch.linspace(-2, 2, 10).reshape(2, 5)}
+    b = draws["b"][:, None]
+    expected = dist.Normal(0.0, 1.0).log_prob(draws["b"]) + dist.Normal(b, 1.0).log_prob(y)[:, SEEN].sum(1)
+    expected = expected + dist.Normal(b, 1.0).log_prob(draws["y_unobserved"]).sum(1)
+    torch.testing.assert_close(log_joint(partly_seen, draws, y), expected)
+
+
+def test_a_masked_element_that_data_look_at_keeps_its_flat_prior():
+    def looked_at(y):
+        with poutine.mask(mask=SEEN):
+            b = pyro.sample("b", dist.Normal(torch.zeros(5), 1.0))
+        pyro.sample("y", dist.Normal(b, 1.0), obs=y)
+
+    y, b = torch.as_tensor(Y, dtype=torch.float32), torch.linspace(-2, 2, 10).reshape(2, 5)
+    expected = dist.Normal(b, 1.0).log_prob(y).sum(1) + dist.Normal(0.0, 1.0).log_prob(b)[:, SEEN].sum(1)
+    torch.testing.assert_close(log_joint(looked_at, {"b": b}, y), expected)
