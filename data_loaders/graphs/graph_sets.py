@@ -54,13 +54,11 @@ class GraphSet:
     """Graphs with their edges in order.
 
     `num_nodes` is [n], nodes of every graph as the file has them: those without an edge are in no edge list.
-    `graph_labels` is [n], -1 where there are none.
     """
 
     name: str
     graphs: tuple[EdgeList, ...]
     num_nodes: np.ndarray
-    graph_labels: np.ndarray
     oddities: tuple[str, ...] = ()
 
     def to_networkx(self) -> list[nx.MultiDiGraph]:
@@ -156,8 +154,7 @@ def load_graphs(name: str, *, doubled: bool = False) -> GraphSet:
             once = of_graph[:, 0] <= of_graph[:, 1]
             of_graph, times = of_graph[once], times[once]
         graphs.append(edge_list(of_graph, times))
-    labels = arrays.get("graph_label", np.full(len(graphs), -1))
-    return GraphSet(name, tuple(graphs), arrays["n_nodes"].astype(np.int64), labels, entry.oddities)
+    return GraphSet(name, tuple(graphs), arrays["n_nodes"].astype(np.int64), entry.oddities)
 
 
 def parse_tu_dataset(folder: str, raw: Sequence[bytes]) -> Arrays:
@@ -175,16 +172,16 @@ def parse_tu_dataset(folder: str, raw: Sequence[bytes]) -> Arrays:
                 return np.loadtxt(io.StringIO(text), dtype=np.int64, ndmin=2)
 
             edges, times = numbers("A") - 1, numbers("edge_attributes")[:, 0]
-            graph_of_node, labels = numbers("graph_indicator")[:, 0] - 1, numbers("graph_labels")[:, 0]
+            graph_of_node, count = numbers("graph_indicator")[:, 0] - 1, len(numbers("graph_labels"))
     except RawError:
         raise
     except (ValueError, KeyError, OSError, zipfile.BadZipFile) as error:
         raise RawError(f"it cannot be read: {error}") from None
-    sizes = np.bincount(graph_of_node, minlength=len(labels))
+    sizes = np.bincount(graph_of_node, minlength=count)
     first = np.concatenate([[0], np.cumsum(sizes)])
     graph = graph_of_node[edges[:, 0]]
     local = edges - first[graph][:, None]
-    bounds = np.concatenate([[0], np.cumsum(np.bincount(graph, minlength=len(labels)))])
+    bounds = np.concatenate([[0], np.cumsum(np.bincount(graph, minlength=count))])
     order = np.argsort(graph, kind="stable")
     return {
         "src": local[order, 0],
@@ -192,7 +189,6 @@ def parse_tu_dataset(folder: str, raw: Sequence[bytes]) -> Arrays:
         "time": times[order],
         "edge_ptr": bounds,
         "n_nodes": sizes,
-        "graph_label": labels,
     }
 
 
