@@ -7,7 +7,6 @@ for each argument of the model that has a row a datum (``(x, y)`` for a regressi
 from __future__ import annotations
 
 import functools
-import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from guides.core.arguments import row_not_finite
+from guides.core.checks import check_numbers
 from guides.core.rng import seeded_rng
 
 Rows = tuple[Tensor, ...]
@@ -67,8 +67,7 @@ class IsotropicBase:
     sd: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.sd < math.inf:
-            raise ValueError(f"sd must be positive and finite, got {self.sd}")
+        check_numbers(sd=self.sd)
 
     def draw(self, count: int, generator: torch.Generator) -> Rows:
         noise = torch.randn(count, *self.centre.shape, generator=generator, dtype=torch.float64)

@@ -30,6 +30,7 @@ from guides.bootstrap.remaining import joined, newtons_step
 from guides.bootstrap.weighted_loss import Loss, Parameters, WeightedLoss
 from guides.bootstrap.weights import check_process, dirichlet_weights
 from guides.core.arguments import FixedParameters, check_parameters, check_tensors
+from guides.core.checks import check_counts, check_numbers
 from guides.core.processes import workers_may_leave
 from guides.core.rng import seeded_rng
 from guides.core.settling import LAST_OF_HALF_COSINE, UnsettledWarning
@@ -114,8 +115,8 @@ class PosteriorBootstrap:
         :raises TypeError: an argument that is no tensor but NumPy's or a table
         :raises DivergenceError: a RuntimeError, when a loss is not finite
         """
-        if num_draws < 1 or steps < 1 or not lr > 0:
-            raise ValueError(f"num_draws, steps and lr must be positive, got {num_draws}, {steps} and {lr}")
+        check_counts(num_draws=num_draws, steps=steps)
+        check_numbers(lr=lr)
         check_tensors(args)
         generator = torch.Generator().manual_seed(seed)
         with pyro.get_param_store().scope(), poutine.block(), FixedParameters(), seeded_rng(seed):

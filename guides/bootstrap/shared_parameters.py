@@ -30,6 +30,7 @@ from guides.bootstrap.training import ClosedForm, InClosedForm, Law, Objective, 
 from guides.bootstrap.weighted_loss import Parameters, WeightedLoss
 from guides.bootstrap.weights import check_process, dirichlet_weights, stream_seed
 from guides.core.arguments import row_not_finite
+from guides.core.checks import check_counts
 from guides.core.rng import seeded_rng
 from guides.core.starts import initial_value
 from guides.core.svi import DivergenceError
@@ -127,8 +128,7 @@ class SharedParameterBootstrap:
             restarts of a part with parameters and without ``reset_parameters``
         :raises DivergenceError: a RuntimeError, when the losses of no start are finite, or no score
         """
-        if restarts < 1:
-            raise ValueError(f"restarts must be at least 1, got {restarts}")
+        check_counts(restarts=restarts)
         if restarts > 1:
             check_restarts(self.model)
         for i, part in enumerate(validation or ()):
@@ -189,8 +189,7 @@ class SharedPosterior:
 
     def draws(self, n: int, seed: int = 0) -> Parameters:
         """Independent draws of the local sites, ``{site: [n, *site]}``."""
-        if n < 1:
-            raise ValueError(f"n must be positive, got {n}")
+        check_counts(n=n)
         if not has_closed_form(self.model):
             process = self.laws
             base = process.base if process.concentration else None

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from guides.bootstrap.base_measures import Rows
 from guides.bootstrap.weighted_loss import Parameters
+from guides.core.checks import check_counts, check_numbers
 from guides.core.svi import DivergenceError
 from guides.flows.weighted_batch_norm import weighted_rows
 
@@ -60,8 +61,8 @@ class Training:
     weight_decay: float = WEIGHT_DECAY
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or not self.lr > 0 or self.patience < 1:
-            raise ValueError(f"steps, lr and patience must be positive, got {self}")
+        check_counts(steps=self.steps, patience=self.patience)
+        check_numbers(lr=self.lr)
 
 
 @dataclass

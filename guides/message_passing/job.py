@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from guides.core.checks import check_counts
 from guides.message_passing.fitted import MessagePassingFit, Structure
 from guides.message_passing.program import Forward
 from guides.message_passing.recorder import Recording, analyse, record
@@ -108,8 +109,7 @@ class Job:
         x, y = as_rows(x, y)
         recording = record(model, x, y)
         fitted.structure.check(recording)
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        check_counts(batch_size=batch_size)
         return cls(
             start,
             Forward(recording.program, messages),

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from guides.core.checks import check_counts
 from guides.message_passing.recorder import Recording
 
 
@@ -90,8 +91,7 @@ def orders(rows: int, epochs: int, rng: np.random.Generator, given: Any, batch_s
     :param given: ``[epochs, rows]`` instead of random permutations
     :raises ValueError: a wrong shape, row numbers that do not exist
     """
-    if epochs < 1 or batch_size < 1:
-        raise ValueError(f"epochs and batch_size must be at least 1, got {epochs} and {batch_size}")
+    check_counts(epochs=epochs, batch_size=batch_size)
     if given is None:
         order = np.stack([rng.permutation(rows) for _ in range(epochs)])
     else:

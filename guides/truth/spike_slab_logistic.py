@@ -28,8 +28,10 @@ from pyro import distributions as dist
 from torch import Tensor
 
 from guides.core.checks import (
+    check_counts,
     check_numbers,
     check_positive,
+    check_two,
     checked_inclusion,
     checked_logistic,
     checked_vector,
@@ -106,8 +108,7 @@ class SpikeSlabLogisticPosterior:
 
         :raises ValueError: for less than one draw
         """
-        if n < 1:
-            raise ValueError(f"at least 1 draw is needed, got n={n}")
+        check_counts(n=n)
         generator = torch.Generator().manual_seed(seed)
         if not resample:
             full, _ = self._propose(n, generator, math.inf)
@@ -134,8 +135,7 @@ class SpikeSlabLogisticPosterior:
 
         :raises ValueError: for less than two draws, which have no standard error
         """
-        if n < 2:
-            raise ValueError(f"at least 2 draws are needed for standard errors, got n={n}")
+        check_two("a single draw has no standard error", n=n)
         generator = torch.Generator().manual_seed(seed)
         full, log_weight = self._propose(n, generator, _PROPOSAL_DF)
         top = log_weight.max()

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import softplus
 
+from guides.core.checks import check_counts
 from guides.core.flat_parameters import elementwise_law
 from guides.core.fused import chunks, cost_of_on, spike_slab_prior_gradient
 from guides.core.laws import SiteLaw
@@ -239,8 +240,7 @@ class AutoConcrete(AutoSpikeSlab):
         if len(schedule) != 2 or not all(0 < number < math.inf for number in schedule):
             raise ValueError(f"temperature must be a positive number, or a pair of them; got {temperature}")
         first, last = schedule
-        if anneal_runs < 1:
-            raise ValueError(f"anneal_runs must be at least 1, got {anneal_runs}")
+        check_counts(anneal_runs=anneal_runs)
         if objective not in ("elbo", "published"):
             raise ValueError(f"objective must be 'elbo' or 'published', got {objective!r}")
         self.schedule, self.objective = (float(first), float(last)), objective

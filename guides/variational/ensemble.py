@@ -24,6 +24,7 @@ from pyro.poutine.util import site_is_subsample
 from torch import Tensor
 
 from guides.core.arguments import FixedParameters, blaming_arguments, check_parameters
+from guides.core.checks import check_counts, check_numbers
 from guides.core.optim import FusedAdam
 from guides.core.rng import kept_rng
 from guides.core.settling import UnsettledWarning, last_change, still_moving
@@ -73,8 +74,8 @@ def fit_ensemble(
     :raises DivergenceError: a RuntimeError, when a loss or a parameter of a member is not finite
     :raises UnsupportedSiteError: for a SpikeSlab prior, unless ``prior=False``
     """
-    if members < 1 or steps < 1 or not lr > 0:
-        raise ValueError(f"members, steps and lr must be positive, got {members}, {steps} and {lr}")
+    check_counts(members=members, steps=steps)
+    check_numbers(lr=lr)
     with blaming_arguments(args, kwargs):
         trace = check_parameters(model, args, kwargs, fate="the members would share or lose")
     _check_data(trace.nodes)

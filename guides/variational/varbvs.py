@@ -34,7 +34,7 @@ from pyro import distributions as dist
 from scipy.special import expit, xlogy
 from torch import Tensor
 
-from guides.core.checks import check_positive, checked_data, checked_inclusion, checked_logistic
+from guides.core.checks import check_counts, check_positive, checked_data, checked_inclusion, checked_logistic
 from guides.posterior.draws import Posterior
 from guides.posterior.regressions import linear_regression, logistic_regression, spikes_and_slabs
 
@@ -127,8 +127,7 @@ class VARBVS:
             raise ValueError(f"family must be 'linear' or 'logistic', not {family!r}")
         if family == "logistic" and noise_scale is not None:
             raise ValueError("noise_scale is for the linear family only")
-        if starts < 1 or max_rounds < 1:
-            raise ValueError("starts and max_rounds must be at least 1")
+        check_counts(starts=starts, max_rounds=max_rounds)
         if not bias_scale >= 0:
             raise ValueError("bias_scale must be positive, infinite (flat prior) or 0 (no intercept)")
         q, slab = _grid("inclusion_prob", inclusion_prob), _grid("slab_scale", slab_scale)

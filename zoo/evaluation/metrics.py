@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution
 
+from guides.core.checks import check_numbers
 from zoo.evaluation.estimates import Estimate, check_finite, mean_estimate, share_estimate
 from zoo.evaluation.mixtures import chunks, crps_values, is_gaussian, mixture_quantiles
 
@@ -40,7 +41,8 @@ def rmse(predictive: Distribution, y: Tensor, target_scale: float = 1.0) -> Esti
 
     Standard error by the delta method: that of the mean squared error over twice the root.
     """
-    y, target_scale = _checked_targets(predictive, y), _checked_scale(target_scale)
+    check_numbers(target_scale=target_scale)
+    y = _checked_targets(predictive, y)
     mean = torch.cat([(mixture.weights * mixture.means).sum(-1) for _, mixture in chunks(predictive)])
     squared = mean_estimate((y - mean) ** 2)
     root = math.sqrt(squared.value)
@@ -58,8 +60,9 @@ def log_likelihood(predictive: Distribution, y: Tensor, target_scale: float = 1.
     probabilities and not of their logarithms torch clamps those that are 0 or 1 to its resolution (1e-7 for
     float32).
     """
+    check_numbers(target_scale=target_scale)
     estimate = mean_estimate(log_likelihood_values(predictive, y))
-    return replace(estimate, value=estimate.value - math.log(_checked_scale(target_scale)))
+    return replace(estimate, value=estimate.value - math.log(target_scale))
 
 
 def log_likelihood_values(predictive: Distribution, y: Tensor) -> Tensor:
@@ -101,8 +104,8 @@ def crps(predictive: Distribution, y: Tensor, target_scale: float = 1.0) -> Esti
 
     Exact for mixtures of any size, see :func:`zoo.evaluation.mixtures.crps_values`.
     """
+    check_numbers(target_scale=target_scale)
     values = crps_values(predictive, _checked_targets(predictive, y))
-    target_scale = _checked_scale(target_scale)
     check_finite(values, "CRPS")
     estimate = mean_estimate(values)
     return Estimate(
@@ -213,9 +216,3 @@ def _checked_targets(predictive: Distribution, y: Tensor) -> Tensor:
         if not ((y >= 0) & (y < kinds) & (y.double() % 1 == 0)).all():
             raise ValueError(f"test labels: not all among 0..{kinds - 1}")
     return y.double()
-
-
-def _checked_scale(target_scale: float) -> float:
-    if not 0 < target_scale < math.inf:
-        raise ValueError(f"target_scale must be positive and finite, got {target_scale}")
-    return target_scale

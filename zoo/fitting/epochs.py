@@ -18,6 +18,7 @@ from pyro.infer import SVI
 from torch import Tensor
 from torch.distributions import Categorical
 
+from guides.core.checks import check_counts, check_numbers
 from guides.core.distributions import base_prior
 from guides.core.flat_guide import FlatGuide
 from guides.core.rng import seeded_rng
@@ -76,8 +77,8 @@ class Training:
     stop_after: int | None = None
 
     def __post_init__(self) -> None:
-        if self.epochs < 1 or self.batch_size < 1 or not self.lr > 0:
-            raise ValueError("epochs, batch_size and lr must be positive")
+        check_counts(epochs=self.epochs, batch_size=self.batch_size)
+        check_numbers(lr=self.lr)
         if not 0 < self.ramp <= 1:
             raise ValueError(f"ramp must be a share of the training, above 0 and at most 1, not {self.ramp}")
         if not 1 <= self.taken <= self.epochs:

@@ -286,7 +286,7 @@ def test_arguments_that_contradict_each_other():
         PosteriorBootstrap(linear, loss="mpa")
     with pytest.raises(ValueError, match="num_pseudo must be at least 1"):
         PosteriorBootstrap(linear, 1.0, num_pseudo=0)
-    with pytest.raises(ValueError, match="num_draws, steps and lr"):
+    with pytest.raises(ValueError, match="num_draws must be a positive whole number"):
         PosteriorBootstrap(linear).fit(*regression(), num_draws=0)
 
 

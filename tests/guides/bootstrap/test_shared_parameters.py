@@ -342,11 +342,11 @@ def test_what_cannot_be_shared():
     for wrong in (-1.0, math.nan):
         with pytest.raises(ValueError, match="concentration must be a number of rows"):
             SharedParameterBootstrap(Affine(2), wrong)
-    with pytest.raises(ValueError, match="restarts must be at least 1"):
+    with pytest.raises(ValueError, match="restarts must be a positive whole number"):
         SharedParameterBootstrap(Affine(2)).fit(rows(), restarts=0)
     with pytest.raises(ValueError, match=r"method reset_parameters of .* the model \(Affine\) has none"):
         SharedParameterBootstrap(Affine(2)).fit(rows(), restarts=2)
-    with pytest.raises(ValueError, match="steps, lr and patience must be positive"):
+    with pytest.raises(ValueError, match="lr must be positive"):
         Training(lr=0.0)
 
 

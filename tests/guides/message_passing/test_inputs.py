@@ -127,8 +127,8 @@ FIT_ERRORS = {
     "shape of y": (dict(y=Y[:, None]), r"y must have shape \[N\], got \(40, 1\)"),
     "rows": (dict(y=Y[1:]), "x has 40 rows and y has 39"),
     "no rows": (dict(x=X[:0], y=Y[:0]), "at least one row"),
-    "no epochs": (dict(epochs=0), "epochs and batch_size must be at least 1"),
-    "no batch": (dict(batch_size=0), "epochs and batch_size must be at least 1"),
+    "no epochs": (dict(epochs=0), "epochs must be a positive whole number, got 0"),
+    "no batch": (dict(batch_size=0), "batch_size must be a positive whole number, got 0"),
     "order shape": (dict(order=np.zeros((1, 40), int)), r"order must be integers of shape .* = \(2, 40\)"),
     "order dtype": (dict(order=np.zeros((2, 40))), "order must be integers"),
     "order range": (dict(order=np.full((2, 40), 40)), "order must hold row numbers 0 to 39"),
@@ -167,7 +167,7 @@ def test_other_errors():
             ask()
     with pytest.raises(ValueError, match="NaN"):
         fitted().predictive(x * math.nan)
-    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="batch_size must be a positive whole number, got 0"):
         fitted().partial_fit(x, y, batch_size=0)
 
     def wide_gamma(concentration):

@@ -177,9 +177,9 @@ def test_refusals_name_what_is_wrong():
         enumerate_spike_slab_logistic(X, y, bias_scale=[1.0, 2.0])
     posterior = enumerate_spike_slab_logistic(X, y)
     for question in (posterior.draws, lambda n: posterior.draws(n, resample=True), posterior.importance):
-        with pytest.raises(ValueError, match="n=0"):
+        with pytest.raises(ValueError, match="n must be a positive whole number|n must be 2 at least"):
             question(0)
-    with pytest.raises(ValueError, match="at least 2 draws.*n=1"):
+    with pytest.raises(ValueError, match="n must be 2 at least: a single draw has no standard error"):
         posterior.importance(1)
     with pytest.raises(ValueError, match="bias_scale must be positive"):
         enumerate_spike_slab_logistic(X, y, 0.5, 1.0, -1.0)

@@ -290,7 +290,7 @@ def test_schedule():
         guide.anneal(1.5)
     with pytest.raises(ValueError, match="objective"):
         AutoConcrete(used_twice, objective="wrong")
-    with pytest.raises(ValueError, match="anneal_runs must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="anneal_runs must be a positive whole number, got 0"):
         AutoConcrete(used_twice, anneal_runs=0)
 
 

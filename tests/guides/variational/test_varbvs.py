@@ -347,7 +347,7 @@ def test_refusals_name_what_is_wrong():
         ({"bias_scale": -1.0}, "bias_scale"),
         ({"bias_scale": math.nan}, "bias_scale must be positive, infinite"),
         ({"starts": 0}, "starts"),
-        ({"max_rounds": 0}, "max_rounds must be at least 1"),
+        ({"max_rounds": 0}, "max_rounds must be a positive whole number"),
         ({"tol": 0.0}, "tol must be positive"),
         ({"inclusion_prob": []}, r"inclusion_prob must be a number or a list.*got shape \(0,\)"),
         ({"slab_scale": [[1.0, 2.0]]}, r"slab_scale must be a number or a list"),
