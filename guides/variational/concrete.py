@@ -296,7 +296,7 @@ class AutoConcrete(AutoSpikeSlab):
         return views
 
     def site_distribution(self, name: str) -> dist.TorchDistribution:
-        """The fitted law of one site, with indicators that are 0 or 1; see :class:`FlatParameters`."""
+        """The fitted law of one site, with indicators that are 0 or 1, as of :class:`AutoSpikeSlab`."""
         return elementwise_law(*self._detached()[name][:3])
 
     def get_extra_state(self) -> dict:

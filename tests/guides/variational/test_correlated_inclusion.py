@@ -173,7 +173,7 @@ class GivenLogits:
 @each_kind
 @pytest.mark.parametrize("elbo", ELBOS)
 def test_loss_and_gradient_are_expectations_given_the_logits(make, elbo):
-    """That the logits have the law they should: :func:`test_deviations_have_the_covariance`."""
+    """That the logits have the law they should: ``test_deviations_have_the_covariance`` of the law itself."""
     x, y = data(columns=2)
     model = linear_model(spike_slab)
     guide = make(model, init_spread=0.7)
