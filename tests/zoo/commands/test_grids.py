@@ -263,15 +263,6 @@ def test_one_call_at_a_time_in_a_folder(board, tables, tmp_path):
         pass
 
 
-def test_a_sole_folder_that_stays_empty_goes(tmp_path):
-    with sole_folder(tmp_path / "a" / "b"):
-        assert (tmp_path / "a" / "b").is_dir()
-    assert list(tmp_path.iterdir()) == []
-    with sole_folder(tmp_path / "a" / "b"):
-        (tmp_path / "a" / "b" / "result").touch()
-    assert (tmp_path / "a" / "b" / "result").exists()
-
-
 FORKED = """
 import os, random, signal, sys, time
 import pytest

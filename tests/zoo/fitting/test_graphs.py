@@ -149,6 +149,7 @@ def test_training_ends_when_patience_does():
 def test_a_unit_of_time_is_the_median_of_gaps_that_are_not_zero():
     graphs = [edge_list([(0, 1)] * 5, [0, 0, 0, 0, 2.0]), edge_list([(0, 1)] * 3, [5.0, 9.0, 19.0])]
     assert median_gap(graphs) == 4.0
+    assert median_gap([edge_list([(0, 1)] * 4, [0, 0, 7, 10]), edge_list([(0, 1)])]) == 5.0
     assert median_gap([edge_list([(0, 1)] * 2, [3.0, 3.0])]) == 1.0
 
 

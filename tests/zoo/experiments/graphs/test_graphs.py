@@ -18,7 +18,7 @@ from zoo.experiments.engine.declaration import Record
 from zoo.experiments.graphs import hollywood, models, sets
 from zoo.experiments.graphs.declared import EXPERIMENTS, PASSED
 from zoo.experiments.graphs.plots import plot_examples, plot_growth, plot_senders
-from zoo.fitting.graphs import GraphFit, GraphTraining, fit_graphs, median_gap, nats, nats_an_edge, train
+from zoo.fitting.graphs import GraphFit, GraphTraining, fit_graphs, nats, nats_an_edge, train
 from zoo.models.graphs.edge_graph import EdgeGraphModel
 
 NEEDS_MIRROR = pytest.mark.skipif("ZOO_DATA" not in os.environ, reason="ZOO_DATA is not set: no real files")
@@ -135,11 +135,6 @@ def test_unit_of_time_is_set_by_the_graphs():
 def test_training_that_cannot_be_is_refused(wrong):
     with pytest.raises(UserError, match="1 or more|not negative"):
         GraphTraining(**wrong)
-
-
-def test_unit_of_time():
-    assert median_gap([edge_list([(0, 1)] * 4, [0, 0, 7, 10]), edge_list([(0, 1)])]) == 5
-    assert median_gap([edge_list([(0, 1), (0, 1)], [3, 3])]) == 1
 
 
 # ------------------------------------------------------------------------------------------------- the cells
