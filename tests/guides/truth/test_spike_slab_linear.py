@@ -1,4 +1,4 @@
-"""The closed forms against independent formulas, numerical integration, loops, stored results."""
+"""Enumerations of all models against independent formulas, numerical integration, loops, stored results."""
 
 import itertools
 import math
@@ -7,8 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from pyro import poutine
 from scipy import stats
 from scipy.linalg import null_space
 
@@ -16,14 +14,8 @@ from guides.testing import z_bound
 from guides.testing.yardsticks import FAMILY_WISE
 from guides.truth.conjugate import conjugate_linear_regression, normal_gamma_regression
 from guides.truth.spike_slab_linear import enumerate_g_prior, enumerate_spike_slab
+from tests.guides.truth.linear_problems import problem
 from tests.guides.truth.over_models import averaged
-
-
-def problem(n: int, p: int, seed: int = 0):
-    rng = np.random.default_rng(seed)
-    X = rng.standard_normal((n, p)) @ (np.eye(p) + 0.4)
-    w = np.where(np.arange(p) % 2 == 0, 1.0, 0.0)
-    return X, X @ w + rng.standard_normal(n)
 
 
 def stored(name: str):
@@ -31,150 +23,6 @@ def stored(name: str):
     if not root:
         pytest.skip("ZOO_DATA does not name the folder of the data sets")
     return np.load(Path(root) / "varsel" / name, allow_pickle=False)
-
-
-# --------------------------------------------------------------------------------------- conjugate regression
-
-
-def elbo(X, y, prior_precision, noise_scale, mean, sd):
-    """E_q[log p(y, w)] + entropy of q = N(mean, diag sd^2), term by term."""
-    n, p = X.shape
-    errors = np.sum((y - X @ mean) ** 2) + np.sum(X**2 @ sd**2)
-    likelihood = -0.5 * n * np.log(2 * np.pi * noise_scale**2) - 0.5 * errors / noise_scale**2
-    second = mean @ prior_precision @ mean + np.diag(prior_precision) @ sd**2
-    prior = 0.5 * np.linalg.slogdet(prior_precision)[1] - 0.5 * p * np.log(2 * np.pi) - 0.5 * second
-    return likelihood + prior + np.sum(np.log(sd)) + 0.5 * p * (1 + np.log(2 * np.pi))
-
-
-@pytest.mark.parametrize("prior", ["number", "diagonal", "matrix", "scale"])
-def test_conjugate_regression_is_gaussian_conditioning(prior):
-    X, y = problem(30, 3)
-    matrix = {"number": 2.0 * np.eye(3), "diagonal": np.diag([1.0, 2.0, 3.0]), "scale": np.eye(3) / 0.25,
-              "matrix": np.array([[2.0, 0.5, 0], [0.5, 1, 0.2], [0, 0.2, 3]])}[prior]  # fmt: skip
-    given = {"number": 2.0, "diagonal": np.array([1.0, 2.0, 3.0]), "matrix": matrix}
-    arguments = {"prior_scale": 0.5} if prior == "scale" else {"prior_precision": given[prior]}
-    fit = conjugate_linear_regression(X, y, **arguments, noise_scale=0.7)
-    prior_cov = np.linalg.inv(matrix)
-    marginal = 0.49 * np.eye(30) + X @ prior_cov @ X.T
-    gain = prior_cov @ X.T @ np.linalg.inv(marginal)  # joint Gaussian of (w, y), conditioned on y
-    np.testing.assert_allclose(fit.mean, gain @ y, rtol=1e-9)
-    np.testing.assert_allclose(fit.covariance, prior_cov - gain @ X @ prior_cov, rtol=1e-8, atol=1e-12)
-    np.testing.assert_allclose(fit.precision @ fit.covariance, np.eye(3), atol=1e-10)
-    expected = stats.multivariate_normal.logpdf(y, cov=marginal)
-    np.testing.assert_allclose(fit.log_evidence, expected, rtol=1e-10)
-
-
-def test_mean_field_is_the_best_and_its_elbo_exact():
-    X, y = problem(30, 3)
-    fit = conjugate_linear_regression(X, y, prior_precision=2.0, noise_scale=0.7)
-    best = elbo(X, y, 2 * np.eye(3), 0.7, fit.mean, fit.mean_field_sd)
-    np.testing.assert_allclose(fit.mean_field_elbo, best, rtol=1e-12)
-    assert fit.mean_field_elbo < fit.log_evidence
-    assert np.all(fit.mean_field_sd < np.sqrt(np.diag(fit.covariance)))  # correlated columns
-    for j, step in itertools.product(range(3), (-0.02, 0.02)):
-        e = np.eye(3)[j] * step
-        assert elbo(X, y, 2 * np.eye(3), 0.7, fit.mean + e, fit.mean_field_sd) < best
-        assert elbo(X, y, 2 * np.eye(3), 0.7, fit.mean, fit.mean_field_sd * np.exp(e)) < best
-
-
-def test_without_information_the_posterior_is_the_prior():
-    X, y = np.zeros((4, 2)), np.zeros(4)
-    fit = conjugate_linear_regression(X, y, prior_scale=[0.5, 2.0], noise_scale=1.0)
-    np.testing.assert_allclose(fit.mean, 0)
-    np.testing.assert_allclose(fit.covariance, np.diag([0.25, 4.0]))
-    slab = enumerate_spike_slab(X, y, inclusion_prob=[0.2, 0.7], noise_scale=1.0, slab_scale=3.0)
-    np.testing.assert_allclose(slab.inclusion, [0.2, 0.7])
-    np.testing.assert_allclose(slab.sd, 3 * np.sqrt([0.2, 0.7]))
-
-
-def test_normal_gamma_evidence_and_marginals():
-    X, y = problem(25, 3)
-    fit = normal_gamma_regression(X, y, prior_scale=[0.5, 1.0, 2.0], a=2.5, b=1.5)
-    shape = 1.5 / 2.5 * (np.eye(25) + X @ np.diag([0.25, 1, 4]) @ X.T)
-    expected = stats.multivariate_t.logpdf(y, shape=shape, df=5.0)
-    np.testing.assert_allclose(fit.log_evidence, expected, rtol=1e-10)
-    draws = fit.draws(40_000, seed=1)
-    sd = np.sqrt(np.diag(fit.covariance))
-    z_mean = (draws["w"].mean(0) - fit.mean) / (sd / 200)
-    tau = stats.gamma(fit.a, scale=1 / fit.b)
-    z_tau = (draws["noise_precision"].mean() - tau.mean()) / (tau.std() / 200)
-    assert np.abs([*z_mean, z_tau]).max() < z_bound(7)
-    # w_j is a Student t with 2a degrees of freedom
-    scale = np.sqrt(np.diag(np.linalg.inv(fit.precision)) * fit.b / fit.a)
-    for j in range(3):
-        law = stats.t(2 * fit.a, fit.mean[j], scale[j])
-        assert stats.kstest(draws["w"][:, j], law.cdf).pvalue > FAMILY_WISE / 7
-
-
-def test_an_infinite_variance_is_refused():
-    """Of one row and a prior shape of a half or less; a negative number was given."""
-    X, y = problem(1, 1)
-    for a in (0.3, 0.5):
-        fit = normal_gamma_regression(X, y, a=a)
-        with pytest.raises(ValueError, match="must be above 1: the posterior variance is infinite"):
-            _ = fit.covariance
-    assert normal_gamma_regression(X, y, a=0.6).covariance > 0
-
-
-@pytest.mark.parametrize("noise", ["known", "unknown"])
-def test_predictive_densities_are_ratios_of_evidences(noise):
-    X, y = problem(12, 3)
-    fit = {
-        "known": lambda X, y: conjugate_linear_regression(X, y, prior_scale=0.5, noise_scale=0.7),
-        "unknown": lambda X, y: normal_gamma_regression(X, y, prior_scale=0.5, a=1.5, b=0.4),
-    }[noise]
-    found = fit(X, y)
-    rows = np.array([[1.0, -2.0, 0.5], [0.0, 3.0, 1.0]])
-    for value in (-1.5, 0.3, 4.0):
-        expected = [
-            fit(np.r_[X, row[None]], np.r_[y, value]).log_evidence - found.log_evidence for row in rows
-        ]
-        density = found.predictive(rows).log_prob(torch.full((2,), value, dtype=torch.float64))
-        np.testing.assert_allclose(density, expected, rtol=1e-10)
-    # of the function itself: that of the target, less the noise
-    bare, full = found.predictive(rows, noise=False), found.predictive(rows)
-    np.testing.assert_allclose(bare.mean, full.mean)
-    less = 0.7**2 if noise == "known" else found.b / (found.a - 1)
-    np.testing.assert_allclose(bare.variance, full.variance - less, rtol=1e-10)
-
-
-def test_the_model_of_unknown_noise_is_that_of_its_evidence():
-    """Joint density of the Pyro model over the posterior's, at any weights and noise: ``p(y)``."""
-    X, y = problem(12, 2)
-    found = normal_gamma_regression(X, y, prior_scale=[0.5, 2.0], a=1.5, b=0.4)
-    for w, tau in (([0.3, -1.0], 0.4), ([2.0, 0.1], 3.0)):
-        sites = {"w": torch.tensor(w, dtype=torch.float64), "noise_precision": torch.tensor(tau).double()}
-        model = poutine.condition(found.model, sites)
-        joint = poutine.trace(model).get_trace(torch.as_tensor(X), torch.as_tensor(y)).log_prob_sum()
-        weights = stats.multivariate_normal(found.mean, np.linalg.inv(tau * found.precision)).logpdf(w)
-        precision = stats.gamma(found.a, scale=1 / found.b).logpdf(sites["noise_precision"].item())
-        assert joint.item() - weights - precision == pytest.approx(found.log_evidence, rel=1e-6)
-
-
-def test_numbers_of_regressions_that_are_not_positive_are_refused():
-    X, y = problem(10, 2)
-    for fit, words in [
-        (lambda: conjugate_linear_regression(X, y, prior_scale=1.0, noise_scale=0.0), "noise_scale must be"),
-        (lambda: normal_gamma_regression(X, y, a=0.0), "a must be positive"),
-        (lambda: normal_gamma_regression(X, y, b=-1.0), "b must be positive"),
-    ]:
-        with pytest.raises(ValueError, match=words):
-            fit()
-
-
-@pytest.mark.parametrize(
-    ("matrix", "said"),
-    [
-        ([[1.0, 0.0], [0.0, -1.0]], "positive definite, its least eigenvalue is -1"),
-        ([[1.0, 2.0], [2.0, 1.0]], "positive definite, its least eigenvalue is -1"),
-        ([[1.0, math.nan], [math.nan, 1.0]], "finite"),
-        ([[2.0, 0.0], [5.0, 20.0]], "symmetric"),
-    ],
-)
-def test_a_matrix_that_is_no_precision_is_refused(matrix, said):
-    X, y = problem(10, 2)
-    with pytest.raises(ValueError, match=f"prior_precision must be {said}"):
-        conjugate_linear_regression(X, y, prior_precision=np.array(matrix), noise_scale=1.0)
 
 
 # ---------------------------------------------------------------------------------------------------- g-prior
