@@ -54,9 +54,9 @@ def spike_slab():
     return SpikeSlab(0.5).expand([3]).to_event(1)
 
 
-def in_list(model, make, site="w"):
+def in_list(model, make):
     guide = AutoGuideList(model)
-    ours = make(poutine.block(model, expose=[site]))
+    ours = make(poutine.block(model, expose=["w"]))
     guide.append(ours)
     return guide, ours
 

@@ -12,9 +12,9 @@ from guides.flows.gated import FLOWS, make_flow
 needs_compiler = pytest.mark.skipif(kernels._library() is None, reason="no C compiler")
 
 
-def flow_of(kind: str, dim: int, spread: float = 0.3, hidden: tuple[int, ...] = (13,)):
+def flow_of(kind: str, dim: int, spread: float):
     torch.manual_seed(dim)
-    flow = make_flow(kind, dim, 3, hidden)
+    flow = make_flow(kind, dim, 3, (13,))
     with torch.no_grad():
         for parameter in flow.parameters():
             parameter += spread * torch.randn_like(parameter)

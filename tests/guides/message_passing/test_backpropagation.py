@@ -79,8 +79,10 @@ def test_intercept_alone():
 # ------------------------------------------------------------------------------ one data point, by quadrature
 
 
-def tilted_moments(evidence, mean, variance, step=2e-4):
+def tilted_moments(evidence, mean, variance):
     """Moments after one row, from the derivatives of ``log Z`` by finite differences."""
+
+    step = 2e-4
 
     def derivative(function):
         near, far = function(step) - function(-step), function(2 * step) - function(-2 * step)

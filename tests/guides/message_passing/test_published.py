@@ -39,10 +39,10 @@ def task(rows: int = 60, columns: int = 4, seed: int = 0):
 
 
 @functools.cache
-def published_run(widths, messages, bias, seed=0, epochs=EPOCHS):
+def published_run(widths, messages, bias, epochs=EPOCHS):
     """The yardstick after ``epochs``, its start, its orders, and the rows to predict.  Look, do not touch."""
     x, y, x_test = task()
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     start = start_means((x.shape[1], *widths, 1), bias, rng)
     orders = np.stack([rng.permutation(len(x)) for _ in range(epochs)])
     run = Published(start, messages, bias)

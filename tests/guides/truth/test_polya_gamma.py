@@ -52,8 +52,8 @@ def test_draws_keep_their_shape_and_stream():
 # ---------------------------------------------------------------------------------------------------- tableau
 
 
-def tableau_problem(p=4):
-    rng = np.random.default_rng(2)
+def tableau_problem():
+    rng, p = np.random.default_rng(2), 4
     X, y = problem(30, p)
     q, scales = np.linspace(0.2, 0.6, p), np.append(np.linspace(0.7, 1.5, p), 0.9)
     built = polya_gamma._Problem.build(X, y, q, scales)

@@ -136,10 +136,10 @@ def losses_given(guide, x, y, deviation: torch.Tensor) -> torch.Tensor:
     return kl + ratio + 0.5 * errors / NOISE**2 + 0.5 * len(y) * math.log(2 * math.pi * NOISE**2)
 
 
-def expected_loss(guide, x, y, count: int = 24) -> torch.Tensor:
+def expected_loss(guide, x, y) -> torch.Tensor:
     """The expectation of the loss, by quadrature over the logits."""
     loc, _, _, law = guide._views(**dict(guide.named_parameters()))["w"]
-    grid, weights = nodes(len(loc), count)
+    grid, weights = nodes(len(loc), 24)
     full = (law.diagonal == 0).all()
     root = law.factor if full else torch.linalg.cholesky(law.covariance)
     return weights.to(loc) @ losses_given(guide, x, y, grid.to(loc) @ root.T)
@@ -151,10 +151,10 @@ class GivenLogits:
     :ivar noise: reads the logits' own and shared part, then ``rows`` numbers
     """
 
-    def __init__(self, rows: int, n: int = 2, rank: int = 2, draws: int = 6):
+    def __init__(self, rows: int, draws: int = 6):
         generator = torch.Generator().manual_seed(8)
-        self.own = torch.randn(draws, n, generator=generator)
-        self.shared = torch.randn(draws, rank, generator=generator)
+        self.own = torch.randn(draws, 2, generator=generator)
+        self.shared = torch.randn(draws, 2, generator=generator)
         runs = [torch.cat([self.own, self.shared, torch.full((draws, rows), s)], 1) for s in (1.0, -1.0)]
         self.noise = Noise(torch.cat(runs))
 
@@ -290,8 +290,8 @@ def test_bound_never_exceeds_the_evidence(make, seed):
     assert start < optimum(guide, lambda: expected_loss(guide, x, y), iterations=12) < exact
 
 
-def correlated_design(seed: int = 5, rho: float = 0.98):
-    generator = torch.Generator().manual_seed(seed)
+def correlated_design():
+    generator, rho = torch.Generator().manual_seed(5), 0.98
     x = torch.randn(30, 2, generator=generator)
     x[:, 1] = rho * x[:, 0] + math.sqrt(1 - rho**2) * x[:, 1]
     return x, 0.6 * x[:, 0] + NOISE * torch.randn(30, generator=generator)

@@ -59,9 +59,9 @@ def test_expected_ratio_over_independent_indicators():
     torch.testing.assert_close(law.log_ratio(probs, deviation, probs * (1 - probs)), expected)
 
 
-def pattern_probabilities(law: LogitGaussian, count: int = 60) -> torch.Tensor:
+def pattern_probabilities(law: LogitGaussian) -> torch.Tensor:
     """``q(gamma)`` of :data:`PATTERNS` by quadrature, ``[4]``."""
-    grid, weights = nodes(2, count)
+    grid, weights = nodes(2, 60)
     logits = law.mean + grid @ torch.linalg.cholesky(law.covariance).T
     given = PATTERNS @ logits.T - F.softplus(logits).sum(-1)
     return given.exp() @ weights

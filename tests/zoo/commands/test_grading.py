@@ -86,8 +86,8 @@ def test_methods_that_differ_by_their_draws_alone_are_seldom_really_different():
     assert real / repeats < 0.05 + 4 * math.sqrt(0.05 * 0.95 / repeats)
 
 
-def _closed_form_error(predictive, components_share: bool = False, rows: int = 3) -> float:
-    problem = SimpleNamespace(x_test=torch.zeros(rows, 1), y_test=torch.zeros(rows))
+def _closed_form_error(predictive, components_share: bool = False) -> float:
+    problem = SimpleNamespace(x_test=torch.zeros(3, 1), y_test=torch.zeros(3))
     closed_form = SimpleNamespace(predictive=predictive, components_share=components_share)
     return Scored(problem, Graded("ours", "line", None, {}, closed_form=closed_form)).draw_error
 

@@ -32,9 +32,9 @@ def read(path: Path) -> dict[str, np.ndarray]:
     return dict(zip(header, np.array(rows, dtype=float).T, strict=True))
 
 
-def scaled_rows(count: int = 200, noise: float = 0.01) -> list[list[float]]:
+def scaled_rows(count: int = 200) -> list[list[float]]:
     """``y = 5000 + 300 a - 600 b`` on features with odd means and scales."""
-    rows = np.array(linear_rows(count, noise))
+    rows = np.array(linear_rows(count, 0.01))
     return np.column_stack([rows[:, 0] * 40 + 1e3, rows[:, 1] * 0.01 - 5, rows[:, 2] * 300 + 5000]).tolist()
 
 

@@ -16,13 +16,13 @@ from zoo.evaluation.calibration import LEVEL, _ScoreLaw, ecdf, ecdf_band, judge,
 DRAWS = 99
 
 
-def ranks_of_conjugate(shift: float = 0.0, scale: float = 1.0, simulations: int = 200) -> np.ndarray:
-    """Ranks ``[N]`` of the first coefficient of the battery's linear model under its exact posterior, moved
+def ranks_of_conjugate(shift: float = 0.0, scale: float = 1.0) -> np.ndarray:
+    """Ranks ``[200]`` of the first coefficient of the battery's linear model under its exact posterior, moved
     by ``shift`` of its sds and stretched by ``scale``.
     """
     rng, x = np.random.default_rng(3), data()[0].double().numpy()
     ranks = []
-    for i in range(simulations):
+    for i in range(200):
         w = rng.standard_normal(x.shape[1])
         y = x @ w + NOISE * rng.standard_normal(len(x))
         exact = conjugate_linear_regression(x, y, prior_scale=1.0, noise_scale=NOISE)

@@ -17,8 +17,8 @@ from zoo.evaluation.estimates import share_estimate
 from zoo.evaluation.metrics import predictive_figures
 
 
-def gaussian_mixture(points: int, components: int, seed: int = 0, dtype=torch.float64) -> MixtureSameFamily:
-    g = torch.Generator().manual_seed(seed)
+def gaussian_mixture(points: int, components: int, dtype=torch.float64) -> MixtureSameFamily:
+    g = torch.Generator().manual_seed(0)
     means = torch.randn(points, 1, generator=g) + torch.randn(points, components, generator=g)
     sds = 0.3 + torch.rand(points, components, generator=g)
     weights = 0.1 + torch.rand(points, components, generator=g)
@@ -233,10 +233,10 @@ def test_float32_draws_are_scored_in_float64():
 # --------------------------------------------------------------------------------------------------------- cl
 
 
-def class_problem(points: int = 300, classes: int = 4, seed: int = 0) -> tuple[Categorical, torch.Tensor]:
-    g = torch.Generator().manual_seed(seed)
-    predictive = Categorical(logits=2 * torch.randn(points, classes, generator=g, dtype=torch.float64))
-    torch.manual_seed(seed + 100)  # another stream than that of the logits
+def class_problem(points: int = 300) -> tuple[Categorical, torch.Tensor]:
+    g = torch.Generator().manual_seed(0)
+    predictive = Categorical(logits=2 * torch.randn(points, 4, generator=g, dtype=torch.float64))
+    torch.manual_seed(100)  # another stream than that of the logits
     return predictive, predictive.sample()
 
 
