@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from guides import AutoConcrete, AutoMeanField, AutoMNF, AutoSpikeSlab, AutoSpikeSlabMVN
 from guides.testing import Case, spike_slab
 
@@ -27,3 +29,5 @@ CASES = [
     Case("concrete", concrete, spike_slab),
     Case("spike-slab-mvn", AutoSpikeSlabMVN, spike_slab, exact_loss_known=False, particles_are_runs=False),
 ]
+each_case = pytest.mark.parametrize("case", CASES, ids=str)
+each_exact_case = pytest.mark.parametrize("case", [c for c in CASES if c.exact_loss_known], ids=str)

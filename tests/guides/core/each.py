@@ -1,12 +1,10 @@
-"""What the tests of guides inside Pyro run over: the battery, or the two simplest guides."""
+"""What the tests of guides inside Pyro run over, where it is not the battery: the two simplest guides."""
 
 import pytest
 from pyro.infer import Trace_ELBO, TraceMeanField_ELBO
 
 from guides import AutoMeanField, AutoSpikeSlab
-from tests.guides.battery import CASES
 
-each_case = pytest.mark.parametrize("case", CASES, ids=str)
 each_guide = pytest.mark.parametrize("make", [AutoMeanField, AutoSpikeSlab])
 each_guide_and_elbo = pytest.mark.parametrize(
     ("make", "elbo"),

@@ -26,7 +26,8 @@ from guides.testing import (
     perturb,
     vectorized,
 )
-from tests.guides.core.each import each_case, each_guide, each_guide_and_elbo
+from tests.guides.battery import each_case
+from tests.guides.core.each import each_guide, each_guide_and_elbo
 
 
 def local_model(batch_size=None):

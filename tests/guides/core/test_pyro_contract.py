@@ -40,11 +40,8 @@ from guides.testing import (
     spike_slab,
     vectorized,
 )
-from tests.guides.battery import CASES
-from tests.guides.core.each import each_case, each_guide
-
-each_exact_case = pytest.mark.parametrize("case", [c for c in CASES if c.exact_loss_known], ids=str)
-
+from tests.guides.battery import CASES, each_case, each_exact_case
+from tests.guides.core.each import each_guide
 
 # ---------------------------------------------------------------------- SVI
 

@@ -29,11 +29,10 @@ from guides.testing import (
     network,
     normal,
 )
-from tests.guides.battery import CASES
+from tests.guides.battery import CASES, each_case
 from tests.guides.core.test_kinds_of_models import constrained_model
 from zoo.files.output import HALVES
 
-each_case = pytest.mark.parametrize("case", CASES, ids=str)
 ROOT = Path(__file__).parents[3]
 
 

@@ -52,10 +52,8 @@ from guides.testing import (
 )
 from guides.truth.conjugate import conjugate_linear_regression
 from guides.truth.spike_slab_linear import enumerate_spike_slab
-from tests.guides.battery import CASES, concrete
+from tests.guides.battery import CASES, concrete, each_case, each_exact_case
 
-each_case = pytest.mark.parametrize("case", CASES, ids=str)
-each_exact_case = pytest.mark.parametrize("case", [c for c in CASES if c.exact_loss_known], ids=str)
 RELAXED = [c for c in CASES if c.exact_loss_known and c.make is concrete]
 each_relaxed_case = pytest.mark.parametrize("case", RELAXED, ids=str)
 QUADRATIC = [c for c in CASES if c.exact_loss_known and c not in RELAXED]
