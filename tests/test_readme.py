@@ -35,6 +35,12 @@ def run_selection() -> dict:
     return names
 
 
+def assert_predicts(fit: str, names: dict) -> None:
+    x, y = names["x"], names["y"]
+    error = (names[fit].predictive(x).mean - y).square().mean().sqrt()
+    assert error < y.std() / 2
+
+
 @pytest.mark.slow
 def test_guide_in_plain_pyro():
     names = run_selection()
@@ -64,9 +70,7 @@ def test_message_passing():
     """After the first example, as a reader would type them."""
     names = run_selection()
     exec(NETWORK, names)  # noqa: S102
-    x, y = names["x"], names["y"]
-    error = (names["fit"].predictive(x).mean - y).square().mean().sqrt()
-    assert error < y.std() / 2
+    assert_predicts("fit", names)
 
 
 @pytest.mark.slow
@@ -82,9 +86,7 @@ def test_variable_selection():
 def test_an_ensemble():
     names = run_selection()
     exec(NETWORK + ENSEMBLE, names)  # noqa: S102
-    x, y = names["x"], names["y"]
-    error = (names["ensemble"].predictive(x).mean - y).square().mean().sqrt()
-    assert error < y.std() / 2
+    assert_predicts("ensemble", names)
 
 
 @pytest.mark.slow
@@ -103,9 +105,7 @@ def test_functions():
     names = run_selection()
     with pytest.warns(UnsettledWarning):  # as the example says
         exec(FUNCTIONS, names)  # noqa: S102
-    x, y = names["x"], names["y"]
-    error = (names["process"].predictive(x).mean - y).square().mean().sqrt()
-    assert error < y.std() / 2
+    assert_predicts("process", names)
 
 
 @pytest.mark.slow
