@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from matplotlib.axes import Axes
 
 from zoo.evaluation.plots import arrange, finish, panels
 from zoo.experiments.engine.declaration import Record
+from zoo.experiments.engine.lines import summary
 from zoo.experiments.engine.pictures import first_trials
 
 COLOURS = {
@@ -119,7 +119,5 @@ def _points(axis: Axes, points: Sequence[tuple], method: str, colour: str, **sty
 def _estimate(records: Sequence[Record], method: str, setting: str) -> tuple[float, float]:
     """Mean over the trials and its standard error, 0 of one trial; nan without one."""
     place = [r for r in records if (r.cell.method, r.cell.setting) == (method, setting)]
-    values = [r.metrics["log_likelihood"] for r in place]
-    if not values:
-        return math.nan, math.nan
-    return statistics.fmean(values), statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
+    found = summary([r.metrics["log_likelihood"] for r in place])
+    return (math.nan, math.nan) if found is None else (found.mean, found.se or 0.0)
