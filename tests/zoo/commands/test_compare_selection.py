@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +14,7 @@ from data_loaders import load_csv
 from guides import AutoSpikeSlab
 from guides.posterior import log_joint
 from guides.truth.spike_slab_linear import enumerate_spike_slab
+from tests.marks import NEEDS_MIRROR
 from tests.zoo.cli_helpers import (
     ALWAYS,
     DISTANCES,
@@ -39,8 +39,6 @@ from zoo.evaluation.scoreboard import format_figure
 from zoo.fitting.methods import Variational
 from zoo.fitting.problem import prepare
 from zoo.models.latent_binary import SpikeSlabLinear
-
-NEEDS_MIRROR = pytest.mark.skipif("ZOO_DATA" not in os.environ, reason="ZOO_DATA is not set: no real files")
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import os
@@ -15,13 +14,13 @@ from safetensors.torch import save_file
 
 import zoo.fitting.svi
 from guides.posterior import log_joint
+from tests.marks import SLOW
 from tests.zoo.cli_helpers import fresh_process, linear_rows
 from zoo.errors import FailedError, UserError
 from zoo.fitting.svi import Fit, FitSettings, default_batch_size, default_learning_rate, read_checkpoint
 from zoo.models.entries import DataShape
 from zoo.registry.queries import GUIDES, MODELS
 
-SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
 ROWS = 40
 #: All rows and minibatches, one flat vector of parameters and submodules, a schedule of the guide's own; then
 #: all other guides.

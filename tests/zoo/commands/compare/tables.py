@@ -5,15 +5,12 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-import pytest
-
 import zoo.commands.reference
 from guides.truth.gates import Gates
 from guides.truth.mcmc import nuts
 from tests.zoo.cli_helpers import run_zoo
 
 NO_GATES = Gates(max_rhat=99, min_ess_bulk=0, max_divergence_share=1)
-SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 def compare_again(folder: Path, out: Path, monkeypatch):

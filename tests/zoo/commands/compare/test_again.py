@@ -20,6 +20,7 @@ import guides.truth.mcmc
 import zoo.commands.compare
 import zoo.files.kept
 from guides.posterior.draws import Posterior
+from tests.marks import SLOW
 from tests.zoo.cli_helpers import (
     files,
     fresh_process,
@@ -29,7 +30,7 @@ from tests.zoo.cli_helpers import (
     table_of,
     write_csv,
 )
-from tests.zoo.commands.compare.tables import SLOW, compare_again
+from tests.zoo.commands.compare.tables import compare_again
 from zoo.budgets import BUDGETS, Budget
 from zoo.commands.compare import _load, _posterior, _start_again, _telling_what_is_kept
 from zoo.commands.comparison import plan

@@ -14,6 +14,7 @@ from pyro import distributions as dist
 
 import zoo.commands.reference
 from guides.posterior.draws import Posterior
+from tests.marks import SLOW
 from tests.zoo.cli_helpers import (
     ALWAYS,
     files,
@@ -22,7 +23,6 @@ from tests.zoo.cli_helpers import (
     table_of,
     write_csv,
 )
-from tests.zoo.commands.compare.tables import SLOW
 from zoo.commands.comparison import _nuts_or_none, plan
 from zoo.errors import UserError
 from zoo.fitting.problem import load_problem

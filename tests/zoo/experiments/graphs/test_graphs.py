@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,6 +11,7 @@ import torch
 
 from data_loaders.graphs.edge_lists import edge_list
 from data_loaders.graphs.random_graphs import draw_graphs
+from tests.marks import NEEDS_MIRROR
 from zoo.errors import FailedError, UserError
 from zoo.experiments import Cell
 from zoo.experiments.engine.declaration import Record
@@ -21,7 +21,6 @@ from zoo.experiments.graphs.plots import plot_examples, plot_growth, plot_sender
 from zoo.fitting.graphs import GraphFit, GraphTraining, fit_graphs, nats, nats_an_edge, train
 from zoo.models.graphs.edge_graph import EdgeGraphModel
 
-NEEDS_MIRROR = pytest.mark.skipif("ZOO_DATA" not in os.environ, reason="ZOO_DATA is not set: no real files")
 BY_NAME = {experiment.name: experiment for experiment in EXPERIMENTS}
 OPTIONS = {
     "graphs": 20,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from dataclasses import replace
@@ -14,6 +13,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from guides.variational.sparse_networks import median_weights
+from tests.marks import SLOW
 from tests.zoo.experiments.lbbnn.tiny_cells import BY_NAME, assert_declared
 from zoo.evaluation.estimates import Estimate
 from zoo.experiments.engine.declaration import Record
@@ -22,7 +22,6 @@ from zoo.experiments.lbbnn.networks import FittedNetworks, fit
 from zoo.fitting.epochs import NETWORKS, History
 
 pytestmark = pytest.mark.usefixtures("small_and_real")
-SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 def test_table_of_a_sparse_network(cell):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import math
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,14 +12,13 @@ import pytest
 
 from guides.truth.polya_gamma import spike_slab_logistic_gibbs
 from guides.truth.spike_slab_logistic import enumerate_spike_slab_logistic
+from tests.marks import NEEDS_MIRROR, SLOW
 from tests.zoo.experiments.lbbnn.tiny_cells import BY_NAME, assert_declared
 from zoo.errors import FailedError
 from zoo.experiments.lbbnn import declared_selection, selection
 from zoo.experiments.lbbnn.runs import FittedRuns
 
 pytestmark = pytest.mark.usefixtures("small_and_real")
-SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
-NEEDS_MIRROR = pytest.mark.skipif("ZOO_DATA" not in os.environ, reason="ZOO_DATA is not set: no real files")
 PAGES = Path(__file__).parents[4] / "docs" / "results" / "lbbnn"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -13,6 +12,7 @@ import torch
 from torch.distributions import Normal
 
 from guides.implicit.generator import Generator
+from tests.marks import NEEDS_MIRROR
 from zoo.experiments import Cell, Published
 from zoo.experiments.engine.declaration import Record
 from zoo.experiments.sip import cells, problems
@@ -26,7 +26,6 @@ from zoo.fitting.reach import half_cosine_change
 from zoo.models import BNN
 
 BY_NAME = {experiment.name: experiment for experiment in EXPERIMENTS}
-NEEDS_MIRROR = pytest.mark.skipif("ZOO_DATA" not in os.environ, reason="ZOO_DATA is not set: no real files")
 TINY = {"steps": 4, "every": 2, "alpha": 1.0, "looks": 2, "differences": 2, "warmup": 5, "draws": 5}
 
 

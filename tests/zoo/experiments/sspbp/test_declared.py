@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import csv
-import os
 
 import pytest
 from typer.testing import CliRunner
 
+from tests.marks import NEEDS_MIRROR
 from zoo.cli.main import app
 from zoo.experiments.engine.catalogue import find_experiment
 from zoo.experiments.sspbp import declared
 
-NEEDS_MIRROR = pytest.mark.skipif("ZOO_DATA" not in os.environ, reason="ZOO_DATA is not set: no real files")
 TABLES = [
     f"sspbp/table-{number}" for number in ("3.1", "3.2", "3.3", "3.4", "a1", "a2", "a3", "a4", "a5", "a6")
 ]

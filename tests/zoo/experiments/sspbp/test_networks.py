@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,11 +12,10 @@ import torch
 from data_loaders import load
 from data_loaders.standardise import Standardizer
 from guides.core.distributions import SpikeSlab
+from tests.marks import NEEDS_MIRROR
 from zoo.experiments import Cell
 from zoo.experiments.engine.catalogue import find_experiment
 from zoo.experiments.sspbp import networks
-
-NEEDS_MIRROR = pytest.mark.skipif("ZOO_DATA" not in os.environ, reason="ZOO_DATA is not set: no real files")
 
 
 def cell_of(experiment: str, method: str, setting: str, **changes) -> Cell:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import math
 
 import numpy as np
 import pytest
 from scipy import integrate
 
+from tests.marks import SLOW
 from zoo.experiments import Cell
 from zoo.experiments.engine.catalogue import find_experiment
 from zoo.experiments.engine.declaration import Record
 from zoo.experiments.sspbp import declared, relu_product
 from zoo.experiments.sspbp.relu_product import Mixture, Pair
 
-SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
 #: squared MMD of the laws for PBP and SSPBP, computed independently; unit of the last digit
 POPULATION = {
     "X0-W0": ((0.0680, 1e-4), (0.0217, 1e-4)),

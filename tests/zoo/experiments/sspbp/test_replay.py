@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -12,11 +11,10 @@ import pytest
 
 from data_loaders import load
 from data_loaders.splits import split_80_20
+from tests.marks import NEEDS_MIRROR
 from zoo.experiments import Cell
 from zoo.experiments.engine.catalogue import find_experiment
 from zoo.experiments.sspbp import replay
-
-NEEDS_MIRROR = pytest.mark.skipif("ZOO_DATA" not in os.environ, reason="ZOO_DATA is not set: no real files")
 
 
 @pytest.mark.slow
