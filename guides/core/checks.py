@@ -76,7 +76,8 @@ def check_counts(**values: int) -> None:
 
 
 def check_two(why: str = "", **values: int) -> None:
-    """:raises ValueError: for a number below 2; ``why`` takes the place of the number in its text"""
+    """:raises ValueError: for anything but whole numbers from 2 on; ``why`` takes a number's place in it"""
+    check_counts(**values)
     for name, value in values.items():
         if value < 2:
             raise ValueError(f"{name} must be 2 at least{': ' + why if why else f', got {value}'}")

@@ -36,7 +36,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_alpha(self.alpha)
-        check_counts(num_particles=self.num_particles, noise_features=self.noise_features)
+        check_counts(noise_features=self.noise_features)
         check_two("a classifier cannot judge a single draw", num_particles=self.num_particles)
 
 

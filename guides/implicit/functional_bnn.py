@@ -41,7 +41,7 @@ class Settings:
     noise_scale: float | None
 
     def __post_init__(self) -> None:
-        check_counts(num_particles=self.num_particles, num_measured=self.num_measured)
+        check_counts(num_measured=self.num_measured)
         check_numbers(injected_noise=self.injected_noise)
         check_two(num_particles=self.num_particles)
         check_numbers_given(noise_scale=self.noise_scale)

@@ -64,7 +64,6 @@ class Settings:
         check_counts(
             num_inducing=self.num_inducing,
             num_functions=self.num_functions,
-            num_particles=self.num_particles,
             noise_features=self.noise_features,
         )
         check_numbers(jitter=self.jitter, init_noise_scale=self.init_noise_scale)

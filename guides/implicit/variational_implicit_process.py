@@ -14,7 +14,7 @@ from pyro import distributions as dist
 from torch import Tensor, nn
 from torch.distributions import Normal
 
-from guides.core.checks import check_counts, check_numbers_given, check_two
+from guides.core.checks import check_numbers_given, check_two
 from guides.core.course import Course
 from guides.core.rng import seeded_rng
 from guides.core.svi import shuffled_epochs
@@ -40,7 +40,6 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_alpha(self.alpha)
-        check_counts(num_functions=self.num_functions)
         check_two(num_functions=self.num_functions)
         check_numbers_given(noise_scale=self.noise_scale)
 

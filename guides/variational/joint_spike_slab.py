@@ -29,7 +29,7 @@ from pyro.infer.autoguide.initialization import InitMessenger
 from torch import Tensor, nn
 
 from guides.core.arguments import FixedParameters, blaming_arguments, default_dtype, doubled
-from guides.core.checks import check_counts, check_two
+from guides.core.checks import check_two
 from guides.core.course import Course
 from guides.core.distributions import SpikeSlab, base_prior
 from guides.core.rng import kept_rng, seeded_rng
@@ -58,7 +58,6 @@ class Settings:
     num_particles: int
 
     def __post_init__(self) -> None:
-        check_counts(num_particles=self.num_particles)
         check_two("every draw is measured by the others", num_particles=self.num_particles)
 
 
