@@ -245,6 +245,7 @@ def record(
         recording,
         rows={name: value[: len(x)] for name, value in recording.rows.items()},
         y=None if recording.y is None else recording.y[: len(x)],
+        y_shape=tuple(len(x) if d == size else d for d in recording.y_shape),
     )
 
 

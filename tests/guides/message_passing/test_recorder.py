@@ -341,6 +341,14 @@ def test_as_many_rows_as_units_that_no_site_has(model):
     assert programs[0] == programs[1] == programs[2]
 
 
+@pytest.mark.parametrize("rows", [1, 4])
+def test_data_have_the_shape_of_the_rows_that_were_given(rows):
+    """Also where rows are repeated for the recording: a single one, or as many as a weight is wide."""
+    x, y = data(rows)
+    recording = record(NETWORKS["pbp"], x, y)
+    assert recording.y_shape == recording.y.shape == (rows,)
+
+
 @pytest.mark.parametrize(("operation", "sign"), [(torch.add, 3.0), (torch.sub, -3.0)])
 def test_alpha_counts_in_sums(operation, sign):
     def network(sums):
