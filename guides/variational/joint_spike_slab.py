@@ -17,7 +17,8 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import chain, repeat
 from pathlib import Path
@@ -115,6 +116,7 @@ class JointSpikeSlab(FittedGuide):
         :raises DivergenceError: a RuntimeError, at the first loss that is not finite, or where no mode is
             found to start from
         :raises ValueError: an argument that is not finite; a parameter without a prior that is not fixed
+        :raises TypeError: a tensor that the model made before is of float32
         """
         course = Course(steps, lr, 0.0, seed, batch_size)
         begun, precision = time.perf_counter(), _precision(args)
@@ -122,7 +124,7 @@ class JointSpikeSlab(FittedGuide):
         with default_dtype(torch.float64), seeded_rng(seed), pyro.validation_enabled(False):
             batches = repeat(args) if batch_size is None else shuffled_epochs(args, batch_size, seed)
             first = next(batches)
-            with blaming_arguments(args):
+            with blaming_arguments(args), _blaming_precision():
                 sites = WeightSites.of(self.model, first)
                 self._start(sites, spikes_of(self.model, sites, first))
                 self._start_at_the_best(args, first)
@@ -344,6 +346,22 @@ def spikes_of(model: Callable, sites: WeightSites, args: tuple) -> Tensor:
         torch.full_like(node["value"].flatten(), isinstance(base_prior(node["fn"]), SpikeSlab), dtype=bool)
         for node in nodes
     ])  # fmt: skip
+
+
+@contextmanager
+def _blaming_precision() -> Iterator[None]:
+    """:raises TypeError: in place of torch's words on two precisions, which name neither cause nor remedy"""
+    try:
+        yield
+    except RuntimeError as error:
+        said = str(error).partition("\n")[0]
+        if "same dtype" not in said and "scalar type" not in said:
+            raise
+        raise TypeError(
+            "JointSpikeSlab runs the model in float64, and a tensor that was made before is of another "
+            "precision: make a network float64 by net.double() before the model is made of it, a tensor or "
+            f"a prior outside of the model's function by dtype=torch.float64 ({said})"
+        ) from error
 
 
 def _precision(args: tuple) -> str:

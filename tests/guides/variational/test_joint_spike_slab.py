@@ -24,6 +24,7 @@ from guides.truth.spike_slab_logistic import enumerate_spike_slab_logistic
 from guides.variational import joint_spike_slab
 from guides.variational.joint_law import JointLaw
 from guides.variational.joint_spike_slab import _warn_of_rise
+from zoo.models import SpikeSlabWeights, from_module
 
 NOISE, SLAB, INCLUSION = 0.7, 1.5, 0.3
 
@@ -410,6 +411,27 @@ def test_data_that_are_not_finite_are_told(data):
     x[3, 1] = math.nan
     with pytest.raises(ValueError, match="argument 0 of the model is NaN in row 3"):
         JointSpikeSlab(regression).fit(x, y, steps=1)
+
+
+def test_a_model_that_is_in_float32_is_told_what_to_do(data):
+    """Torch's own words name two precisions, and neither where they meet nor what helps."""
+    slab = torch.ones(2, dtype=torch.float32)
+
+    def outside(x, y=None):
+        w = pyro.sample("w", SpikeSlab(INCLUSION, scale=slab).to_event(1))
+        pyro.sample("y", dist.Normal(x @ w, NOISE).to_event(1), obs=y)
+
+    def broken(x, y=None):
+        raise RuntimeError("mine")
+
+    for model in (
+        outside,
+        from_module(torch.nn.Linear(2, 1), prior=SpikeSlabWeights(INCLUSION), noise_scale=NOISE),
+    ):
+        with pytest.raises(TypeError, match=r"float64.*net\.double\(\).*dtype=torch\.float64"):
+            JointSpikeSlab(model).fit(*data, steps=1)
+    with pytest.raises(RuntimeError, match="^mine"):
+        JointSpikeSlab(broken).fit(*data, steps=1)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and torch finds none")
