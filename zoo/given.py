@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,13 @@ def several_columns(given: Sequence[str] | str) -> tuple[str, ...]:
 
 
 def several_names(what: str, given: Any) -> list[str]:
-    """One name or several; :raises UserError: for what is none, a table or a class for instance"""
+    """One name or several; :raises UserError: for what is none, a table or a class for instance, and for
+    names with settings, which nothing here would follow
+    """
+    if isinstance(given, Mapping):
+        raise UserError(
+            f"{what}: a list of names is needed, not a {type(given).__name__}: its values would be lost"
+        )
     several = (
         isinstance(given, Iterable) and not isinstance(given, str | bytes) and not hasattr(given, "columns")
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any
 
 from data_loaders.registered import Catalogue
@@ -59,9 +60,12 @@ def create(
     :param task: ``regression``, ``binary`` or ``multiclass``; the model's first by default
     :param num_classes: of ``multiclass``
     :param options: the model's own: ``zoo show NAME`` names them
-    :raises UserError: for a name, task or option that there is not, or a value that the option cannot have
+    :raises UserError: for a name, task or option that there is not, a value that the option cannot have, or
+        a number of columns that is none
     """
     entry = find_model(name)
+    if not isinstance(in_features, Integral) or in_features < 1:
+        raise UserError(f"in_features must be a whole number, 1 or more, not {in_features!r}")
     task = entry.tasks[0] if task is None else task
     if task not in entry.tasks:
         raise UserError(f"model {name!r} is for {', '.join(entry.tasks)}, not for {task}")

@@ -143,6 +143,11 @@ def from_module(
     :raises UserError: for a network without weights, with tied or derived ones, a name that is none, an
         unknown likelihood; when the model runs, for a network with several outputs where one is needed
     """
+    if not isinstance(net, nn.Module):
+        given = f"the class {net.__name__}" if isinstance(net, type) else f"a {type(net).__name__}"
+        raise UserError(f"net must be a torch network (nn.Module), not {given}")
+    if prior is not None and (isinstance(prior, type) or not hasattr(prior, "pyro")):
+        raise UserError(f"prior must be GaussianWeights(scale) or SpikeSlabWeights(inclusion), not {prior!r}")
     if likelihood not in LIKELIHOODS:
         raise unknown("likelihood", likelihood, LIKELIHOODS)
     if noise_scale is not None:

@@ -138,6 +138,8 @@ def test_tables_and_classes_are_no_names():
         zoo.compare(pd.DataFrame({"a": [1.0], "y": [2.0]}))
     with pytest.raises(UserError, match="guides: a name or a path is needed, not a type; `zoo list` has"):
         zoo.leaderboard("diabetes", guides=[dict])
+    with pytest.raises(UserError, match="guides: a list of names .* not a dict: its values would be lost"):
+        zoo.leaderboard("diabetes", guides={"mean-field": {"lr": 1.0}})
 
 
 def test_a_model_that_is_no_name_is_told_how_to_be_one():

@@ -97,6 +97,13 @@ def test_models_that_cannot_be_created_say_why(name, arguments, words):
         create(name, in_features=64, **arguments)
 
 
+@pytest.mark.parametrize("in_features", [0, -3, 3.0, "3"])
+def test_columns_are_counted(in_features):
+    """Not by Pyro, at the first run, in words about an expansion."""
+    with pytest.raises(UserError, match="^in_features must be a whole number, 1 or more, not"):
+        create("bnn", in_features=in_features)
+
+
 def test_unknown_models_come_with_the_nearest():
     with pytest.raises(UserError, match="unknown model 'bn'; nearest: bnn"):
         find_model("bn")

@@ -149,6 +149,13 @@ def test_what_cannot_be_done_is_said():
     net = perceptron(3, 4, 2)
     with pytest.raises(UserError, match=r"one output a row, this one gives \[12, 2\] for 12 rows"):
         from_module(net)(*rows())
+    with pytest.raises(UserError, match="net must be a torch network .* not the class Linear"):
+        from_module(nn.Linear)
+    with pytest.raises(UserError, match="net must be a torch network .* not a function"):
+        from_module(rows)
+    for prior in 1.0, SpikeSlabWeights, torch.distributions.Normal(0.0, 1.0):
+        with pytest.raises(UserError, match=r"prior must be GaussianWeights\(scale\) or SpikeSlabWeights"):
+            from_module(net, prior=prior)
     with pytest.raises(UserError, match="unknown layer '1'"):
         from_module(net, layers=["1"])
     with pytest.raises(UserError, match="layers must be 'all', 'last'"):
