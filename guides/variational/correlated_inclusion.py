@@ -41,6 +41,7 @@ By the identities of Woodbury and Sylvester, with ``U = V / (1 + h d)`` and
 ``M = I + V' diag(h / (1 + h d)) V``::
 
     S = diag(d / (1 + h d)) + U M^-1 U',    log det(I + Sigma diag(h)) = sum log(1 + h d) + log det M,
+    sum S_ii v_i = sum d_i v_i / (1 + h_i d_i) + tr(M^-1 U' diag(v) U),
 
 ``O(n r^2)`` for ``r`` columns of ``V``; a full covariance is ``d = 0`` with ``V`` its Cholesky factor.
 """
@@ -56,10 +57,12 @@ from typing import Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import logsigmoid, softplus
 
 from guides.core.checks import check_numbers
 from guides.core.distributions import SpikeSlab
+from guides.core.fused import pieces
 from guides.core.laws import SiteLaw
 from guides.core.sites import Site, require_whole_plates, site_views
 from guides.core.starts import initial_value
@@ -85,6 +88,25 @@ def mean_sigmoid(mean: Tensor, variance: Tensor, rule: tuple[np.ndarray, np.ndar
 #: sd of 3, and some hundredths beyond 10.
 FINE = np.linspace(-9, 9, 400), np.exp(-(np.linspace(-9, 9, 400) ** 2) / 2)
 QUICK = np.polynomial.hermite_e.hermegauss(20)
+
+
+class WeightedGram(torch.autograd.Function):
+    """``A diag(w) A'``, ``[*groups, r, r]``, of ``A [*groups, r, n]`` and ``w [*groups, n]``.  First
+    derivatives only; both come from one product, where autograd takes two and adds.
+    """
+
+    @staticmethod
+    def forward(ctx, rows: Tensor, weights: Tensor) -> Tensor:
+        ctx.save_for_backward(rows, weights)
+        return (rows * weights.unsqueeze(-2)) @ rows.mT
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, Tensor]:
+        rows, weights = ctx.saved_tensors
+        product = (grad + grad.mT) @ rows
+        by_weights = 0.5 * (rows * product).sum(-2)
+        return product.mul_(weights.unsqueeze(-2)), by_weights
 
 
 @dataclass(frozen=True)
@@ -128,41 +150,58 @@ class LogitGaussian:
             )
             for shape in (self.diagonal.shape, self.factor.shape[:-2] + self.factor.shape[-1:])
         )
-        return self.diagonal.sqrt() * own + self._times(self.factor, shared)
+        return self.diagonal.sqrt() * own + (shared.unsqueeze(-2) @ self._rows).squeeze(-2)
 
     @staticmethod
     def _times(matrix: Tensor, vector: Tensor) -> Tensor:
         return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
 
     @cached_property
-    def _reverse(self) -> tuple[Tensor, Tensor, Tensor]:
-        """``S = diag(e) + U U'`` as ``(e, U)``, and ``log det(I + Sigma diag(h))``, ``[*groups]``."""
-        damping = 1 / (1 + self.curvature * self.diagonal)
-        weighted = (self.curvature * damping).unsqueeze(-1) * self.factor
-        inner = torch.eye(self.factor.shape[-1]).to(self.factor) + self.factor.mT @ weighted
-        root = torch.linalg.cholesky(inner)
-        spread = torch.linalg.solve_triangular(root, (damping.unsqueeze(-1) * self.factor).mT, upper=False).mT
-        log_det = 2 * root.diagonal(dim1=-2, dim2=-1).log().sum(-1) - damping.log().sum(-1)
-        return self.diagonal * damping, spread, log_det
+    def _rows(self) -> Tensor:
+        """``V' [*groups, rank, n]``, whose rows lie together in memory."""
+        return self.factor.mT.contiguous()
+
+    @cached_property
+    def _damping(self) -> Tensor:
+        """``1 / (1 + h d)``, ``[*groups, n]``."""
+        return 1 / (1 + self.curvature * self.diagonal)
+
+    @cached_property
+    def _root(self) -> Tensor:
+        """Cholesky factor of ``M``, ``[*groups, rank, rank]``."""
+        inner = WeightedGram.apply(self._rows, self.curvature * self._damping)
+        return torch.linalg.cholesky(torch.eye(inner.shape[-1]).to(inner) + inner)
+
+    @cached_property
+    def _log_det(self) -> Tensor:
+        """``log det(I + Sigma diag(h))``, ``[*groups]``."""
+        return 2 * self._root.diagonal(dim1=-2, dim2=-1).log().sum(-1) - self._damping.log().sum(-1)
 
     def log_ratio(self, gates: Tensor, deviation: Tensor, variance: Tensor | float = 0.0) -> Tensor:
         """``log q(lambda) - log r(lambda | gamma)``, ``[*leading, *groups]``; or its expectation over
-        independent indicators with means ``gates`` and variances ``variance``, ``[*leading, *groups, n]``.
+        independent indicators with means ``gates [*leading, *groups, n]`` and variances ``[*groups, n]``.
         """
-        own, spread, log_det = self._reverse
+        damping, root = self._damping, self._root
         centred = self.pull * (gates - self.slope)
         variance = self.pull.square() * variance
-        squares = own * (centred.square() + variance) + spread.square().sum(-1) * variance
-        shared = self._times(spread.mT, centred).square().sum(-1)
+        own = self.diagonal * damping * (centred.square() + variance)
         linear = (0.5 * self.curvature * deviation - centred) * deviation
-        return (linear + 0.5 * squares).sum(-1) + 0.5 * (shared - log_det)
+        seen = (self._rows * (damping * centred).unsqueeze(-2)).sum(-1, keepdim=True)
+        shared = torch.linalg.solve_triangular(root, seen, upper=False).square().sum((-2, -1))
+        spread = WeightedGram.apply(self._rows, damping.square() * variance)
+        shared = shared + torch.cholesky_solve(spread, root).diagonal(dim1=-2, dim2=-1).sum(-1)
+        return (linear + 0.5 * own).sum(-1) + 0.5 * (shared - self._log_det)
 
     def log_gates(self, gates: Tensor, n: int) -> Tensor:
         """``log q(gamma)`` of indicators ``[*leading, *groups, n]``, estimated by draws from ``r``: the same
         ones at every call.
         """
         generator = torch.Generator().manual_seed(0)
-        own, spread, _ = self._reverse
+        own = self.diagonal * self._damping
+        # S = diag(own) + spread spread'
+        spread = torch.linalg.solve_triangular(
+            self._root, self._damping.unsqueeze(-2) * self._rows, upper=False
+        ).mT
         centred = self.pull * (gates - self.slope)
         mean = own * centred + self._times(spread, self._times(spread.mT, centred))
         shape = (n, *mean.shape)
@@ -220,10 +259,12 @@ class CorrelatedSpikeSlabLaw(SpikeSlabLaw):
         super().__init__(name, batch_shape, event_shape, loc, log_scale, logits, **kwargs)
 
     def mean_logits(self) -> Callable[[], Tensor]:
-        mean, variance, layout = self.gaussian.mean.detach(), self.gaussian.variance.detach(), self.layout
+        gaussian, layout = self.gaussian, self.layout
+        mean, diagonal, factor = (t.detach() for t in (gaussian.mean, gaussian.diagonal, gaussian.factor))
         limits = torch.finfo(mean.dtype)
 
-        def logits() -> Tensor:
+        def logits() -> Tensor:  # of which few runs ask
+            variance = diagonal + factor.square().sum(-1)
             probs = mean_sigmoid(mean, variance, QUICK).clamp(limits.tiny, 1 - limits.eps)
             return layout.from_groups(probs).logit()
 
@@ -355,16 +396,18 @@ class AutoSpikeSlabMVN(AutoSpikeSlab):
         if logits is None:
             return views
         sites = self._spike_slab_sites()
-        factor = of_inclusion.pop("factor")
+        means = [self._layout(site).to_groups(views[site.name][2]) for site in sites]
+        shapes = [torch.Size((*groups, self._packed_width(n))) for *groups, n in (m.shape for m in means)]
+        packed = pieces(of_inclusion.pop("factor"), shapes)
         elementwise = {name: site_views(sites, flat) for name, flat in of_inclusion.items()}
         for i, site in enumerate(sites):
-            parts = {name: self._layout(site).to_groups(pieces[i]) for name, pieces in elementwise.items()}
-            mean = self._layout(site).to_groups(views[site.name][2])
-            *groups, n = mean.shape
-            width = n * (n + 1) // 2 if self.rank is None else n * self.rank
-            piece, factor = factor.tensor_split((math.prod(groups) * width,))
-            views[site.name] += (self._gaussian(mean, piece.view(*groups, width), **parts),)
+            parts = {name: self._layout(site).to_groups(cut[i]) for name, cut in elementwise.items()}
+            views[site.name] += (self._gaussian(means[i], packed[i], **parts),)
         return views
+
+    def _packed_width(self, n: int) -> int:
+        """Numbers of ``V`` in a group of ``n`` weights."""
+        return n * (n + 1) // 2 if self.rank is None else n * self.rank
 
     def _gaussian(self, mean, packed, slope, log_curvature, pull, log_diagonal=None) -> LogitGaussian:
         n = mean.shape[-1]

@@ -59,6 +59,21 @@ def test_expected_ratio_over_independent_indicators():
     torch.testing.assert_close(law.log_ratio(probs, deviation, probs * (1 - probs)), expected)
 
 
+def test_gradient_of_the_ratio():
+    """Part of it is written by hand."""
+    law = gaussian(groups=(2,), n=4)
+    parts = [
+        getattr(law, name).requires_grad_() for name in ("diagonal", "factor", "slope", "curvature", "pull")
+    ]
+    gates, variance = (torch.rand(2, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    deviation = torch.randn(2, 4, dtype=torch.float64, requires_grad=True)
+
+    def ratio(gates, deviation, variance, *parts):
+        return LogitGaussian(law.mean, *parts).log_ratio(gates, deviation, variance)
+
+    assert torch.autograd.gradcheck(ratio, (gates, deviation, variance, *parts))
+
+
 def pattern_probabilities(law: LogitGaussian) -> torch.Tensor:
     """``q(gamma)`` of :data:`PATTERNS` by quadrature, ``[4]``."""
     grid, weights = nodes(2, 60)
