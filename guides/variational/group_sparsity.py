@@ -151,13 +151,14 @@ class GroupNormalJeffreysLaw(GaussianLaw):
     @cached_property
     def moments_and_kl(self) -> tuple[Tensor, Tensor, Tensor]:
         """Mean and variance given ``z``, and the divergence, up to the constant of the improper prior."""
-        mean, variance = self.z * self.loc, self.z**2 * torch.exp(2 * self.log_scale)
         log_alpha = log_variance_to_mean(self.z_loc, self.z_log_scale)
         of_z = K1 - K1 * torch.sigmoid(K2 + K3 * log_alpha) + 0.5 * softplus(-log_alpha)
         # p(w | z) = Normal(0, z s): z drops out of this divergence
-        ratio = self.log_scale - self.prior.scale.log()
-        of_w = 0.5 * (torch.exp(2 * ratio) + (self.loc / self.prior.scale) ** 2 - 1) - ratio
-        return mean, variance, self._sum_own(of_z) + self._sum_own(of_w)
+        loc, variance, of_w = super().moments_and_kl
+        if of_w is None:
+            ratio = self.log_scale - self.prior.scale.log()
+            of_w = self._sum_own(0.5 * (torch.exp(2 * ratio) + (loc / self.prior.scale) ** 2 - 1) - ratio)
+        return self.z * loc, self.z**2 * variance, self._sum_own(of_z) + of_w
 
     def _sum_own(self, elementwise: Tensor) -> Tensor:
         return elementwise.sum(tuple(range(-self.event_dim, 0)))

@@ -94,15 +94,22 @@ def test_divergence_of_the_multipliers_up_to_a_constant():
     assert np.ptp(differences) < 0.03
 
 
-def test_divergence_of_group_normal_jeffreys_is_to_the_models_own_scale():
-    """``w1 ~ Normal(0, 0.7)``: ``w~`` is compared with that, not with a standard normal."""
+@pytest.mark.parametrize("scale", [torch.tensor(0.7), torch.tensor([[0.3], [0.7]])])
+def test_divergence_of_group_normal_jeffreys_is_to_the_models_own_scale(scale):
+    """``w~`` is compared with that, not with a standard normal, be it one for all weights or not."""
+
+    def model(x, y):
+        w = pyro.sample("w", dist.Normal(0.0, scale).expand([2, 3]).to_event(2))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal((x @ w.T).sum(-1), 1.0), obs=y)
+
     x, y = data()
-    guide = AutoGroupNormalJeffreys(network(normal))
+    guide = AutoGroupNormalJeffreys(model)
     guide.setup(x, y)
     perturb(guide, 0.3)
     guide(x, y)
-    law = guide.trace.nodes["w1"]["fn"]
-    of_w = kl_divergence(dist.Normal(law.loc, law.log_scale.exp()), dist.Normal(0.0, 0.7)).sum()
+    law = guide.trace.nodes["w"]["fn"]
+    of_w = kl_divergence(dist.Normal(law.loc, law.log_scale.exp()), dist.Normal(0.0, scale)).sum()
     alpha = (2 * law.z_log_scale).exp() / law.z_loc**2
     # the constants of Molchanov et al. (2017), as printed
     of_z = 0.63576 * (1 - torch.sigmoid(1.87320 + 1.48695 * alpha.log())) + 0.5 * torch.log1p(1 / alpha)
