@@ -103,7 +103,8 @@ def log_joint(model: Callable, draws: Draws, *args, **kwargs) -> Tensor:
             f"model has no site for draws of {_listed(unknown)}"
         )
 
-    drawn = InitMessenger(init_to_value(values=next(_one_by_one(draws))))(model)
+    some = {name: value[spread(len(value))] for name, value in draws.items()}
+    drawn = [InitMessenger(init_to_value(values=draw))(model) for draw in _one_by_one(some)]
     whole = Unmasked(padding(drawn, draws, args, kwargs))(model)
 
     def question(draw: dict[str, Tensor]) -> tuple[Tensor]:

@@ -329,6 +329,9 @@ class _Bar:
 
 # --------------------------------------------------------------------------------------------- Pyro's sampler
 
+#: Draws from the prior with which it is looked at what masks hide.
+_LOOKS = 8
+
 
 def pyro_attempt(model: Callable, args: tuple, kwargs: dict, plan: Plan, show: bool) -> tuple[Draws, Draws]:
     import torch
@@ -345,7 +348,7 @@ def pyro_attempt(model: Callable, args: tuple, kwargs: dict, plan: Plan, show: b
         args, kwargs = tuple(map(doubled, args)), {k: doubled(v) for k, v in kwargs.items()}
     with kept_rng(), default_dtype(dtype):
         names, normals = _pyro_sites(model, args, kwargs)
-        model = Unmasked(padding(model, names, args, kwargs))(model)
+        model = Unmasked(padding([model] * _LOOKS, names, args, kwargs))(model)
         centred = poutine.reparam(model, config={name: LocScaleReparam(0.0) for name in normals})
         with _Bar(show, (plan.warmup + plan.draws) * plan.chains, "NUTS (Pyro)") as bar:
             runs = [_pyro_chain(centred, args, kwargs, plan, c, names, bar) for c in range(plan.chains)]
