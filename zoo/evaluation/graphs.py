@@ -172,6 +172,12 @@ def compare(
 ) -> dict[str, Estimate]:
     """All METRICS, with the standard error of a bootstrap over the graphs of both samples.
 
+    Where the laws are equal it is too large, for the bootstrap adds its noise to that of the samples (Arcones
+    and Gine 1992, Annals of Statistics 20): to the second order an MMD's by a root of 3/2, its square's by a
+    root of 3, and more where the kernel takes nearly all graphs for unlike, for a resample has some twice;
+    a Kolmogorov-Smirnov distance's by 1.1 to 1.25 (measured).  Whether laws are equal is for :func:`floors`
+    to tell.  Where they are far apart it is right within 10 %.
+
     :raises UserError: for samples of unequal size, whose floors cannot be compared
     """
     if len(generated) != len(real):

@@ -83,7 +83,9 @@ def draw_error(parts: Iterable[Tensor]) -> float:
     ``g_s = mean_i p(y_i | w_s) / p(y_i)``.  All test points share the draws, so that it does not fall with
     their number.  By the means of 20 groups of draws that follow each other, for those of a chain hang
     together.  The bias of few draws, which lowers ``L``, is not in it; the members of an ensemble count as
-    draws.
+    draws.  Of independent draws right within 5 % where the weights ``p(y_i | w_s)`` are even (sd of their
+    logarithms up to 1, over 4000 repeats); where a few draws have most of the weight too small: at 300 draws
+    by 5 % for an sd of 1.5, 16 % for 2.
 
     :param parts: ``log p(y_i | w_s)``, ``[S, n]``, chain after chain, of some test points each; a single draw
         has error 0
