@@ -176,7 +176,7 @@ def compare(
     and Gine 1992, Annals of Statistics 20): to the second order an MMD's by a root of 3/2, its square's by a
     root of 3, and more where the kernel takes nearly all graphs for unlike, for a resample has some twice;
     a Kolmogorov-Smirnov distance's by 1.1 to 1.25 (measured).  Whether laws are equal is for :func:`floors`
-    to tell.  Where they are far apart it is right within 10 %.
+    to tell.  Where they are far apart it is right within 15 % (measured).
 
     :raises UserError: for samples of unequal size, whose floors cannot be compared
     """

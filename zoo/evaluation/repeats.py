@@ -10,7 +10,7 @@ averaged: what is hard for both cancels.  Of a single run the units are its test
 rows stand the Monte Carlo errors of both methods, for all rows share the draws.  A difference is
 real when it is farther from 0 than Student's t with as many units allows at 5 %; of a single run with as many
 as it has rows, though errors of 20 groups of draws have 19 degrees of freedom: where these have most of the
-error, 3 % of no differences are called real at 10 rows, 6 % at 100 or more.  Over several data sets it
+error, 3 % of no differences are called real at 10 rows, 5 to 6.4 % at 100 or more.  Over several data sets it
 is the mean of theirs, with the errors that it has within each (:func:`over_these`).
 """
 
