@@ -25,7 +25,8 @@ which columns had one value in all training rows and have others here.
 Densities: columns log_density (of the mixture of all draws, in nats) and q5, q50, q95 of the draws' log
 densities. Draws differ in the mean of the latent law alone, the flow is one: these are no interval for the
 density, from which another seed of zoo fit may be farther. Where there is no terminal, a line every ten
-seconds tells how far it is.
+seconds tells how far it is. An --out that is there is replaced if it holds predictions, and refused if it
+holds anything else.
 
 \b
 Example:

@@ -27,7 +27,7 @@ from zoo.commands.fit_folder import (
     start_again,
     write_losses,
 )
-from zoo.commands.predict import QUANTILES, ROWS
+from zoo.commands.predict import BEGINNINGS, QUANTILES, ROWS
 from zoo.errors import UserError
 from zoo.files.output import REMARKS, output_folder, read_config
 from zoo.files.output_file import writing
@@ -218,7 +218,7 @@ def predict(
     """
     fitted, config = load_fit(folder)
     rows = load_csv(table, require_target=False, columns=config["features"])
-    check_output(out, folder, table)
+    check_output(out, folder, BEGINNINGS, table)
     mean, sd = (np.array(config["standardisation"][name]) for name in ("x_mean", "x_sd"))
     x = torch.as_tensor((rows.x_test - mean) / sd, dtype=torch.float32)
     if (x.abs() > LARGEST).any():
@@ -235,7 +235,9 @@ def predict(
 def sample(folder: str | Path, out: str | Path, *, rows: int, seed: int) -> None:
     """Writes new rows in the table's own units, each of a draw of the posterior."""
     fitted, config = load_fit(folder)
-    check_output(out, folder)
+    check_output(
+        out, folder, [pd.DataFrame(columns=config["features"]).to_csv(index=False, lineterminator="\n")]
+    )
     mean, sd = (np.array(config["standardisation"][name]) for name in ("x_mean", "x_sd"))
     drawn = fitted.sample(rows, seed).double().numpy() * sd + mean
     with writing(out):

@@ -11,7 +11,7 @@ import pandas as pd
 
 from zoo.errors import Interrupted, UserError
 from zoo.evaluation.loss_plot import plot_loss
-from zoo.files.output import CONFIG, kept_config, outgrow, sole_folder
+from zoo.files.output import CONFIG, kept_config, outgrow, read_config, sole_folder
 from zoo.files.tables import write_csv
 
 FIT = "fit.safetensors"
@@ -69,15 +69,50 @@ def write_losses(losses: Sequence[float], folder: Path, title: str) -> None:
     plot_loss(np.array(losses), folder / "loss.png", title=title)
 
 
-def check_output(out: str | Path, folder: str | Path, table: str | Path | None = None) -> None:
-    """:raises UserError: when the file to write is the input, or one of those that the fit consists of"""
-    if not Path(out).exists():
+def check_output(
+    out: str | Path, folder: str | Path, beginnings: Sequence[str], table: str | Path | None = None
+) -> None:
+    """Lets the file to write replace what an earlier call has written, and nothing else.
+
+    The table of the fit has the name that it had then, for a folder may have moved, and a table of drawn rows
+    has the same header.
+
+    :param beginnings: how a file of the same kind begins, one of which a file that is replaced must have
+    :param table: the input
+    :raises UserError: when the file is a folder, the input, what was fitted, a part of the fit, or holds
+        something else
+    """
+    out, folder = Path(out), Path(folder)
+    if not out.exists():
         return
-    if table is not None and Path(out).samefile(table):
+    if out.is_dir():
+        raise UserError(f"cannot write to {out}: it is a folder, and --out names a file")
+    if table is not None and out.samefile(table):
         raise UserError(f"--out {out} is the --input itself: choose another file")
-    kept = [Path(folder) / name for name in (CONFIG, *RESULTS)]
-    if any(path.exists() and path.samefile(out) for path in kept):
+    if any(path.exists() and path.samefile(out) for path in (folder / name for name in (CONFIG, *RESULTS))):
         raise UserError(f"--out {out} is part of the fit in {folder}: choose another file")
+    fitted = str(read_config(folder).get("data", ""))
+    if out.name == Path(fitted).name:
+        raise UserError(
+            f"--out {out} has the name of the table that was fitted ({fitted}): choose another file"
+        )
+    begins = _beginning(out, max(map(len, beginnings)))
+    if begins and not begins.startswith(tuple(beginnings)):
+        raise UserError(
+            f"--out {out} is there and holds something else, for it does not begin with "
+            f"{beginnings[0].strip()}: choose another file, or delete it"
+        )
+
+
+def _beginning(path: Path, length: int) -> str:
+    """So many characters of a file at most; none of a pipe or a device, which are refused in the writing."""
+    if not path.is_file():
+        return ""
+    try:
+        with path.open(encoding="utf-8", errors="replace", newline="") as file:
+            return file.read(length)
+    except OSError as error:
+        raise UserError(f"cannot write to {path}: {error.strerror or error}") from error
 
 
 def check_config(folder: Path, config: Mapping, about: Mapping) -> None:

@@ -108,7 +108,7 @@ def sample_edges(folder: str | Path, out: str | Path, number: int, seed: int = 0
     state = Path(folder) / STATE
     if not is_edge_fit(folder) or not state.exists():
         raise UserError(f"{folder} holds no finished fit of model {EDGE_GRAPH}")
-    check_output(out, folder)
+    check_output(out, folder, [edges_text([])])
     about, tensors = read_seal(state), load_file(state)
     model = EdgeGraphModel(**about["kind"])
     model.load_state_dict(part_of(tensors, "model"))

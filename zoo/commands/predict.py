@@ -43,6 +43,8 @@ from zoo.registry.queries import GUIDES, applicable, check_data, find_guide, fin
 from zoo.seeds import stable_seed
 
 QUANTILES = {"q5": 0.05, "q50": 0.5, "q95": 0.95}
+#: How a file of predictions begins: of a regression, of classes, of a density.
+BEGINNINGS = (f"mean,sd,{','.join(QUANTILES)}\n", "label,prob_", f"log_density,{','.join(QUANTILES)}\n")
 #: Draws behind a prediction, if not said otherwise.
 DRAWS = 1000
 #: Rows predicted at a time: a thousand draws of them are some ten megabytes.
@@ -239,7 +241,7 @@ def predict(
     scale = Standardizer.from_dict(config["standardisation"])
     recipe = Recipe.from_dict(config["table"]) if "table" in config else None
     rows = _read_rows(table, config, recipe, tell)
-    check_output(out, folder, table)
+    check_output(out, folder, BEGINNINGS, table)
     _tell_unseen(rows, config, tell)
     x = torch.as_tensor(scale.transform_x(rows), dtype=kept_model(config, Path(folder)).dtype)
     _check_range(x, config["features"], table)

@@ -302,6 +302,19 @@ def test_scores_and_samples_do_not_replace_the_fit(name, fitted):
     assert path.read_bytes() == before
 
 
+def test_scores_and_samples_do_not_replace_tables(fitted, tmp_path):
+    folder, table, _ = fitted
+    notes = tmp_path / "notes.csv"
+    notes.write_text("my,notes\n1,2\n")
+    new, before = write(tmp_path / "new.csv", cloud(5)), table.read_bytes()
+    for call in (["predict", folder / "fit", "--input", new], ["sample", folder / "fit"]):
+        for out in (table, notes):
+            assert run_zoo(*call, "--out", out).exit_code == 2
+    assert (table.read_bytes(), notes.read_text()) == (before, "my,notes\n1,2\n")
+    for _ in range(2):  # written, and replaced
+        assert run_zoo("sample", folder / "fit", "--rows", 2, "--out", tmp_path / "s.csv").exit_code == 0
+
+
 def test_half_a_fit_is_no_fit(fitted, tmp_path):
     """One that was killed before it was sealed is fitted again."""
     folder, table, _ = fitted

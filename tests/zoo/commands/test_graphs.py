@@ -67,6 +67,11 @@ def test_sample_draws_graphs_and_predict_says_that_it_cannot(edges, tmp_path):
     result = run_zoo("sample", out, "--rows", 3, "--out", out / STATE)
     assert (result.exit_code, "is part of the fit in" in result.stderr) == (2, True)
     assert (out / STATE).read_bytes() == before
+    for kept in (edges, tmp_path / "notes.csv"):
+        (tmp_path / "notes.csv").write_text("my,notes\n")
+        before = kept.read_bytes()
+        assert run_zoo("sample", out, "--rows", 3, "--out", kept).exit_code == 2
+        assert kept.read_bytes() == before
     (tmp_path / "file").touch()
     result = run_zoo("sample", out, "--rows", 3, "--out", tmp_path / "file" / "new.csv")
     assert (result.exit_code, "cannot write to" in result.stderr) == (2, True)
