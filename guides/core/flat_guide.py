@@ -43,7 +43,7 @@ from guides.core.pyro_traces import (
     two_traces,
 )
 from guides.core.rng import seeded_rng
-from guides.core.row_mixing import Asked, RowProbe, Watched, data_of, mixed_site
+from guides.core.row_mixing import Asked, RowProbe, Watched, data_of, joined_by_sums, mixed_site
 from guides.core.same_model import check_trained_model
 from guides.core.sites import (
     Site,
@@ -225,7 +225,8 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         They may when the site enters one product and nothing else, and no likelihood term sees two rows of
         the layer's output.  The second question is asked of all sites at once first: most models pass.
         """
-        self._run_recorded(None, *args, **kwargs)
+        watched = Watched(self.model)
+        self._run_recorded(watched, None, args, kwargs)
         nodes = self.trace.nodes.items()
         data, numbers = data_of(self.trace)
         uses = {name: self._uses.get(name, Uses(name)) for name in self.sites}
@@ -233,8 +234,10 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         own = f"{self._prefix}."
         trained = [v["value"] for n, v in nodes if v["type"] == "param" and not n.startswith(own)]
         with moved(trained):
-            if self._mixing(usable, *args, **kwargs):
-                found = {name: self._mixing({name}, *args, **kwargs) for name in sorted(usable)}
+            if watched.the_sum:
+                watched = self._with_sums(watched.the_sum, usable, args, kwargs)
+            if self._mixing(watched, usable, args, kwargs):
+                found = {name: self._mixing(watched, {name}, args, kwargs) for name in sorted(usable)}
                 # for good: a call that is known is not asked about again, whatever came between
                 self._mixed |= {name: site for name, site in found.items() if site}
         for name, site in self.sites.items():
@@ -244,19 +247,36 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         used = [uses[name].rows for name, site in self.sites.items() if site.by_moments]
         self._asked.note(data, max((use.rows for use in uses.values()), default=0), used, numbers)
 
-    def _mixing(self, names: Collection[str], *args, **kwargs) -> str | None:
+    def _with_sums(self, the_sum: str, usable: Collection[str], args: tuple, kwargs: dict) -> Watched:
+        """The model with the terms that an enumeration would have; sites whose layers are in its sum several
+        times are mixed there.
+        """
+
+        def run(probe: RowProbe, choice: int) -> dict[str, Tensor]:
+            return self._seeded_run(Watched(self.model, choice=choice), probe, args, kwargs)
+
+        terms, layers = joined_by_sums(run, usable)
+        self._mixed |= dict.fromkeys(layers, the_sum)
+        return Watched(self.model, joined=terms)
+
+    def _mixing(self, watched: Watched, names: Collection[str], args: tuple, kwargs: dict) -> str | None:
         """The observed site of which one term sees several rows of a layer of ``names``, or None."""
 
         def run(probe: RowProbe) -> dict[str, Tensor]:
-            # one seed: the runs differ in what the probe moves and in nothing else
-            with seeded_rng(0), pyro.validation_enabled(False):
-                return self._run_recorded(probe, *args, **kwargs)
+            return self._seeded_run(watched, probe, args, kwargs)
 
         return mixed_site(run, names) if names else None
 
-    def _run_recorded(self, probe: RowProbe | None, *args, **kwargs) -> dict[str, Tensor]:
+    def _seeded_run(self, watched: Watched, probe: RowProbe, args: tuple, kwargs: dict) -> dict[str, Tensor]:
+        """One seed: runs differ in what is moved on purpose and in nothing else."""
+        with seeded_rng(0), pyro.validation_enabled(False):
+            return self._run_recorded(watched, probe, args, kwargs)
+
+    def _run_recorded(
+        self, watched: Watched, probe: RowProbe | None, args: tuple, kwargs: dict
+    ) -> dict[str, Tensor]:
         """One run that counts the uses of every site; gives the terms that its data are scored by."""
-        self._recording, self._probe, self._watched = True, probe, Watched(self.model)
+        self._recording, self._probe, self._watched = True, probe, watched
         try:
             with torch.no_grad(), poutine.block():
                 self(*args, **kwargs)

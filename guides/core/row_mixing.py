@@ -12,6 +12,9 @@ The terms are those of the model's observed sites, also of those that ``poutine.
 (a guide in Pyro's ``AutoGuideList``).  Of a model without data (a bare network, whose likelihood is
 elsewhere, or whose data say nothing about the layer) they are the elements of its return value; where that
 says nothing either, rows are taken to meet.
+
+Sites that ``TraceEnum_ELBO`` sums over join terms: of a sum over the class of a group, the logarithm has one
+term a group, with all rows of it, and not one a row (:func:`joined_by_sums`).
 """
 
 from __future__ import annotations
@@ -77,18 +80,39 @@ class RowProbe:
 
 #: The name of the terms of a model that observes nothing.
 RETURN_VALUE = "the return value"
+#: Before the name of a latent site: the term of its prior.
+PRIOR = "prior of "
+#: So many of the sites that are summed over are named.
+MOST_NAMED = 3
 #: The answer where nothing shows what becomes of a layer's rows.
 NOTHING = "no data and no return value"
 
 
-class _Observer(Messenger):
-    """Notes the observed sites of a run, name -> (law, value), and latent ones, name -> (prior, value)."""
+#: Runs with other values of the sites that are summed over, which show what depends on them.
+CHOICES = 8
 
-    def __init__(self) -> None:
+
+class _Observer(Messenger):
+    """Notes the observed sites of a run, name -> (law, value), and latent ones, name -> (prior, value).
+
+    :ivar summed: the latent sites that an enumeration sums over, name -> (prior, value): they are given one
+        of their possible values here
+    :ivar plates: name -> the plates around each site
+    """
+
+    def __init__(self, choice: int) -> None:
         super().__init__()
+        self._choice = choice
+        self._asked: dict[str, dist.TorchDistribution] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """Forgets the run before."""
         self.sites: dict[str, tuple] = {}
         self.priors: dict[str, tuple] = {}
-        self._asked: dict[str, dist.TorchDistribution] = {}
+        self.summed: dict[str, tuple] = {}
+        self.plates: dict[str, tuple] = {}
+        self._generator = torch.Generator().manual_seed(self._choice)
 
     def _pyro_sample(self, msg: dict) -> None:
         self._asked[msg["name"]] = msg["fn"]  # before a guide around the model puts its law there
@@ -96,36 +120,81 @@ class _Observer(Messenger):
     def _pyro_post_sample(self, msg: dict) -> None:
         if poutine.util.site_is_subsample(msg):
             return
+        self.plates[msg["name"]] = msg["cond_indep_stack"]
         if msg["is_observed"]:
             self.sites[msg["name"]] = msg["fn"], msg["value"]
+        elif msg["infer"].get("enumerate") == "parallel" and msg["fn"].has_enumerate_support:
+            msg["value"] = _one_of(msg["fn"], self._generator)
+            self.summed[msg["name"]] = msg["fn"], msg["value"]
         else:
             # not asked as a site: a parameter that poutine.lift, farther out, has made one
             prior = self._asked.get(msg["name"], msg["infer"].get("prior", msg["fn"]))
             self.priors[msg["name"]] = prior, msg["value"]
 
 
+def _one_of(law: dist.TorchDistribution, generator: torch.Generator) -> Tensor:
+    """A possible value of a discrete law, ``[*batch, *event]``, whatever its probability."""
+    values = law.enumerate_support()
+    which = torch.randint(len(values), law.batch_shape, generator=generator).to(values.device)
+    which = which.reshape(1, *law.batch_shape, *(1,) * law.event_dim).expand(1, *values.shape[1:])
+    return values.gather(0, which).squeeze(0)
+
+
 class Watched:
     """A model whose observed sites can be looked at, also those that a handler around it hides.
 
+    :param joined: names of terms that a sum joins
+    :param choice: which values the sites have that are summed over
     :ivar terms: after a call: log density of every observed site, elementwise, that of a fixed value under
-        the prior of every latent one, which may depend on a layer's rows too, and what was returned
+        the prior of every latent one, which may depend on a layer's rows too, that of sites that are summed
+        over, and what was returned; of those that are joined one for all
     """
 
-    def __init__(self, model: Callable):
-        self._observer = _Observer()
+    def __init__(self, model: Callable, joined: Collection[str] = (), choice: int = 0):
+        self._observer = _Observer(choice)
         self._model = inside(model, self._observer)
+        self.joined = joined
         self.terms: dict[str, Tensor] = {}
 
+    @property
+    def the_sum(self) -> str:
+        """What the joined terms are called; empty where the last call has met nothing that is summed over."""
+        names = list(self._observer.summed)
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        return f"the sum over {', '.join(names[:MOST_NAMED])}{more}" if names else ""
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        self._observer.sites, self._observer.priors = {}, {}
+        self._observer.begin()
         value = self._model(*args, **kwargs)
-        seen = self._observer.sites.items()
-        self.terms = {name: base_prior(law).log_prob(data) for name, (law, data) in seen}
+        sites, summed = self._observer.sites, self._observer.summed
+        self.terms = {name: base_prior(law).log_prob(data) for name, (law, data) in sites.items()}
         self.terms |= {
-            f"prior of {name}": t for name, site in self._observer.priors.items() for t in _fixed(*site)
+            f"{PRIOR}{name}": t for name, site in self._observer.priors.items() for t in _fixed(*site)
         }
+        self.terms |= {f"{PRIOR}{name}": law.log_prob(x) for name, (law, x) in summed.items()}
+        if self.joined:
+            self.terms = {name: t for name, t in self.terms.items() if name not in self.joined} | {
+                self.the_sum: sum(
+                    self._of_plates(name, t) for name, t in self.terms.items() if name in self.joined
+                )
+            }
         self.terms |= {f"{RETURN_VALUE} {i}": tensor for i, tensor in enumerate(_tensors(value))}
         return value
+
+    def _of_plates(self, name: str, term: Tensor) -> Tensor:
+        """A term added up over its events, and over all plates but those that all sites lie in that are
+        summed over.
+        """
+        seen, site = self._observer, name.removeprefix(PRIOR)
+        common = set.intersection(*({frame.name for frame in seen.plates[z]} for z in seen.summed))
+        kept = {frame.dim for frame in seen.plates[site] if frame.name in common and frame.vectorized}
+        term = torch.where(term.isfinite(), term, 0.0)
+        if site not in seen.summed:
+            law, _ = seen.sites.get(site) or seen.priors[site]
+            for _ in range(law.event_dim - base_prior(law).event_dim):
+                term = term.sum(-1)
+        added = [dim for dim in range(-term.dim(), 0) if dim not in kept]
+        return term.sum(added, keepdim=True) if added else term
 
 
 def _fixed(prior: dist.TorchDistribution, like: Tensor) -> Iterator[Tensor]:
@@ -155,6 +224,46 @@ def inside(model: Callable, handler: Messenger) -> Callable:
 def _tensors(value: Any) -> Iterator[Tensor]:
     """The floating tensors in what a model returned; a weight has no rows."""
     return (t for t in leaves(value, Tensor) if t.is_floating_point() and not isinstance(t, RandomTensor))
+
+
+class _Outputs(RowProbe):
+    """Leaves the outputs of layers as they are, and keeps them."""
+
+    def __init__(self, sites: Collection[str]):
+        super().__init__(sites)
+        self.outputs: dict[str, Tensor] = {}
+
+    def __call__(self, name: str, output: Tensor, batch: torch.Size) -> Tensor:
+        self.outputs[name] = output
+        return output
+
+
+def joined_by_sums(
+    run: Callable[[RowProbe, int], dict[str, Tensor]], sites: Collection[str]
+) -> tuple[set[str], set[str]]:
+    """What depends on the values of the sites that an enumeration sums over, in a model that has such sites.
+
+    :param run: runs the model under a probe with one choice of these values, and the same random numbers
+        each time, and gives its terms
+    :returns: names of the terms in the sum, and those of ``sites`` whose layers' outputs, or whose priors,
+        are in it: an enumeration runs the layer on a row for each of the values, which meet in the sum
+    """
+    first = _Outputs(sites)
+    before = {name: term for name, term in run(first, 0).items() if not name.startswith(RETURN_VALUE)}
+    terms: set[str] = set()
+    layers: set[str] = set()
+    for choice in range(1, CHOICES):
+        probe = _Outputs(sites)
+        after = run(probe, choice)
+        terms |= {name for name in before if _differ(before[name], after.get(name))}
+        layers |= {name for name in sites if _differ(first.outputs.get(name), probe.outputs.get(name))}
+    return terms, layers | {name for name in sites if f"{PRIOR}{name}" in terms}
+
+
+def _differ(before: Tensor | None, after: Tensor | None) -> bool:
+    if before is None or after is None or before.shape != after.shape:
+        return before is not after
+    return bool((changed(before, after) & (before != after)).any())  # the same infinity has not changed
 
 
 def mixed_site(run: Callable[[RowProbe], dict[str, Tensor]], sites: Collection[str]) -> str | None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from pyro import poutine
-from pyro.infer import SVI, Trace_ELBO
+from pyro.infer import SVI, Trace_ELBO, TraceEnum_ELBO, config_enumerate
 from pyro.infer.autoguide import AutoDelta, AutoGuideList
 from pyro.nn import PyroModule, PyroParam
 from torch import nn
@@ -459,3 +459,127 @@ def test_a_term_that_is_no_number_any_more_has_changed():
     before = torch.tensor([0.0, 5.0, 5.0, 5.0, 5.0])
     after = torch.tensor([0.0, 5.0 + 1e-6, 5.1, torch.nan, torch.inf])
     assert changed(before, after).tolist() == [False, False, True, True, True]
+
+
+# ------------------------------------------------------------------------------------- sums over classes
+
+
+def class_of_a_row(x, y):
+    f = F.linear(x, weights(False, 1, 1)).squeeze(-1)
+    with pyro.plate("rows", len(x)):
+        k = pyro.sample("k", dist.Bernoulli(0.4))
+        pyro.sample("y", dist.Normal(f + 2 * k, 0.5), obs=y)
+
+
+def odds_of_a_row(x, y):
+    """The layer gives the odds of the class."""
+    f = F.linear(x, weights(False, 1, 1)).squeeze(-1)
+    with pyro.plate("rows", len(x)):
+        k = pyro.sample("k", dist.Bernoulli(logits=f))
+        pyro.sample("y", dist.Normal(2 * k, 0.5), obs=y)
+
+
+def class_of_all(x, y):
+    k = pyro.sample("k", dist.Bernoulli(0.4))
+    f = F.linear(x, weights(False, 1, 1)).squeeze(-1)
+    with pyro.plate("rows", len(x)):
+        pyro.sample("y", dist.Normal(f + 2 * k, 0.5), obs=y)
+
+
+def class_of_a_group(x, y):
+    """Two groups of repeated measurements."""
+    f = F.linear(x.reshape(-1, 2, 1), weights(False, 1, 1)).squeeze(-1)
+    with pyro.plate("groups", 2, dim=-1):
+        k = pyro.sample("k", dist.Bernoulli(0.4))
+        with pyro.plate("times", len(x) // 2, dim=-2):
+            pyro.sample("y", dist.Normal(f + 2 * k, 0.5), obs=y.reshape(-1, 2))
+
+
+def class_in_the_input(x, y):
+    """An enumeration runs the layer on a row for either class."""
+    w = weights(False, 1, 1)
+    with pyro.plate("rows", len(x)):
+        k = pyro.sample("k", dist.Bernoulli(0.4))
+        pyro.sample("y", dist.Normal(F.linear(x * (1 - 2 * k).unsqueeze(-1), w).squeeze(-1), 0.5), obs=y)
+
+
+def states_in_a_chain(x, y):
+    f, state = F.linear(x, weights(False, 1, 1)).squeeze(-1), 0
+    stay = torch.tensor([[0.8, 0.2], [0.3, 0.7]])
+    for t in pyro.markov(range(len(x))):
+        state = pyro.sample(f"k_{t}", dist.Categorical(stay[state]))
+        pyro.sample(f"y_{t}", dist.Normal(f[t] + 2 * state, 0.5), obs=y[t])
+
+
+def beside_classes(model, make=AutoMeanField):
+    """A guide of the weights alone, of a model whose classes Pyro sums over."""
+    model = config_enumerate(model)
+    guide = AutoGuideList(model)
+    guide.append(make(poutine.block(model, expose=["w"])))
+    return model, guide
+
+
+def rows_of_classes():
+    return torch.ones(6, 1), torch.tensor([0.1, 2.3, 1.7, 0.9, -0.3, 1.1])
+
+
+@pytest.mark.parametrize(
+    ("model", "own"),
+    [
+        (class_of_a_row, True), (odds_of_a_row, True), (class_of_all, False), (class_of_a_group, False),
+        (class_in_the_input, False), (states_in_a_chain, False),
+    ],
+)  # fmt: skip
+def test_rows_that_meet_in_a_sum_over_classes(model, own):
+    _, guide = beside_classes(model)
+    guide(*rows_of_classes())
+    assert guide[0].sites["w"].by_moments == own
+
+
+def test_a_spike_and_slab_of_rows_that_meet_in_a_sum_is_refused():
+    def model(x, y):
+        k = pyro.sample("k", dist.Bernoulli(0.4))
+        f = x @ weights(True, 1)
+        with pyro.plate("rows", len(x)):
+            pyro.sample("y", dist.Normal(f + 2 * k, 0.5), obs=y)
+
+    _, guide = beside_classes(model, AutoSpikeSlab)
+    with pytest.raises(PathwiseGradientError, match="meet in one term of 'the sum over k'"):
+        guide(*rows_of_classes())
+
+
+def log_likelihood(model, w, x, y):
+    """Of weights ``[S]``, with the classes summed over, by hand."""
+    signs = (1.0, -1.0) if model is class_in_the_input else (1.0, 1.0)
+    shifts = (0.0, 0.0) if model is class_in_the_input else (0.0, 2.0)
+    terms = torch.stack(
+        [
+            dist.Normal(sign * w[:, None] * x[:, 0] + shift, 0.5).log_prob(y)
+            for sign, shift in zip(signs, shifts, strict=True)
+        ]
+    )
+    if model is class_of_a_group:
+        terms = terms.reshape(2, len(w), -1, 2).sum(2)
+    elif model is class_of_all:
+        terms = terms.sum(-1, keepdim=True)
+    log_odds = torch.tensor([0.6, 0.4]).log()[:, None, None]
+    return (terms + log_odds).logsumexp(0).sum(-1)
+
+
+@pytest.mark.parametrize(
+    "model", [class_of_a_row, class_of_all, class_of_a_group, class_in_the_input], ids=lambda m: m.__name__
+)
+def test_the_loss_with_a_sum_over_classes_is_that_of_shared_weights(model):
+    x, y = rows_of_classes()
+    summed, guide = beside_classes(model)
+    guide(x, y)
+    law = dist.Normal(0.3, 0.8)
+    with torch.no_grad():
+        guide[0].loc.fill_(law.loc)
+        guide[0].log_scale.fill_(law.scale.log())
+    w = law.icdf((torch.arange(4000) + 0.5) / 4000)
+    losses = -log_likelihood(model, w, x, y) - dist.Normal(0.0, 1.0).log_prob(w) - law.entropy()
+    elbo = TraceEnum_ELBO(max_plate_nesting=2, num_particles=2000, vectorize_particles=True)
+    loss = elbo.differentiable_loss(summed, guide, x, y).item()
+    error = 1.5 * losses.std() / 2000**0.5  # rows with noise of their own, where they do not meet, add some
+    assert abs(loss - losses.mean()) < 4 * error
