@@ -74,8 +74,8 @@ def check_output(
 ) -> None:
     """Lets the file to write replace what an earlier call has written, and nothing else.
 
-    The table of the fit has the name that it had then, for a folder may have moved, and a table of drawn rows
-    has the same header.
+    Drawn rows have the header of the table that was fitted, which may have moved since: what has its name is
+    not replaced by them.
 
     :param beginnings: how a file of the same kind begins, one of which a file that is replaced must have
     :param table: the input
@@ -91,11 +91,9 @@ def check_output(
         raise UserError(f"--out {out} is the --input itself: choose another file")
     if any(path.exists() and path.samefile(out) for path in (folder / name for name in (CONFIG, *RESULTS))):
         raise UserError(f"--out {out} is part of the fit in {folder}: choose another file")
-    fitted = str(read_config(folder).get("data", ""))
-    if out.name == Path(fitted).name:
-        raise UserError(
-            f"--out {out} has the name of the table that was fitted ({fitted}): choose another file"
-        )
+    fitted = Path(str(read_config(folder).get("data", "")))
+    if fitted.is_file() and out.samefile(fitted) or table is None and out.name == fitted.name:
+        raise UserError(f"--out {out} is, or is called as, the table that was fitted: choose another file")
     begins = _beginning(out, max(map(len, beginnings)))
     if begins and not begins.startswith(tuple(beginnings)):
         raise UserError(

@@ -440,7 +440,7 @@ def test_predictions_do_not_replace_the_fit(name, work):
         assert told.exit_code == 0, told.output
 
 
-def test_predictions_replace_predictions_alone(work):
+def test_predictions_replace_predictions_alone(work, fitted):
     new, out = work / "new.csv", work / "p.csv"
     ask = ("predict", work / "fit", "--input", new, "--draws", 2, "--out")
     for earlier in ("", "mean,sd,q5,q50,q95\n1,2,3,4,5\n", "label,prob_a,prob_b\na,0.9,0.1\n"):
@@ -451,8 +451,8 @@ def test_predictions_replace_predictions_alone(work):
     shutil.copy(work / "table.csv", elsewhere)
     out.write_text("my,notes\n1,2\n")
     for kept, words in (
-        (work / "table.csv", "has the name of the table that was fitted"),
-        (elsewhere, "has the name of the table that was fitted"),
+        (fitted / "table.csv", "is, or is called as, the table that was fitted"),
+        (elsewhere, "holds something else, for it does not begin with mean,sd,q5,q50,q95"),
         (out, "holds something else, for it does not begin with mean,sd,q5,q50,q95"),
         (elsewhere.parent, "it is a folder, and --out names a file"),
     ):
