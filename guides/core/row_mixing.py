@@ -86,8 +86,6 @@ PRIOR = "prior of "
 MOST_NAMED = 3
 #: The answer where nothing shows what becomes of a layer's rows.
 NOTHING = "no data and no return value"
-
-
 #: Runs with other values of the sites that are summed over, which show what depends on them.
 CHOICES = 8
 
@@ -112,7 +110,7 @@ class _Observer(Messenger):
         self.priors: dict[str, tuple] = {}
         self.summed: dict[str, tuple] = {}
         self.plates: dict[str, tuple] = {}
-        self._generator = torch.Generator().manual_seed(self._choice)
+        self._generator = torch.Generator().manual_seed(self._choice // 2)
 
     def _pyro_sample(self, msg: dict) -> None:
         self._asked[msg["name"]] = msg["fn"]  # before a guide around the model puts its law there
@@ -124,7 +122,7 @@ class _Observer(Messenger):
         if msg["is_observed"]:
             self.sites[msg["name"]] = msg["fn"], msg["value"]
         elif msg["infer"].get("enumerate") == "parallel" and msg["fn"].has_enumerate_support:
-            msg["value"] = _one_of(msg["fn"], self._generator)
+            msg["value"] = _one_of(msg["fn"], self._choice, self._generator)
             self.summed[msg["name"]] = msg["fn"], msg["value"]
         else:
             # not asked as a site: a parameter that poutine.lift, farther out, has made one
@@ -132,10 +130,15 @@ class _Observer(Messenger):
             self.priors[msg["name"]] = prior, msg["value"]
 
 
-def _one_of(law: dist.TorchDistribution, generator: torch.Generator) -> Tensor:
-    """A possible value of a discrete law, ``[*batch, *event]``, whatever its probability."""
+def _one_of(law: dist.TorchDistribution, choice: int, generator: torch.Generator) -> Tensor:
+    """A possible value of a discrete law, ``[*batch, *event]``, whatever its probability.
+
+    An odd choice is the one before, whose generator it has, with every value the next one: no site keeps its
+    value by chance.
+    """
     values = law.enumerate_support()
-    which = torch.randint(len(values), law.batch_shape, generator=generator).to(values.device)
+    drawn = torch.randint(len(values), law.batch_shape, generator=generator)
+    which = ((drawn + choice % 2) % len(values)).to(values.device)
     which = which.reshape(1, *law.batch_shape, *(1,) * law.event_dim).expand(1, *values.shape[1:])
     return values.gather(0, which).squeeze(0)
 
