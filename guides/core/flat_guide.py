@@ -6,7 +6,7 @@ with random tensors, and hands Pyro's ELBO both traces.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -43,7 +43,15 @@ from guides.core.pyro_traces import (
     two_traces,
 )
 from guides.core.rng import seeded_rng
-from guides.core.row_mixing import Asked, RowProbe, Watched, data_of, joined_by_sums, mixed_site
+from guides.core.row_mixing import (
+    Asked,
+    RowProbe,
+    Watched,
+    data_of,
+    joined_by_sums,
+    mixed_site,
+    over_choices,
+)
 from guides.core.same_model import check_trained_model
 from guides.core.sites import (
     Site,
@@ -234,10 +242,11 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         own = f"{self._prefix}."
         trained = [v["value"] for n, v in nodes if v["type"] == "param" and not n.startswith(own)]
         with moved(trained):
-            if watched.the_sum:
-                watched = self._with_sums(watched.the_sum, usable, args, kwargs)
-            if self._mixing(watched, usable, args, kwargs):
-                found = {name: self._mixing(watched, {name}, args, kwargs) for name in sorted(usable)}
+            watchers = [watched]
+            if watched.the_sum and usable:
+                watchers = self._with_sums(watched.the_sum, usable, args, kwargs)
+            if self._mixing(watchers, usable, args, kwargs):
+                found = {name: self._mixing(watchers, {name}, args, kwargs) for name in sorted(usable)}
                 # for good: a call that is known is not asked about again, whatever came between
                 self._mixed |= {name: site for name, site in found.items() if site}
         for name, site in self.sites.items():
@@ -247,23 +256,25 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         used = [uses[name].rows for name, site in self.sites.items() if site.by_moments]
         self._asked.note(data, max((use.rows for use in uses.values()), default=0), used, numbers)
 
-    def _with_sums(self, the_sum: str, usable: Collection[str], args: tuple, kwargs: dict) -> Watched:
-        """The model with the terms that an enumeration would have; sites whose layers are in its sum several
-        times are mixed there.
+    def _with_sums(self, the_sum: str, usable: Collection[str], args: tuple, kwargs: dict) -> list[Watched]:
+        """The model with the terms that an enumeration would have, with several choices of the values that it
+        sums over; sites whose layers are in its sum several times are mixed there.
         """
 
         def run(probe: RowProbe, choice: int) -> dict[str, Tensor]:
             return self._seeded_run(Watched(self.model, choice=choice), probe, args, kwargs)
 
-        terms, layers = joined_by_sums(run, usable)
+        terms, layers, choices = joined_by_sums(run, usable)
         self._mixed |= dict.fromkeys(layers, the_sum)
-        return Watched(self.model, joined=terms)
+        return [Watched(self.model, joined=terms, choice=choice) for choice in choices]
 
-    def _mixing(self, watched: Watched, names: Collection[str], args: tuple, kwargs: dict) -> str | None:
+    def _mixing(
+        self, watchers: Sequence[Watched], names: Collection[str], args: tuple, kwargs: dict
+    ) -> str | None:
         """The observed site of which one term sees several rows of a layer of ``names``, or None."""
 
         def run(probe: RowProbe) -> dict[str, Tensor]:
-            return self._seeded_run(watched, probe, args, kwargs)
+            return over_choices([self._seeded_run(one, probe, args, kwargs) for one in watchers])
 
         return mixed_site(run, names) if names else None
 

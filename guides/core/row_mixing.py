@@ -14,7 +14,8 @@ elsewhere, or whose data say nothing about the layer) they are the elements of i
 says nothing either, rows are taken to meet.
 
 Sites that ``TraceEnum_ELBO`` sums over join terms: of a sum over the class of a group, the logarithm has one
-term a group, with all rows of it, and not one a row (:func:`joined_by_sums`).
+term a group, with all rows of it, and not one a row (:func:`joined_by_sums`).  It has the rows that any class
+looks at, so that the experiments are made with several choices of classes.
 """
 
 from __future__ import annotations
@@ -82,7 +83,9 @@ class RowProbe:
 RETURN_VALUE = "the return value"
 #: Before the name of a latent site: the term of its prior.
 PRIOR = "prior of "
-#: So many of the sites that are summed over are named.
+#: Before the names of the sites that are summed over: the term of the sum.
+SUM = "the sum over "
+#: So many of them are named.
 MOST_NAMED = 3
 #: The answer where nothing shows what becomes of a layer's rows.
 NOTHING = "no data and no return value"
@@ -164,7 +167,7 @@ class Watched:
         """What the joined terms are called; empty where the last call has met nothing that is summed over."""
         names = list(self._observer.summed)
         more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-        return f"the sum over {', '.join(names[:MOST_NAMED])}{more}" if names else ""
+        return f"{SUM}{', '.join(names[:MOST_NAMED])}{more}" if names else ""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self._observer.begin()
@@ -243,24 +246,38 @@ class _Outputs(RowProbe):
 
 def joined_by_sums(
     run: Callable[[RowProbe, int], dict[str, Tensor]], sites: Collection[str]
-) -> tuple[set[str], set[str]]:
+) -> tuple[set[str], set[str], list[int]]:
     """What depends on the values of the sites that an enumeration sums over, in a model that has such sites.
 
     :param run: runs the model under a probe with one choice of these values, and the same random numbers
         each time, and gives its terms
     :returns: names of the terms in the sum, and those of ``sites`` whose layers' outputs, or whose priors,
-        are in it: an enumeration runs the layer on a row for each of the values, which meet in the sum
+        are in it: an enumeration runs the layer on a row for each of the values, which meet in the sum; and
+        the choices that show other terms than each other, for a sum sees the rows that any of them shows
     """
     first = _Outputs(sites)
     before = {name: term for name, term in run(first, 0).items() if not name.startswith(RETURN_VALUE)}
+    shown = {0: before}
     terms: set[str] = set()
     layers: set[str] = set()
     for choice in range(1, CHOICES):
         probe = _Outputs(sites)
         after = run(probe, choice)
         terms |= {name for name in before if _differ(before[name], after.get(name))}
+        if all(any(_differ(known[n], after.get(n)) for n in before) for known in shown.values()):
+            shown[choice] = {name: after.get(name) for name in before}
         layers |= {name for name in sites if _differ(first.outputs.get(name), probe.outputs.get(name))}
-    return terms, layers | {name for name in sites if f"{PRIOR}{name}" in terms}
+    return terms, layers | {name for name in sites if f"{PRIOR}{name}" in terms}, list(shown)
+
+
+def over_choices(runs: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The terms of one run, whose term of a sum sees all that those of the others do, one for each choice."""
+    first = runs[0]
+    # unlike weights: what one choice gains another must not lose
+    return {
+        name: sum((i + 1) * run[name] for i, run in enumerate(runs)) if name.startswith(SUM) else term
+        for name, term in first.items()
+    }
 
 
 def _differ(before: Tensor | None, after: Tensor | None) -> bool:

@@ -504,6 +504,27 @@ def class_in_the_input(x, y):
         pyro.sample("y", dist.Normal(F.linear(x * (1 - 2 * k).unsqueeze(-1), w).squeeze(-1), 0.5), obs=y)
 
 
+def class_chooses_a_row(x, y):
+    """The layer gives the centre of either class: one row of it for each class, both in the sum."""
+    f = F.linear(torch.tensor([[1.0], [-1.0]]), weights(False, 1, 1)).squeeze(-1)
+    with pyro.plate("rows", len(x)):
+        k = pyro.sample("k", dist.Bernoulli(0.4))
+        pyro.sample("y", dist.Normal(torch.where(k == 0, f[..., :1], f[..., 1:]), 0.5), obs=y)
+
+
+def class_without_a_layer(x, y, without=0.0):
+    """One of the classes looks at no row of the layer; what is returned says nothing of the others."""
+    f = F.linear(x, weights(False, 1, 1)).squeeze(-1)
+    k = pyro.sample("k", dist.Bernoulli(0.4))
+    with pyro.plate("rows", len(x)):
+        pyro.sample("y", dist.Normal(torch.where(k == without, 0.0, f), 0.5), obs=y)
+    return f
+
+
+def other_class_without_a_layer(x, y):
+    return class_without_a_layer(x, y, without=1.0)
+
+
 def states_in_a_chain(x, y):
     f, state = F.linear(x, weights(False, 1, 1)).squeeze(-1), 0
     stay = torch.tensor([[0.8, 0.2], [0.3, 0.7]])
@@ -528,7 +549,8 @@ def rows_of_classes():
     ("model", "own"),
     [
         (class_of_a_row, True), (odds_of_a_row, True), (class_of_all, False), (class_of_a_group, False),
-        (class_in_the_input, False), (states_in_a_chain, False),
+        (class_in_the_input, False), (class_chooses_a_row, False), (class_without_a_layer, False),
+        (other_class_without_a_layer, False), (states_in_a_chain, False),
     ],
 )  # fmt: skip
 def test_rows_that_meet_in_a_sum_over_classes(model, own):
@@ -551,8 +573,9 @@ def test_a_spike_and_slab_of_rows_that_meet_in_a_sum_is_refused():
 
 def log_likelihood(model, w, x, y):
     """Of weights ``[S]``, with the classes summed over, by hand."""
-    signs = (1.0, -1.0) if model is class_in_the_input else (1.0, 1.0)
-    shifts = (0.0, 0.0) if model is class_in_the_input else (0.0, 2.0)
+    of_signs = model in (class_in_the_input, class_chooses_a_row)
+    signs = (1.0, -1.0) if of_signs else (1.0, 1.0)
+    shifts = (0.0, 0.0) if of_signs else (0.0, 2.0)
     terms = torch.stack(
         [
             dist.Normal(sign * w[:, None] * x[:, 0] + shift, 0.5).log_prob(y)
@@ -568,7 +591,9 @@ def log_likelihood(model, w, x, y):
 
 
 @pytest.mark.parametrize(
-    "model", [class_of_a_row, class_of_all, class_of_a_group, class_in_the_input], ids=lambda m: m.__name__
+    "model",
+    [class_of_a_row, class_of_all, class_of_a_group, class_in_the_input, class_chooses_a_row],
+    ids=lambda m: m.__name__,
 )
 def test_the_loss_with_a_sum_over_classes_is_that_of_shared_weights(model):
     x, y = rows_of_classes()
