@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import pyro
 import torch
@@ -261,8 +261,10 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         sums over; sites whose layers are in its sum several times are mixed there.
         """
 
+        held: dict[str, Any] = {}  # another guide's law knows no class, though the prior may
+
         def run(probe: RowProbe, choice: int) -> dict[str, Tensor]:
-            return self._seeded_run(Watched(self.model, choice=choice), probe, args, kwargs)
+            return self._seeded_run(Watched(self.model, choice=choice, held=held), probe, args, kwargs)
 
         terms, layers, choices = joined_by_sums(run, usable)
         self._mixed |= dict.fromkeys(layers, the_sum)

@@ -101,9 +101,9 @@ class _Observer(Messenger):
     :ivar plates: name -> the plates around each site
     """
 
-    def __init__(self, choice: int) -> None:
+    def __init__(self, choice: int, held: dict[str, Any] | None) -> None:
         super().__init__()
-        self._choice = choice
+        self._choice, self._held = choice, held
         self._asked: dict[str, dist.TorchDistribution] = {}
         self.begin()
 
@@ -130,6 +130,8 @@ class _Observer(Messenger):
         else:
             # not asked as a site: a parameter that poutine.lift, farther out, has made one
             prior = self._asked.get(msg["name"], msg["infer"].get("prior", msg["fn"]))
+            if self._held is not None and prior is msg["fn"]:  # no law of this guide's
+                msg["value"] = self._held.setdefault(msg["name"], msg["value"])
             self.priors[msg["name"]] = prior, msg["value"]
 
 
@@ -151,13 +153,21 @@ class Watched:
 
     :param joined: names of terms that a sum joins
     :param choice: which values the sites have that are summed over
+    :param held: values that the sites of other guides keep, name -> value; those it lacks are drawn from the
+        prior and put there.  Without it all are drawn
     :ivar terms: after a call: log density of every observed site, elementwise, that of a fixed value under
         the prior of every latent one, which may depend on a layer's rows too, that of sites that are summed
         over, and what was returned; of those that are joined one for all
     """
 
-    def __init__(self, model: Callable, joined: Collection[str] = (), choice: int = 0):
-        self._observer = _Observer(choice)
+    def __init__(
+        self,
+        model: Callable,
+        joined: Collection[str] = (),
+        choice: int = 0,
+        held: dict[str, Any] | None = None,
+    ):
+        self._observer = _Observer(choice, held)
         self._model = inside(model, self._observer)
         self.joined = joined
         self.terms: dict[str, Tensor] = {}

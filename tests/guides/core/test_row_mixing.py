@@ -559,6 +559,21 @@ def test_rows_that_meet_in_a_sum_over_classes(model, own):
     assert guide[0].sites["w"].by_moments == own
 
 
+@pytest.mark.parametrize("make", [AutoMeanField, AutoSpikeSlab])
+@pytest.mark.parametrize("of_the_layer", [False, True])
+def test_a_class_that_only_the_prior_of_another_guides_site_knows_joins_no_rows(make, of_the_layer):
+    def model(x, y):
+        w, k = weights(make is AutoSpikeSlab, 1, 1), pyro.sample("k", dist.Bernoulli(0.4))
+        with pyro.plate("rows", len(x)):
+            z = pyro.sample("z", dist.Normal(2 * k, 1.0))
+            f = F.linear(z.unsqueeze(-1) if of_the_layer else x, w).squeeze(-1)
+            pyro.sample("y", dist.Normal(f + z, 0.5), obs=y)
+
+    _, guide = beside_classes(model, make)
+    guide(*rows_of_classes())
+    assert guide[0].sites["w"].by_moments
+
+
 def test_a_spike_and_slab_of_rows_that_meet_in_a_sum_is_refused():
     def model(x, y):
         k = pyro.sample("k", dist.Bernoulli(0.4))
