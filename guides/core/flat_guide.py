@@ -244,7 +244,7 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         with moved(trained):
             watchers = [watched]
             if watched.the_sum and usable:
-                watchers = self._with_sums(watched.the_sum, usable, args, kwargs)
+                watchers = self._with_sums(watched, usable, args, kwargs)
             if self._mixing(watchers, usable, args, kwargs):
                 found = {name: self._mixing(watchers, {name}, args, kwargs) for name in sorted(usable)}
                 # for good: a call that is known is not asked about again, whatever came between
@@ -256,7 +256,9 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         used = [uses[name].rows for name, site in self.sites.items() if site.by_moments]
         self._asked.note(data, max((use.rows for use in uses.values()), default=0), used, numbers)
 
-    def _with_sums(self, the_sum: str, usable: Collection[str], args: tuple, kwargs: dict) -> list[Watched]:
+    def _with_sums(
+        self, watched: Watched, usable: Collection[str], args: tuple, kwargs: dict
+    ) -> list[Watched]:
         """The model with the terms that an enumeration would have, with several choices of the values that it
         sums over; sites whose layers are in its sum several times are mixed there.
         """
@@ -266,8 +268,8 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         def run(probe: RowProbe, choice: int) -> dict[str, Tensor]:
             return self._seeded_run(Watched(self.model, choice=choice, held=held), probe, args, kwargs)
 
-        terms, layers, choices = joined_by_sums(run, usable)
-        self._mixed |= dict.fromkeys(layers, the_sum)
+        terms, layers, choices = joined_by_sums(run, usable, watched.choices)
+        self._mixed |= dict.fromkeys(layers, watched.the_sum)
         return [Watched(self.model, joined=terms, choice=choice) for choice in choices]
 
     def _mixing(

@@ -89,8 +89,13 @@ SUM = "the sum over "
 MOST_NAMED = 3
 #: The answer where nothing shows what becomes of a layer's rows.
 NOTHING = "no data and no return value"
-#: Runs with other values of the sites that are summed over, which show what depends on them.
+
+
+#: Runs with other values of the sites that are summed over, which show what depends on them: so many with
+#: random ones, and then one for each value, up to so many, that all sites have, for one alone may matter, or
+#: all classes together.
 CHOICES = 8
+MOST_VALUES = 64
 
 
 class _Observer(Messenger):
@@ -99,6 +104,7 @@ class _Observer(Messenger):
     :ivar summed: the latent sites that an enumeration sums over, name -> (prior, value): they are given one
         of their possible values here
     :ivar plates: name -> the plates around each site
+    :ivar choices: how many choices of values there are
     """
 
     def __init__(self, choice: int, held: dict[str, Any] | None) -> None:
@@ -113,7 +119,8 @@ class _Observer(Messenger):
         self.priors: dict[str, tuple] = {}
         self.summed: dict[str, tuple] = {}
         self.plates: dict[str, tuple] = {}
-        self._generator = torch.Generator().manual_seed(self._choice // 2)
+        self.choices = CHOICES
+        self._generator = torch.Generator().manual_seed(self._choice)
 
     def _pyro_sample(self, msg: dict) -> None:
         self._asked[msg["name"]] = msg["fn"]  # before a guide around the model puts its law there
@@ -124,8 +131,9 @@ class _Observer(Messenger):
         self.plates[msg["name"]] = msg["cond_indep_stack"]
         if msg["is_observed"]:
             self.sites[msg["name"]] = msg["fn"], msg["value"]
-        elif msg["infer"].get("enumerate") == "parallel" and msg["fn"].has_enumerate_support:
-            msg["value"] = _one_of(msg["fn"], self._choice, self._generator)
+        elif (values := _summed_values(msg)) is not None:
+            self.choices = max(self.choices, CHOICES + min(len(values), MOST_VALUES))
+            msg["value"] = _one_of(values, msg["fn"], self._choice, self._generator)
             self.summed[msg["name"]] = msg["fn"], msg["value"]
         else:
             # not asked as a site: a parameter that poutine.lift, farther out, has made one
@@ -135,15 +143,21 @@ class _Observer(Messenger):
             self.priors[msg["name"]] = prior, msg["value"]
 
 
-def _one_of(law: dist.TorchDistribution, choice: int, generator: torch.Generator) -> Tensor:
-    """A possible value of a discrete law, ``[*batch, *event]``, whatever its probability.
+def _summed_values(msg: dict) -> Tensor | None:
+    """All values ``[K, *batch, *event]`` of a site that an enumeration sums over."""
+    if msg["infer"].get("enumerate") != "parallel" or not msg["fn"].has_enumerate_support:
+        return None
+    try:
+        return msg["fn"].enumerate_support()
+    except NotImplementedError:  # binomial laws of several counts: no enumeration can either
+        return None
 
-    An odd choice is the one before, whose generator it has, with every value the next one: no site keeps its
-    value by chance.
-    """
-    values = law.enumerate_support()
-    drawn = torch.randint(len(values), law.batch_shape, generator=generator)
-    which = ((drawn + choice % 2) % len(values)).to(values.device)
+
+def _one_of(values: Tensor, law: dist.TorchDistribution, choice: int, generator: torch.Generator) -> Tensor:
+    """One of the ``values: [K, *batch, *event]`` of a discrete law, whatever its probability."""
+    which = torch.randint(len(values), law.batch_shape, generator=generator).to(values.device)
+    if choice >= CHOICES:
+        which = torch.full_like(which, (choice - CHOICES) % len(values))
     which = which.reshape(1, *law.batch_shape, *(1,) * law.event_dim).expand(1, *values.shape[1:])
     return values.gather(0, which).squeeze(0)
 
@@ -178,6 +192,11 @@ class Watched:
         names = list(self._observer.summed)
         more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
         return f"{SUM}{', '.join(names[:MOST_NAMED])}{more}" if names else ""
+
+    @property
+    def choices(self) -> int:
+        """How many choices there are of the values that the last call's sites have."""
+        return self._observer.choices
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self._observer.begin()
@@ -255,26 +274,32 @@ class _Outputs(RowProbe):
 
 
 def joined_by_sums(
-    run: Callable[[RowProbe, int], dict[str, Tensor]], sites: Collection[str]
+    run: Callable[[RowProbe, int], dict[str, Tensor]], sites: Collection[str], choices: int
 ) -> tuple[set[str], set[str], list[int]]:
     """What depends on the values of the sites that an enumeration sums over, in a model that has such sites.
 
     :param run: runs the model under a probe with one choice of these values, and the same random numbers
         each time, and gives its terms
+    :param choices: how many there are
     :returns: names of the terms in the sum, and those of ``sites`` whose layers' outputs, or whose priors,
         are in it: an enumeration runs the layer on a row for each of the values, which meet in the sum; and
-        the choices that show other terms than each other, for a sum sees the rows that any of them shows
+        choices that show other terms than each other, for a sum sees the rows that any of them shows
     """
     first = _Outputs(sites)
     before = {name: term for name, term in run(first, 0).items() if not name.startswith(RETURN_VALUE)}
     shown = {0: before}
     terms: set[str] = set()
     layers: set[str] = set()
-    for choice in range(1, CHOICES):
+    for choice in range(1, choices):
         probe = _Outputs(sites)
         after = run(probe, choice)
-        terms |= {name for name in before if _differ(before[name], after.get(name))}
-        if all(any(_differ(known[n], after.get(n)) for n in before) for known in shown.values()):
+        new = {name for name in before if _differ(before[name], after.get(name))} - terms
+        terms |= new
+        if (
+            new
+            or len(shown) < CHOICES
+            and all(any(_differ(known[n], after.get(n)) for n in before) for known in shown.values())
+        ):
             shown[choice] = {name: after.get(name) for name in before}
         layers |= {name for name in sites if _differ(first.outputs.get(name), probe.outputs.get(name))}
     return terms, layers | {name for name in sites if f"{PRIOR}{name}" in terms}, list(shown)

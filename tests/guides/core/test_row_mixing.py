@@ -574,6 +574,43 @@ def test_a_class_that_only_the_prior_of_another_guides_site_knows_joins_no_rows(
     assert guide[0].sites["w"].by_moments
 
 
+@pytest.mark.parametrize("special", range(10))
+def test_one_class_of_many_that_differs_joins_rows(special):
+    def model(x, y):
+        f = F.linear(x, weights(False, 1, 1)).squeeze(-1)
+        k = pyro.sample("k", dist.Categorical(torch.ones(10)))
+        with pyro.plate("rows", len(x)):
+            pyro.sample("y", dist.Normal(f + 2.0 * (k == special), 0.5), obs=y)
+
+    _, guide = beside_classes(model)
+    guide(*rows_of_classes())
+    assert not guide[0].sites["w"].by_moments
+
+
+def test_classes_that_only_matter_together_join_rows():
+    def model(x, y):
+        f = F.linear(x, weights(False, 1, 1)).squeeze(-1)
+        classes = [pyro.sample(f"k_{i}", dist.Bernoulli(0.5)) for i in range(5)]
+        with pyro.plate("rows", len(x)):
+            pyro.sample("y", dist.Normal(f + 2 * math.prod(classes), 0.5), obs=y)
+
+    _, guide = beside_classes(model)
+    guide(*rows_of_classes())
+    assert not guide[0].sites["w"].by_moments
+
+
+def test_counts_that_nothing_enumerates_are_not_summed_over():
+    def model(x, y):
+        f = F.linear(x, weights(False, 1, 1)).squeeze(-1)
+        with pyro.plate("rows", len(x)):
+            k = pyro.sample("k", dist.Binomial(torch.arange(1.0, 7), 0.3))
+            pyro.sample("y", dist.Normal(f + k, 0.5), obs=y)
+
+    _, guide = beside_classes(model)
+    guide(*rows_of_classes())
+    assert guide[0].sites["w"].by_moments
+
+
 def test_a_spike_and_slab_of_rows_that_meet_in_a_sum_is_refused():
     def model(x, y):
         k = pyro.sample("k", dist.Bernoulli(0.4))
