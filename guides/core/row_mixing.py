@@ -190,8 +190,7 @@ class Watched:
     def the_sum(self) -> str:
         """What the joined terms are called; empty where the last call has met nothing that is summed over."""
         names = list(self._observer.summed)
-        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-        return f"{SUM}{', '.join(names[:MOST_NAMED])}{more}" if names else ""
+        return _the_sum(names) if names else ""
 
     @property
     def choices(self) -> int:
@@ -207,21 +206,35 @@ class Watched:
             f"{PRIOR}{name}": t for name, site in self._observer.priors.items() for t in _fixed(*site)
         }
         self.terms |= {f"{PRIOR}{name}": law.log_prob(x) for name, (law, x) in summed.items()}
-        if self.joined:
-            self.terms = {name: t for name, t in self.terms.items() if name not in self.joined} | {
-                self.the_sum: sum(
-                    self._of_plates(name, t) for name, t in self.terms.items() if name in self.joined
-                )
-            }
+        joined = {name: self.terms.pop(name) for name in list(self.terms) if name in self.joined}
+        for names, over in self._sums(joined):
+            self.terms[_the_sum(over)] = sum(self._of_plates(name, joined[name], over) for name in names)
         self.terms |= {f"{RETURN_VALUE} {i}": tensor for i, tensor in enumerate(_tensors(value))}
         return value
 
-    def _of_plates(self, name: str, term: Tensor) -> Tensor:
-        """A term added up over its events, and over all plates but those that all sites lie in that are
-        summed over.
+    def _plates(self, site: str) -> set[str]:
+        return {frame.name for frame in self._observer.plates[site]}
+
+    def _sums(self, joined: Collection[str]) -> list[tuple[list[str], list[str]]]:
+        """Names of the ``joined`` terms of each sum, and of the sites it is over: apart are those that no
+        term can both depend on, which lies in all plates of what it depends on.
+        """
+        summed, sums = self._observer.summed, []
+        for name in joined:
+            own = self._plates(name.removeprefix(PRIOR))
+            names, over = [name], [z for z in summed if self._plates(z) <= own] or list(summed)
+            for other in [one for one in sums if not set(one[1]).isdisjoint(over)]:
+                sums.remove(other)
+                names, over = other[0] + names, list(dict.fromkeys(other[1] + over))
+            sums.append((names, over))
+        return sums
+
+    def _of_plates(self, name: str, term: Tensor, over: Collection[str]) -> Tensor:
+        """A term added up over its events, and all plates but those that all sites lie in that the sum is
+        ``over``.
         """
         seen, site = self._observer, name.removeprefix(PRIOR)
-        common = set.intersection(*({frame.name for frame in seen.plates[z]} for z in seen.summed))
+        common = set.intersection(*(self._plates(z) for z in over))
         kept = {frame.dim for frame in seen.plates[site] if frame.name in common and frame.vectorized}
         term = torch.where(term.isfinite(), term, 0.0)
         if site not in seen.summed:
@@ -230,6 +243,11 @@ class Watched:
                 term = term.sum(-1)
         added = [dim for dim in range(-term.dim(), 0) if dim not in kept]
         return term.sum(added, keepdim=True) if added else term
+
+
+def _the_sum(over: Sequence[str]) -> str:
+    more = f" and {len(over) - MOST_NAMED} more" if len(over) > MOST_NAMED else ""
+    return f"{SUM}{', '.join(over[:MOST_NAMED])}{more}"
 
 
 def _fixed(prior: dist.TorchDistribution, like: Tensor) -> Iterator[Tensor]:

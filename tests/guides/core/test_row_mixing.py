@@ -611,6 +611,23 @@ def test_counts_that_nothing_enumerates_are_not_summed_over():
     assert guide[0].sites["w"].by_moments
 
 
+@pytest.mark.parametrize(("of_both", "own"), [(False, True), (True, False)])
+def test_classes_of_two_plates_are_two_sums(of_both, own):
+    """Unless a class of both plates' rows joins them."""
+
+    def model(x, y):
+        f = F.linear(x, weights(False, 1, 1)).squeeze(-1)
+        g = pyro.sample("g", dist.Bernoulli(0.4)) if of_both else 0.0
+        for name, rows in (("a", slice(0, 2)), ("b", slice(2, 6))):
+            with pyro.plate(name, len(y[rows])):
+                k = pyro.sample(f"k_{name}", dist.Bernoulli(0.4))
+                pyro.sample(f"y_{name}", dist.Normal(f[..., rows] + 2 * k + g, 0.5), obs=y[rows])
+
+    _, guide = beside_classes(model)
+    guide(*rows_of_classes())
+    assert guide[0].sites["w"].by_moments == own
+
+
 def test_a_spike_and_slab_of_rows_that_meet_in_a_sum_is_refused():
     def model(x, y):
         k = pyro.sample("k", dist.Bernoulli(0.4))
