@@ -27,7 +27,6 @@ from guides.core.row_mixing import (
     Watched,
     _fixed,
     changed,
-    joined_by_sums,
     mixed_site,
 )
 from guides.testing import Noise, gradients, mean_of
@@ -678,21 +677,3 @@ def test_the_loss_with_a_sum_over_classes_is_that_of_shared_weights(model):
     loss = elbo.differentiable_loss(summed, guide, x, y).item()
     error = 1.5 * losses.std() / 2000**0.5  # rows with noise of their own, where they do not meet, add some
     assert abs(loss - losses.mean()) < 4 * error
-
-
-def test_every_class_takes_another_value_in_the_second_run(monkeypatch):
-    """Of forty classes with a row each, whose values at random would leave some as they were."""
-    monkeypatch.setattr("guides.core.row_mixing.CHOICES", 2)
-
-    def model(x, y):
-        for i in range(40):
-            k = pyro.sample(f"k_{i}", dist.Bernoulli(0.4), infer={"enumerate": "parallel"})
-            pyro.sample(f"y_{i}", dist.Normal(k, 0.5), obs=torch.tensor(0.0))
-
-    def run(_, choice):
-        watched = Watched(model, choice=choice)
-        watched(None, None)
-        return watched.terms
-
-    terms, _ = joined_by_sums(run, ())
-    assert {f"y_{i}" for i in range(40)} <= terms
