@@ -31,10 +31,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from zoo.evaluation.estimates import Estimate, check_finite
+from zoo.evaluation.estimates import GROUPS, Estimate, check_finite, jackknife_variance
 
-#: Groups of the jackknife: its own relative error is about 1/sqrt(2 * (groups - 1)), 16 %.
-GROUPS = 20
 #: Numbers a chunk of test points may hold at once in the Wasserstein distance (32 MiB of float64).
 CHUNK_NUMBERS = 2**22
 
@@ -210,15 +208,10 @@ def _jackknife(distance: Callable[[Moments, Moments], Tensor], ours: _Groups, th
     """A distance of moments with its standard error: the jackknife variances of both samples add up."""
     variance = 0.0
     if ours.without is not None:
-        variance += _jackknife_variance(distance(ours.without, theirs.full))
+        variance += jackknife_variance(distance(ours.without, theirs.full))
     if theirs.without is not None:
-        variance += _jackknife_variance(distance(ours.full, theirs.without))
+        variance += jackknife_variance(distance(ours.full, theirs.without))
     return Estimate(distance(ours.full, theirs.full).item(), math.sqrt(variance))
-
-
-def _jackknife_variance(values: Tensor) -> float:
-    """From the statistic without each group, [G]."""
-    return ((len(values) - 1) / len(values) * (values - values.mean()).square().sum()).item()
 
 
 def _w1_estimate(ours: _Groups, theirs: _Groups) -> Estimate:
@@ -240,7 +233,7 @@ def _w1_estimate(ours: _Groups, theirs: _Groups) -> Estimate:
         for g in range(theirs_left):
             sd = theirs.without.sd[g, part]
             without_theirs[g] += (wasserstein_1(a, _drop(b, b_group, g)) / sd).sum()
-    variance = sum(_jackknife_variance(v / points) for v in (without_ours, without_theirs) if len(v))
+    variance = sum(jackknife_variance(v / points) for v in (without_ours, without_theirs) if len(v))
     return Estimate(total.item() / points, math.sqrt(variance))
 
 

@@ -8,6 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+#: Groups of draws that follow each other, of the jackknife: its own relative error is about
+#: 1/sqrt(2 * (groups - 1)), 16 %.
+GROUPS = 20
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -45,6 +49,13 @@ def share_error(hits: Tensor) -> Tensor:
     size = len(hits)
     middle = (hits.double().sum(0) + 2) / (size + 4)
     return (middle * (1 - middle) / (size + 4)).sqrt()
+
+
+def jackknife_variance(values: Tensor) -> float:
+    """Of a statistic, from what it is without each group of a sample, ``values`` [G] (Kott 2001, J. Official
+    Statistics 17).
+    """
+    return ((len(values) - 1) / len(values) * (values - values.mean()).square().sum()).item()
 
 
 def check_finite(values: Tensor, what: str) -> None:

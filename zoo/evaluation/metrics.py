@@ -23,7 +23,14 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Distribution
 
 from guides.core.checks import check_numbers
-from zoo.evaluation.estimates import Estimate, check_finite, mean_estimate, share_estimate
+from zoo.evaluation.estimates import (
+    GROUPS,
+    Estimate,
+    check_finite,
+    jackknife_variance,
+    mean_estimate,
+    share_estimate,
+)
 from zoo.evaluation.mixtures import chunks, crps_values, is_gaussian, mixture_quantiles
 
 __all__ = [
@@ -31,8 +38,6 @@ __all__ = [
     "log_likelihood", "log_likelihood_values", "mixture_quantiles", "predictive_figures", "rmse",
 ]  # fmt: skip
 
-#: Of draws that follow each other, whose means are taken for independent.
-GROUPS = 20
 TASKS = ("regression", "binary", "multiclass")
 
 
@@ -79,26 +84,27 @@ def log_likelihood_values(predictive: Distribution, y: Tensor) -> Tensor:
 def draw_error(parts: Iterable[Tensor]) -> float:
     """Monte Carlo standard error of the mean log predictive density of draws, nats a test point.
 
-    Of ``L = mean_i log(mean_s p(y_i | w_s))`` by the delta method: that of the mean over draws of
-    ``g_s = mean_i p(y_i | w_s) / p(y_i)``.  All test points share the draws, so that it does not fall with
-    their number.  By the means of 20 groups of draws that follow each other, for those of a chain hang
-    together.  The bias of few draws, which lowers ``L``, is not in it; the members of an ensemble count as
-    draws.  Of independent draws right within 5 % where the weights ``p(y_i | w_s)`` are even (sd of their
-    logarithms up to 1, over 4000 repeats); where a few draws have most of the weight too small: at 300 draws
-    by 5 % for an sd of 1.5, 16 % for 2.
+    Of ``L = mean_i log(mean_s p(y_i | w_s))`` by the jackknife: ``L`` anew without each of 20 groups of draws
+    that follow each other, for those of a chain hang together.  All test points share the draws, so that it
+    does not fall with their number.  The bias of few draws, which lowers ``L``, is not in it; the members of
+    an ensemble count as draws.  Of independent draws its root mean square is the scatter within 5 %, however
+    uneven the weights ``p(y_i | w_s)`` are (sd of their logarithms 0.3 to 3, 50 to 1000 draws, 1500 repeats).
 
     :param parts: ``log p(y_i | w_s)``, ``[S, n]``, chain after chain, of some test points each; a single draw
         has error 0
     """
-    gains, points = torch.zeros((), dtype=torch.float64), 0
+    totals, points = torch.zeros((), dtype=torch.float64), 0
     for part in parts:
-        values = part.double()
-        log_mean = values.logsumexp(0) - math.log(len(values))
-        gains = gains + (values - log_mean).exp().sum(1)
-        points += values.shape[1]
-    size = len(gains)
-    groups = [group.mean() for group in (gains / points).tensor_split(min(GROUPS, size))]
-    return (torch.stack(groups).std() / math.sqrt(len(groups))).item() if size > 1 else 0.0
+        groups = part.double().tensor_split(min(GROUPS, len(part)))
+        if len(groups) == 1:
+            return 0.0
+        sums = torch.stack([group.logsumexp(0) for group in groups])  # [groups, n]
+        itself = torch.eye(len(groups), dtype=torch.bool, device=sums.device)
+        others = sums.masked_fill(itself[:, :, None], -torch.inf).logsumexp(1)
+        counts = len(part) - torch.tensor([len(group) for group in groups], device=sums.device)
+        totals = totals + (others - counts.double().log()[:, None]).sum(1)
+        points += part.shape[1]
+    return math.sqrt(jackknife_variance(totals / points))
 
 
 def crps(predictive: Distribution, y: Tensor, target_scale: float = 1.0) -> Estimate:

@@ -13,6 +13,7 @@ import torch
 
 from zoo.evaluation import distances
 from zoo.evaluation.distances import compare_functions, inclusion_error, wasserstein_1
+from zoo.evaluation.estimates import jackknife_variance
 
 FIGURES = ("ref_mean_error", "ref_sd_ratio", "ref_w1")
 
@@ -197,7 +198,7 @@ def test_jackknife_of_a_mean_is_its_standard_error():
     draws = normal(20, 1)
     ours = distances._Groups.of(draws)
     assert ours.count == 20
-    assert distances._jackknife_variance(ours.without.mean[:, 0]) == pytest.approx(draws.var().item() / 20)
+    assert jackknife_variance(ours.without.mean[:, 0]) == pytest.approx(draws.var().item() / 20)
 
 
 def test_chains_that_disagree_show_in_the_floor():
