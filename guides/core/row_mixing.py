@@ -313,9 +313,11 @@ def joined_by_sums(
         after = run(probe, choice)
         new = {name for name in before if _differ(before[name], after.get(name))} - terms
         terms |= new
+        # random choices become alike; of one value everywhere, that class alone may look at a row
+        asked = len(shown) < CHOICES or choice >= CHOICES
         if (
             new
-            or len(shown) < CHOICES
+            or asked
             and all(any(_differ(known[n], after.get(n)) for n in before) for known in shown.values())
         ):
             shown[choice] = {name: after.get(name) for name in before}

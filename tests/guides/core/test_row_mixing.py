@@ -586,6 +586,21 @@ def test_one_class_of_many_that_differs_joins_rows(special):
     assert not guide[0].sites["w"].by_moments
 
 
+def test_two_classes_of_many_that_look_at_rows_join_them():
+    """Random choices of forty classes hardly show both; classes of unlike odds all show something."""
+
+    def model(x, y):
+        f = F.linear(torch.tensor([[1.0], [-1.0]]), weights(False, 1, 1)).squeeze(-1)
+        with pyro.plate("rows", len(x)):
+            k = pyro.sample("k", dist.Categorical(torch.arange(1.0, 41)))
+            mean = torch.where(k == 3, f[..., :1], torch.where(k == 33, f[..., 1:], 0.1 * k))
+            pyro.sample("y", dist.Normal(mean, 0.5), obs=y)
+
+    _, guide = beside_classes(model)
+    guide(*rows_of_classes())
+    assert not guide[0].sites["w"].by_moments
+
+
 def test_classes_that_only_matter_together_join_rows():
     def model(x, y):
         f = F.linear(x, weights(False, 1, 1)).squeeze(-1)
