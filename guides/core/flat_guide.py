@@ -40,6 +40,7 @@ from guides.core.pyro_traces import (
     first_messenger,
     hide_other_sites,
     share_minibatch,
+    sites_of_others,
     two_traces,
 )
 from guides.core.rng import seeded_rng
@@ -233,7 +234,8 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         They may when the site enters one product and nothing else, and no likelihood term sees two rows of
         the layer's output.  The second question is asked of all sites at once first: most models pass.
         """
-        watched = Watched(self.model)
+        answered = sites_of_others(self, args, kwargs)
+        watched = Watched(self.model, answered=answered)
         self._run_recorded(watched, None, args, kwargs)
         nodes = self.trace.nodes.items()
         data, numbers = data_of(self.trace)
@@ -244,7 +246,7 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         with moved(trained):
             watchers = [watched]
             if watched.the_sum and usable:
-                watchers = self._with_sums(watched, usable, args, kwargs)
+                watchers = self._with_sums(watched, answered, usable, args, kwargs)
             if self._mixing(watchers, usable, args, kwargs):
                 found = {name: self._mixing(watchers, {name}, args, kwargs) for name in sorted(usable)}
                 # for good: a call that is known is not asked about again, whatever came between
@@ -257,7 +259,12 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         self._asked.note(data, max((use.rows for use in uses.values()), default=0), used, numbers)
 
     def _with_sums(
-        self, watched: Watched, usable: Collection[str], args: tuple, kwargs: dict
+        self,
+        watched: Watched,
+        answered: Collection[str],
+        usable: Collection[str],
+        args: tuple,
+        kwargs: dict,
     ) -> list[Watched]:
         """The model with the terms that an enumeration would have, with several choices of the values that it
         sums over; sites whose layers are in its sum several times are mixed there.
@@ -266,11 +273,12 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         held: dict[str, Any] = {}  # another guide's law knows no class, though the prior may
 
         def run(probe: RowProbe, choice: int) -> dict[str, Tensor]:
-            return self._seeded_run(Watched(self.model, choice=choice, held=held), probe, args, kwargs)
+            one = Watched(self.model, choice=choice, held=held, answered=answered)
+            return self._seeded_run(one, probe, args, kwargs)
 
         terms, layers, choices = joined_by_sums(run, usable, watched.choices)
         self._mixed |= dict.fromkeys(layers, watched.the_sum)
-        return [Watched(self.model, joined=terms, choice=choice) for choice in choices]
+        return [Watched(self.model, joined=terms, choice=one, answered=answered) for one in choices]
 
     def _mixing(
         self, watchers: Sequence[Watched], names: Collection[str], args: tuple, kwargs: dict

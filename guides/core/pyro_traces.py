@@ -9,12 +9,14 @@ import torch
 from pyro import poutine
 from pyro.distributions.score_parts import ScoreParts
 from pyro.distributions.util import scale_and_mask
+from pyro.infer.autoguide import AutoCallable, AutoDiscreteParallel, AutoGuide
 from pyro.poutine.messenger import Messenger
 from pyro.poutine.runtime import _PYRO_STACK
 from pyro.poutine.trace_messenger import TraceMessenger
 from pyro.poutine.util import site_is_subsample
 
 from guides.core.laws import ClosedFormPrior
+from guides.core.rng import kept_rng
 
 
 def two_traces(
@@ -69,6 +71,21 @@ def hide_other_sites(own_trace: poutine.Trace, sites: Collection[str], parallel:
             elif parallel and name in trace and name in frames:
                 stack = trace.nodes[name]["cond_indep_stack"]
                 trace.nodes[name]["cond_indep_stack"] = (*stack, frames[name])
+
+
+def sites_of_others(guide: AutoGuide, args: tuple, kwargs: dict) -> set[str]:
+    """Names of the discrete sites, and maybe others, that the other parts of an ``AutoGuideList`` draw or
+    enumerate: Pyro's own part for discrete sites, and functions.
+    """
+    names: set[str] = set()
+    for part in guide.master() or () if guide.master is not None else ():
+        if part is guide or not isinstance(part, AutoCallable | AutoDiscreteParallel):
+            continue
+        run = part.model if isinstance(part, AutoDiscreteParallel) else part
+        with torch.no_grad(), kept_rng(), poutine.block():
+            trace = poutine.trace(run).get_trace(*args, **kwargs)
+        names |= {name for name, node in trace.iter_stochastic_nodes()}
+    return names
 
 
 def share_minibatch(msg: dict, guide: Messenger) -> None:

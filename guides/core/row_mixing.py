@@ -107,9 +107,9 @@ class _Observer(Messenger):
     :ivar choices: how many choices of values there are
     """
 
-    def __init__(self, choice: int, held: dict[str, Any] | None) -> None:
+    def __init__(self, choice: int, held: dict[str, Any] | None, answered: Collection[str]) -> None:
         super().__init__()
-        self._choice, self._held = choice, held
+        self._choice, self._held, self._answered = choice, held, answered
         self._asked: dict[str, dist.TorchDistribution] = {}
         self.begin()
 
@@ -131,7 +131,7 @@ class _Observer(Messenger):
         self.plates[msg["name"]] = msg["cond_indep_stack"]
         if msg["is_observed"]:
             self.sites[msg["name"]] = msg["fn"], msg["value"]
-        elif (values := _summed_values(msg)) is not None:
+        elif msg["name"] not in self._answered and (values := _summed_values(msg)) is not None:
             self.choices = max(self.choices, CHOICES + min(len(values), MOST_VALUES))
             msg["value"] = _one_of(values, msg["fn"], self._choice, self._generator)
             self.summed[msg["name"]] = msg["fn"], msg["value"]
@@ -144,8 +144,10 @@ class _Observer(Messenger):
 
 
 def _summed_values(msg: dict) -> Tensor | None:
-    """All values ``[K, *batch, *event]`` of a site that an enumeration sums over."""
-    if msg["infer"].get("enumerate") != "parallel" or not msg["fn"].has_enumerate_support:
+    """All values ``[K, *batch, *event]`` of a site that an enumeration sums over: also of one that the model
+    does not say so of, for the loss may be given the model with ``config_enumerate`` around it.
+    """
+    if msg["infer"].get("enumerate", "parallel") != "parallel" or not msg["fn"].has_enumerate_support:
         return None
     try:
         return msg["fn"].enumerate_support()
@@ -169,6 +171,7 @@ class Watched:
     :param choice: which values the sites have that are summed over
     :param held: values that the sites of other guides keep, name -> value; those it lacks are drawn from the
         prior and put there.  Without it all are drawn
+    :param answered: sites that other guides draw or enumerate: no sum is over them
     :ivar terms: after a call: log density of every observed site, elementwise, that of a fixed value under
         the prior of every latent one, which may depend on a layer's rows too, that of sites that are summed
         over, and what was returned; of those that are joined one for all
@@ -180,8 +183,9 @@ class Watched:
         joined: Collection[str] = (),
         choice: int = 0,
         held: dict[str, Any] | None = None,
+        answered: Collection[str] = (),
     ):
-        self._observer = _Observer(choice, held)
+        self._observer = _Observer(choice, held, answered)
         self._model = inside(model, self._observer)
         self.joined = joined
         self.terms: dict[str, Tensor] = {}

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from pyro import poutine
 from pyro.infer import SVI, Trace_ELBO, TraceEnum_ELBO, config_enumerate
-from pyro.infer.autoguide import AutoDelta, AutoGuideList
+from pyro.infer.autoguide import AutoDelta, AutoDiscreteParallel, AutoGuideList
 from pyro.nn import PyroModule, PyroParam
 from torch import nn
 from torch.distributions import constraints
@@ -652,6 +652,34 @@ def test_a_spike_and_slab_of_rows_that_meet_in_a_sum_is_refused():
     _, guide = beside_classes(model, AutoSpikeSlab)
     with pytest.raises(PathwiseGradientError, match="meet in one term of 'the sum over k'"):
         guide(*rows_of_classes())
+
+
+def test_a_class_that_only_the_loss_is_told_to_sum_over_joins_rows():
+    """Of a guide that was built on the model without ``config_enumerate`` around it."""
+    x, y = rows_of_classes()
+    guide = AutoGuideList(class_of_all)
+    guide.append(AutoMeanField(poutine.block(class_of_all, expose=["w"])))
+    TraceEnum_ELBO(max_plate_nesting=1).differentiable_loss(config_enumerate(class_of_all), guide, x, y)
+    assert not guide[0].sites["w"].by_moments
+
+
+def draws_of_k(x, y):
+    pyro.sample("k", dist.Bernoulli(pyro.param("odds", torch.tensor(0.5))))
+
+
+@pytest.mark.parametrize("annotated", [False, True])
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("drawn", [False, True])
+def test_a_class_of_another_guide_is_not_summed_over(annotated, first, drawn):
+    """A sum over the guide's own values stands outside of the logarithm."""
+    model = config_enumerate(class_of_all) if annotated else class_of_all
+    other = draws_of_k if drawn else AutoDiscreteParallel(poutine.block(model, expose=["k"]))
+    ours = AutoMeanField(poutine.block(model, expose=["w"]))
+    guide = AutoGuideList(model)
+    for part in (other, ours) if first else (ours, other):
+        guide.append(part)
+    guide(*rows_of_classes())
+    assert ours.sites["w"].by_moments
 
 
 def log_likelihood(model, w, x, y):
