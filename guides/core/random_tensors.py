@@ -146,9 +146,11 @@ class RandomTensor(torch.Tensor):
 
     def expected_log_prob(self, prior: Any) -> Tensor:
         """How a prior scores a random tensor, elementwise ``[*leading, *site]``: by ``E[log prior(w)]``, or
-        where draws are scored by ``log prior`` of the draw.
+        where draws are scored by ``log prior`` of the draw.  So are they by a prior that has classes on the
+        left, which an enumeration sums over: the logarithm of the sum is not linear in them.
         """
-        if self._view is not None or self.law.scores_draws:
+        has_classes = torch.broadcast_shapes(prior.batch_shape, self.shape) != self.shape
+        if self._view is not None or self.law.scores_draws or has_classes:
             return prior.log_prob(self.numbers("log_prob"))
         return self.law.expected_log_prob(prior)
 

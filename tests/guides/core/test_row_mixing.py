@@ -720,3 +720,32 @@ def test_the_loss_with_a_sum_over_classes_is_that_of_shared_weights(model):
     loss = elbo.differentiable_loss(summed, guide, x, y).item()
     error = 1.5 * losses.std() / 2000**0.5  # rows with noise of their own, where they do not meet, add some
     assert abs(loss - losses.mean()) < 4 * error
+
+
+def test_a_spike_and_slab_prior_of_either_class_scores_draws():
+    """Of a Gaussian guide: the sum over the class is that of densities, by quadrature."""
+
+    @config_enumerate
+    def model(x, y):
+        k = pyro.sample("k", dist.Bernoulli(0.4))
+        scale = (0.2 + 2 * k).reshape(k.shape + (1, 1))
+        w = pyro.sample("w", SpikeSlab(0.5, torch.zeros(1, 1), scale).to_event(2))
+        f = F.linear(x, w).squeeze(-1)
+        with pyro.plate("rows", len(x)):
+            pyro.sample("y", dist.Normal(f, 0.5), obs=y)
+
+    x, y = rows_of_classes()
+    guide = AutoGuideList(model)
+    guide.append(AutoMeanField(poutine.block(model, expose=["w"])))
+    guide(x, y)
+    law = dist.Normal(0.3, 0.8)
+    with torch.no_grad():
+        guide[0].loc.fill_(law.loc)
+        guide[0].log_scale.fill_(law.scale.log())
+    w = law.icdf((torch.arange(4000) + 0.5) / 4000)
+    slabs = [math.log(p) + dist.Normal(0.0, sd).log_prob(w) for p, sd in ((0.6, 0.2), (0.4, 2.2))]
+    prior = math.log(0.5) + torch.stack(slabs).logsumexp(0)
+    losses = -dist.Normal(w[:, None] * x[:, 0], 0.5).log_prob(y).sum(-1) - prior - law.entropy()
+    elbo = TraceEnum_ELBO(max_plate_nesting=1, num_particles=2000, vectorize_particles=True)
+    loss = elbo.differentiable_loss(model, guide, x, y).item()
+    assert abs(loss - losses.mean()) < 4 * losses.std() / 2000**0.5
