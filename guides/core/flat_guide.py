@@ -45,6 +45,7 @@ from guides.core.pyro_traces import (
 )
 from guides.core.rng import seeded_rng
 from guides.core.row_mixing import (
+    NOTHING,
     Asked,
     RowProbe,
     Watched,
@@ -247,8 +248,10 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
             watchers = [watched]
             if watched.the_sum and usable:
                 watchers = self._with_sums(watched, answered, usable, args, kwargs)
-            if self._mixing(watchers, usable, args, kwargs):
-                found = {name: self._mixing(watchers, {name}, args, kwargs) for name in sorted(usable)}
+            if any_site := self._mixing(watchers, usable, args, kwargs):
+                found = {name: any_site for name in usable}
+                if len(usable) > 1:
+                    found = {name: self._mixing(watchers, {name}, args, kwargs) for name in sorted(usable)}
                 # for good: a call that is known is not asked about again, whatever came between
                 self._mixed |= {name: site for name, site in found.items() if site}
         for name, site in self.sites.items():
@@ -285,10 +288,17 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
     ) -> str | None:
         """The observed site of which one term sees several rows of a layer of ``names``, or None."""
 
-        def run(probe: RowProbe) -> dict[str, Tensor]:
-            return over_choices([self._seeded_run(one, probe, args, kwargs) for one in watchers])
+        def answer(some: Sequence[Watched]) -> str | None:
+            def run(probe: RowProbe) -> dict[str, Tensor]:
+                return over_choices([self._seeded_run(one, probe, args, kwargs) for one in some])
 
-        return mixed_site(run, names) if names else None
+            return mixed_site(run, names) if names else None
+
+        if len(watchers) > 1:  # rows mostly meet whatever the classes are, as in a chain of many
+            found = answer(watchers[:1])
+            if found not in (None, NOTHING):
+                return found
+        return answer(watchers)
 
     def _seeded_run(self, watched: Watched, probe: RowProbe, args: tuple, kwargs: dict) -> dict[str, Tensor]:
         """One seed: runs differ in what is moved on purpose and in nothing else."""

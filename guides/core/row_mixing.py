@@ -212,7 +212,8 @@ class Watched:
         self.terms |= {f"{PRIOR}{name}": law.log_prob(x) for name, (law, x) in summed.items()}
         joined = {name: self.terms.pop(name) for name in list(self.terms) if name in self.joined}
         for names, over in self._sums(joined):
-            self.terms[_the_sum(over)] = sum(self._of_plates(name, joined[name], over) for name in names)
+            common = set.intersection(*(self._plates(z) for z in over))
+            self.terms[_the_sum(over)] = sum(self._of_plates(name, joined[name], common) for name in names)
         self.terms |= {f"{RETURN_VALUE} {i}": tensor for i, tensor in enumerate(_tensors(value))}
         return value
 
@@ -233,12 +234,9 @@ class Watched:
             sums.append((names, over))
         return sums
 
-    def _of_plates(self, name: str, term: Tensor, over: Collection[str]) -> Tensor:
-        """A term added up over its events, and all plates but those that all sites lie in that the sum is
-        ``over``.
-        """
+    def _of_plates(self, name: str, term: Tensor, common: Collection[str]) -> Tensor:
+        """A term added up over its events, and all plates but those ``common`` to all sites of the sum."""
         seen, site = self._observer, name.removeprefix(PRIOR)
-        common = set.intersection(*(self._plates(z) for z in over))
         kept = {frame.dim for frame in seen.plates[site] if frame.name in common and frame.vectorized}
         term = torch.where(term.isfinite(), term, 0.0)
         if site not in seen.summed:

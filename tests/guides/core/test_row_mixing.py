@@ -654,6 +654,20 @@ def test_a_spike_and_slab_of_rows_that_meet_in_a_sum_is_refused():
         guide(*rows_of_classes())
 
 
+def test_rows_that_meet_in_a_chain_are_found_in_few_runs():
+    """Whatever the states are: with one choice of them, and not once more for the only layer there is."""
+    runs = []
+
+    def counted(x, y):
+        runs.append(1)
+        states_in_a_chain(x, y)
+
+    _, guide = beside_classes(counted)
+    guide(*rows_of_classes())
+    assert not guide[0].sites["w"].by_moments
+    assert len(runs) < 40
+
+
 def test_a_class_that_only_the_loss_is_told_to_sum_over_joins_rows():
     """Of a guide that was built on the model without ``config_enumerate`` around it."""
     x, y = rows_of_classes()
