@@ -26,7 +26,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pyro
 import torch
-from pyro import distributions as dist
 from pyro.distributions import TorchDistribution
 from torch import Tensor, nn
 from torch.distributions import constraints
@@ -230,30 +229,3 @@ def bound(law: TorchDistribution, log_prob: LogProb, every: Tensor) -> Tensor:
     log_q = law.log_prob(every)
     gap = log_prob(every) - _log_labellings(every[0]) - log_q
     return (log_q.exp() * torch.where(log_q > -math.inf, gap, 0.0)).sum()
-
-
-class ExactOrders(dist.TorchDistribution):
-    """The exact posterior over the orders of a small graph, which are enumerated."""
-
-    arg_constraints = {}  # noqa: RUF012
-    support = constraints.independent(constraints.nonnegative_integer, 2)
-
-    def __init__(self, edges: Tensor, log_prob: LogProb, validate_args: bool | None = None) -> None:
-        self.every, self.probabilities, self.log_evidence = enumerated(edges, log_prob)
-        self._place = {str(order): i for i, order in enumerate(self.every.tolist())}
-        super().__init__(event_shape=self.every.shape[1:], validate_args=validate_args)
-
-    def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008
-        chosen = torch.multinomial(self.probabilities, math.prod(sample_shape), replacement=True)
-        return self.every[chosen].reshape(*sample_shape, *self.event_shape)
-
-    def log_prob(self, value: Tensor) -> Tensor:
-        rows = value.reshape(-1, *self.event_shape).tolist()
-        places = torch.tensor([self._place.get(str(order), -1) for order in rows])
-        found = self.probabilities[places].log()
-        return torch.where(places < 0, -math.inf, found).reshape(value.shape[:-2])
-
-    def expand(self, batch_shape, _instance=None):
-        if torch.Size(batch_shape):
-            raise NotImplementedError("one order at a time: use sample(shape)")
-        return self
