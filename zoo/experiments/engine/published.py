@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 
-from zoo.experiments.engine.declaration import Explanation, Place, Published, Source, matches
+from zoo.experiments.engine.declaration import Explanation, Place, Published, Source
 
 #: Of the experiments: the papers' folders lie there.
 ROOT = Path(__file__).parents[1]
@@ -105,19 +105,6 @@ def explanations(paper: str, table: str) -> tuple[Explanation, ...]:
         for line in _lines(paper, "explained")
         if table in line["tables"].split()
     )
-
-
-def left_out(paper: str) -> list[tuple[PrintedRow, str]]:
-    """Printed numbers that stand beside none of ours in a table of an experiment, each with the reason."""
-    patterns = list(_lines(paper, "left_out"))
-    found = []
-    for table in sorted({name for line in patterns for name in line["tables"].split()}):
-        for row in read_table(paper, table):
-            for line in patterns:
-                about = line["dataset"], line["method"], line["setting"], line["metric"]
-                if table in line["tables"].split() and matches(about, row.place):
-                    found.append((row, line["why"]))
-    return found
 
 
 def _number(rows: Sequence[PrintedRow], factor: Decimal) -> Published:

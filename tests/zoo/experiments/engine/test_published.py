@@ -10,10 +10,10 @@ import pytest
 from zoo.experiments import Published
 from zoo.experiments.engine import published
 from zoo.experiments.engine.catalogue import experiments
+from zoo.experiments.engine.declaration import matches
 from zoo.experiments.engine.published import (
     PrintedRow,
     explanations,
-    left_out,
     published_numbers,
     read_table,
     source_of,
@@ -123,11 +123,16 @@ def test_lines_tell_where_a_number_was_copied_from(folder):
     assert [number.lines for number in found.values()] == [("t:2",), ("t:3",)]
 
 
-def test_what_is_left_out_has_a_reason(folder):
-    folder("t", "dataset,method,setting,metric,value\nd,m,s,rmse,1\nd,n,s,rmse,2\n")
-    folder("left_out", "tables,dataset,method,setting,metric,why\nt,*,n,*,*,another method\n")
-    ((row, why),) = left_out("p")
-    assert (row.line, why) == ("t:3", "another method")
+def left_out(paper: str) -> list[tuple[str, str]]:
+    """Lines of the print that stand beside no number of ours, each with the reason."""
+    patterns = lines(paper, "left_out") if (FOLDERS[paper] / "left_out.csv").exists() else []
+    return [
+        (row.line, line["why"])
+        for line in patterns
+        for table in line["tables"].split()
+        for row in read_table(paper, table)
+        if matches((line["dataset"], line["method"], line["setting"], line["metric"]), row.place)
+    ]
 
 
 @pytest.mark.parametrize("paper", PAPERS)
@@ -140,10 +145,9 @@ def test_every_printed_number_stands_beside_one_of_ours_or_is_left_out_for_a_rea
         for number in experiment.published.values()
         for line in number.lines
     }
-    reasons = left_out(paper) if (FOLDERS[paper] / "left_out.csv").exists() else []
-    left = [row.line for row, _ in reasons]
+    reasons = left_out(paper)
     printed = {row.line for found, table in TABLES if found == paper for row in read_table(paper, table)}
-    assert sorted(left) == sorted(printed - shown)
+    assert sorted(line for line, _ in reasons) == sorted(printed - shown)
     results = (published.ROOT.parents[1] / "docs" / "results" / "README.md").read_text(encoding="utf-8")
     for why in {why for _, why in reasons}:
         assert why in results
