@@ -99,8 +99,9 @@ def compare(
     from zoo.fitting.clusters import workers
 
     plain(splits=splits, seeds=seeds, jobs=jobs, cluster=cluster, out=out, missing=missing)
+    (name,) = several_names("data", [data])
     wishes: dict[str, Any] = {
-        "model": model,
+        "model": several_names("model", [model])[0],
         "guides": None if guides is None else several_names("guides", guides),
         "reference": reference,
         "budget": budget,
@@ -119,8 +120,6 @@ def compare(
         "device": str(device),
         "fresh_reference": fresh_reference,
     }
-    (name,) = several_names("data", [data])
-    (wishes["model"],) = several_names("model", [model])
     wishes = plain(**wishes)
     with tempfile.TemporaryDirectory() as folder:
         place = folder if out is None else out
