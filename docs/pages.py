@@ -37,6 +37,7 @@ INTERFACE = {
             "guides.variational.multiplicative_flow",
             "guides.variational.concrete",
             "guides.variational.correlated_inclusion",
+            "guides.variational.correlated_logits",
             "guides.variational.joint_spike_slab",
             "guides.variational.joint_law",
             "guides.variational.dropout",

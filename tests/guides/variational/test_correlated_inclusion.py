@@ -37,7 +37,7 @@ from guides.testing import (
     vectorized,
 )
 from guides.truth.spike_slab_linear import enumerate_spike_slab
-from guides.variational.correlated_inclusion import (
+from guides.variational.correlated_logits import (
     FINE,
     QUICK,
     CorrelatedSpikeSlabLaw,

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from guides.core import moments
 from guides.testing import assert_mean
-from guides.variational.correlated_inclusion import Layout, LogitGaussian
+from guides.variational.correlated_logits import Layout, LogitGaussian
 from tests.guides.variational.correlated import nodes
 
 PATTERNS = torch.tensor(list(itertools.product([0.0, 1.0], repeat=2)), dtype=torch.float64)
