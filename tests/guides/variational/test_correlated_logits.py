@@ -1,6 +1,7 @@
 """Laws of correlated inclusion logits: q, and the reverse density r of the bound, by plain algebra."""
 
 import itertools
+import math
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,14 @@ from torch.nn import functional as F
 
 from guides.core import moments
 from guides.testing import assert_mean
-from guides.variational.correlated_logits import Layout, LogitGaussian
+from guides.variational.correlated_logits import (
+    FINE,
+    QUICK,
+    CorrelatedSpikeSlabLaw,
+    Layout,
+    LogitGaussian,
+    mean_sigmoid,
+)
 from tests.guides.variational.correlated import nodes
 
 PATTERNS = torch.tensor(list(itertools.product([0.0, 1.0], repeat=2)), dtype=torch.float64)
@@ -126,3 +134,30 @@ def test_groups_are_output_units(event, unit_dim, shape):
     assert torch.equal(layout.from_groups(grouped), tensor)
     if len(event) == 2:
         assert torch.equal(grouped[0, 1], tensor[0].select(unit_dim, 1))
+
+
+@pytest.mark.parametrize(
+    ("rule", "widest", "relative", "absolute"), [(FINE, 30.0, 1e-5, 1e-7), (QUICK, 3.0, 1e-3, 0.0)]
+)
+def test_mean_sigmoids_are_right_where_inclusion_is_rare(rule, widest, relative, absolute):
+    """A rule that cuts the tail has half of them at a mean of -10."""
+    mean, sd = torch.meshgrid(torch.linspace(-10, 10, 11), torch.linspace(0.1, widest, 5), indexing="ij")
+    z = torch.linspace(-12, 12, 20_001, dtype=torch.float64)
+    values = torch.sigmoid(mean.double()[..., None] + sd.double()[..., None] * z)
+    exact = torch.trapezoid(values * torch.exp(-z.square() / 2) / math.sqrt(2 * math.pi), z)
+    found = mean_sigmoid(mean.double(), sd.double().square(), rule)
+    torch.testing.assert_close(found, exact, rtol=relative, atol=absolute)
+
+
+@pytest.mark.parametrize("logit", [-200.0, 17.0, 90.0, 800.0])
+def test_priors_are_learned_where_all_is_sure(logit):
+    """In single precision weights that sum to one may sum to more."""
+    mean = torch.full((3, 4), logit)
+    flat = LogitGaussian(mean, torch.full_like(mean, 0.01), torch.zeros(3, 4, 1), mean, mean.exp(), mean)
+    assert (flat.probs() <= 1).all()
+    assert (mean_sigmoid(mean, torch.full_like(mean, 0.01), QUICK) <= 1).all()
+    law = CorrelatedSpikeSlabLaw.__new__(CorrelatedSpikeSlabLaw)
+    law.gaussian, law.layout = flat, Layout((3, 4))
+    logits = law.mean_logits()()
+    assert logits.isfinite().all()
+    assert (logits.sign() == math.copysign(1.0, logit)).all()
