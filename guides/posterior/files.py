@@ -8,6 +8,7 @@ import os
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -63,6 +64,11 @@ def _place_of(path: Path) -> Path:
 def write_json(path: str | Path, content: dict) -> None:
     """A JSON file, whole or not at all."""
     write_atomically(path, lambda target: Path(target).write_text(json.dumps(content, indent=2) + "\n"))
+
+
+def json_safe(values: Mapping[str, Any]) -> dict[str, Any]:
+    """With lists for tuples, as JSON gives them back."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 def read_safetensors(path: str | Path) -> tuple[dict[str, str], dict[str, Tensor]]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from guides.core.rng import kept_rng
 from guides.posterior.draws import Posterior
-from guides.posterior.files import read_guide, save_guide
+from guides.posterior.files import json_safe, read_guide, save_guide
 
 
 class FittedGuide(nn.Module):
@@ -91,8 +91,3 @@ class FittedGuide(nn.Module):
 
     def set_extra_state(self, state: dict) -> None:
         self.facts, self.losses = state["facts"], state["losses"]
-
-
-def json_safe(values: dict) -> dict:
-    """With lists for tuples, as JSON gives them back."""
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}

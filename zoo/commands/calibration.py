@@ -7,13 +7,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from guides.posterior.files import json_safe
 from zoo.commands.options import check_counts, check_names, check_seed
 from zoo.commands.simulation import BOUND_CHANGE, CONVERGED, build, quantity_names
 from zoo.errors import UserError, unknown
 from zoo.experiments.engine.declaration import Cell
 from zoo.fitting.devices import CPU, check_device
 from zoo.fitting.samplers import CHAINS, ITERATIONS, samplers
-from zoo.models.entries import ModelEntry, to_json
+from zoo.models.entries import ModelEntry
 from zoo.models.options import check_values
 from zoo.registry.queries import GUIDES, applicable, check_options, find_guide, find_model, flag
 
@@ -125,7 +126,7 @@ def ask(
     given |= {"weight_scale": weight_scale, "bias_scale": bias_scale}
     chosen = _chosen(entry, task, given)
     design = {"rows": rows, "columns": columns, "correlation": correlation, "points": points}
-    options = {"task": task, "options": to_json(chosen), **design, "draws": draws, "steps": steps}
+    options = {"task": task, "options": json_safe(chosen), **design, "draws": draws, "steps": steps}
     if device != CPU:  # another device draws other random numbers
         options["device"] = device
     methods = _methods(entry, guides, options)

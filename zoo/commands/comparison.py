@@ -17,6 +17,7 @@ from data_loaders import describe, list_datasets
 from guides.core.rng import kept_rng, seeded_rng
 from guides.posterior.arviz_io import group_names, load_netcdf, save_netcdf, with_groups
 from guides.posterior.draws import Posterior
+from guides.posterior.files import json_safe
 from zoo.budgets import BUDGETS, Budget
 from zoo.commands.options import check_names, check_seed, model_options
 from zoo.commands.own_models import check_own
@@ -24,7 +25,7 @@ from zoo.errors import UserError, unknown
 from zoo.files.output import folder_versions
 from zoo.fitting.devices import CPU, check_device
 from zoo.fitting.problem import HOLDOUTS, Problem, load_problem
-from zoo.models.entries import Options, to_json
+from zoo.models.entries import Options
 from zoo.registry.queries import (
     ModelEntry,
     applicable,
@@ -81,7 +82,7 @@ class Comparison:
             "fingerprint": self.problem.fingerprint(),
             "model": self.entry.name,
             **({"model_file": dict(self.entry.file)} if self.entry.file else {}),
-            "options": to_json({**self.entry.options, **self.options}),
+            "options": json_safe({**self.entry.options, **self.options}),
             "guides": list(self.guides),
             "reference": self.reference,
             "budget": asdict(self.budget),
@@ -106,7 +107,7 @@ class Comparison:
 
         :param splits: over how many from its own on it is repeated; so are ``seeds``
         """
-        options = to_json({**self.entry.options, **self.options})
+        options = json_safe({**self.entry.options, **self.options})
         model = ", ".join(f"{name} {value}" for name, value in options.items() if value is not None)
         dataset = self.problem.dataset
         work = str(self.budget) if self.reference == "nuts" else self.budget.of_guides

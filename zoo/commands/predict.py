@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 
 from data_loaders import DataError, Dataset, Recipe, Standardizer, load_csv, load_rows
+from guides.posterior.files import json_safe
 from zoo.commands.fit_folder import (
     FIT,
     RESULTS,
@@ -38,7 +39,7 @@ from zoo.fitting.devices import CPU, check_device, moved
 from zoo.fitting.methods import FitFile, Fitted, Variational, Watch, unfinished
 from zoo.fitting.problem import LARGEST, Problem
 from zoo.fitting.stored import Stored
-from zoo.models.entries import DataShape, ModelEntry, Options, to_json
+from zoo.models.entries import DataShape, ModelEntry, Options
 from zoo.registry.queries import GUIDES, applicable, check_data, find_guide, find_model
 from zoo.seeds import stable_seed
 
@@ -140,7 +141,7 @@ def _about(
         "model": entry.name,
         "guide": guide,
         "note": note,
-        "options": to_json({**entry.options, **options}),
+        "options": json_safe({**entry.options, **options}),
         "seed": seed,
     }
     if constant := _constant(dataset):

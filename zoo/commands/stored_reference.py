@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from guides.posterior.evaluate import log_joint
+from guides.posterior.files import json_safe
 from guides.truth.gates import Gates, MCMCResult
 from zoo.commands.comparison import Comparison
-from zoo.models.entries import to_json
 
 #: Where they are, in the package.
 STORED = files("zoo.commands") / "references"
@@ -85,7 +85,7 @@ def _record(comparison: Comparison) -> dict[str, Any]:
                 "data set": dataset.name,
                 "split": dataset.split,
                 "model": comparison.entry.name,
-                "options": to_json({**comparison.entry.options, **comparison.options}),
+                "options": json_safe({**comparison.entry.options, **comparison.options}),
                 "warm-up": budget.warmup,
                 "draws": budget.mcmc_draws,
                 "chains": budget.chains,

@@ -121,8 +121,3 @@ class ModelEntry:
         import torch
 
         return getattr(torch, self.precision)
-
-
-def to_json(options: Options) -> dict[str, Any]:
-    """Options as JSON gives them back."""
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}

@@ -10,6 +10,7 @@ import torch
 from pyro import poutine
 
 import zoo.models
+from guides.posterior.files import json_safe
 from zoo.errors import UserError
 from zoo.experiments.engine.catalogue import experiments
 from zoo.models import (
@@ -26,7 +27,7 @@ from zoo.models import (
 )
 from zoo.models.bnn import ACTIVATIONS
 from zoo.models.catalogue import MODELS, find_model
-from zoo.models.entries import DataShape, to_json
+from zoo.models.entries import DataShape
 from zoo.models.traits import Activation, Traits
 from zoo.papers import PAPERS, find_paper
 from zoo.registry.guides import GUIDES
@@ -161,9 +162,9 @@ def test_scales_are_relative_to_the_inputs_of_a_layer():
 
 def test_options_survive_json():
     options = {"widths": (3, 4), "noise_scale": 0.5}
-    assert to_json(options) == {"widths": [3, 4], "noise_scale": 0.5}
+    assert json_safe(options) == {"widths": [3, 4], "noise_scale": 0.5}
     shape = DataShape("regression", 2)
-    assert MODELS["bnn"].build(shape, to_json(options)) == MODELS["bnn"].build(shape, options)
+    assert MODELS["bnn"].build(shape, json_safe(options)) == MODELS["bnn"].build(shape, options)
 
 
 @pytest.mark.parametrize(
