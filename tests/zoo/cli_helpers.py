@@ -49,6 +49,17 @@ def run_zoo(*args: object) -> Result:
     return result
 
 
+def refused(*args: object) -> str:
+    """The one line that a call prints to stderr before it ends with 2."""
+    result = run_zoo(*args)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    lines = result.stderr.splitlines()
+    assert len(lines) == 1, result.stderr
+    assert lines[0].startswith("zoo: ")
+    return lines[0]
+
+
 def fresh_process(code: str, *args: object) -> subprocess.CompletedProcess[str]:
     """Python code in a process of its own, warnings as errors."""
     command = [sys.executable, "-W", "error", "-c", code, *map(str, args)]

@@ -10,22 +10,10 @@ import shutil
 import pytest
 
 import zoo
-from tests.zoo.cli_helpers import linear_rows, run_zoo, write_csv
+from tests.zoo.cli_helpers import linear_rows, refused, run_zoo, write_csv
 from zoo.commands.predict import load_fit
 from zoo.errors import UserError
 from zoo.fitting.problem import load_problem
-
-
-def refused(*args: object) -> str:
-    """The one line that a call prints to stderr before it ends with 2."""
-    result = run_zoo(*args)
-    assert result.exit_code == 2, result.output
-    assert result.stdout == ""
-    lines = result.stderr.splitlines()
-    assert len(lines) == 1, result.stderr
-    assert lines[0].startswith("zoo: ")
-    return lines[0]
-
 
 WORDS = [
     ("diabets", [], ["unknown data set 'diabets'", "diabetes"]),

@@ -13,7 +13,7 @@ import pytest
 
 import zoo
 import zoo.commands.compare
-from tests.zoo.cli_helpers import fresh_process, linear_rows, make_tiny, run_zoo, write_csv
+from tests.zoo.cli_helpers import fresh_process, linear_rows, make_tiny, refused, run_zoo, write_csv
 from zoo.commands import repeated
 from zoo.commands.comparison import ask
 from zoo.commands.leaderboard import plan
@@ -51,15 +51,6 @@ def untimed(folder: Path, name: str) -> pd.DataFrame:
 def assert_same(first: Path, second: Path) -> None:
     for name in ("leaderboard.csv", "runs.csv", "differences.csv"):
         pd.testing.assert_frame_equal(untimed(first, name), untimed(second, name), check_exact=True)
-
-
-def refused(*arguments: object) -> str:
-    """The one line in which a call is refused."""
-    result = run_zoo(*arguments)
-    assert result.exit_code == 2, result.output
-    assert result.stderr.startswith("zoo: ")
-    assert result.stderr.count("\n") == 1
-    return result.stderr
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ import zoo
 from guides.posterior.evaluate import log_joint
 from guides.truth.gates import MCMCResult
 from guides.truth.mcmc import nuts
-from tests.zoo.cli_helpers import linear_rows, make_tiny, run_zoo, write_csv
+from tests.zoo.cli_helpers import linear_rows, make_tiny, refused, run_zoo, write_csv
 from zoo.budgets import BUDGETS, Budget
 from zoo.errors import UserError, one_line
 from zoo.fitting.problem import load_problem
@@ -57,12 +57,6 @@ def table(tmp_path):
 def written(folder: Path, code: str, name: str = "mine.py") -> Path:
     (folder / name).write_text(HEAD + code)
     return folder / name
-
-
-def refused(*args: object) -> str:
-    told = run_zoo(*args)
-    assert (told.exit_code, told.stdout, told.stderr.count("\n")) == (2, "", 1), told.output
-    return told.stderr
 
 
 def test_a_model_of_a_file_is_fitted_and_predicts(table, tmp_path):

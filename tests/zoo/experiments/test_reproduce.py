@@ -10,21 +10,12 @@ import signal
 import pytest
 
 import zoo.experiments.engine.catalogue
-from tests.zoo.cli_helpers import run_zoo
+from tests.zoo.cli_helpers import refused, run_zoo
 from tests.zoo.experiments.runner_helpers import results, rows, running, start_zoo, wait_for, without_seconds
 from tests.zoo.experiments.toy_experiments import CELLS
 from zoo.experiments.engine.catalogue import experiments
 
 pytestmark = pytest.mark.usefixtures("calls")
-
-
-def refused(*arguments: object) -> str:
-    """The one line that a call prints to stderr before it ends with 2."""
-    result = run_zoo("reproduce", *arguments)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert len(result.stderr.splitlines()) == 1
-    assert result.stderr.startswith("zoo: ")
-    return result.stderr
 
 
 @pytest.mark.parametrize(
@@ -52,27 +43,27 @@ def refused(*arguments: object) -> str:
     ],
 )
 def test_request_that_makes_no_sense(arguments, words, tmp_path):
-    line = refused(*arguments, "--out", tmp_path / "a" / "b")
+    line = refused("reproduce", *arguments, "--out", tmp_path / "a" / "b")
     assert all(word in line for word in words), line
     assert list(tmp_path.iterdir()) == []
 
 
 def test_out_is_asked_for():
-    assert "give --out, as in: zoo reproduce toy/measure --out" in refused("toy/measure")
+    assert "give --out, as in: zoo reproduce toy/measure --out" in refused("reproduce", "toy/measure")
 
 
 def test_name_is_checked_before_out_is_asked_for():
-    line = refused("toy/measur")
+    line = refused("reproduce", "toy/measur")
     assert "unknown experiment 'toy/measur'; nearest: toy/measure" in line
-    assert "known: " in refused("nope")
+    assert "known: " in refused("reproduce", "nope")
 
 
 def test_out_that_cannot_be_one(tmp_path):
     file = tmp_path / "file"
     file.write_text("x")
-    assert "is a file, not a folder" in refused("toy/measure", "--out", file)
-    assert "cannot write to" in refused("toy/measure", "--out", file / "below")
-    assert "holds no config.json" in refused("toy/measure", "--out", tmp_path)
+    assert "is a file, not a folder" in refused("reproduce", "toy/measure", "--out", file)
+    assert "cannot write to" in refused("reproduce", "toy/measure", "--out", file / "below")
+    assert "holds no config.json" in refused("reproduce", "toy/measure", "--out", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
@@ -82,15 +73,15 @@ def test_out_of_something_else(tmp_path):
         (["--seed", 1], "seed is 0 there, 1 here"),
         (["--budget", "quick"], "option epochs is 4 there, 1 here"),
     ):
-        line = refused("toy/measure", *options, "--out", tmp_path)
+        line = refused("reproduce", "toy/measure", *options, "--out", tmp_path)
         assert f"belongs to another run ({difference})" in line
     (tmp_path / "config.json").write_text('{"command": "compare"}')
-    line = refused("toy/measure", "--out", tmp_path)
+    line = refused("reproduce", "toy/measure", "--out", tmp_path)
     assert "belongs to another run (command is compare there, reproduce here)" in line
 
 
 def test_missing_data_is_one_line(tmp_path):
-    line = refused("toy/refused", "--datasets", "b", "--out", tmp_path / "out")
+    line = refused("reproduce", "toy/refused", "--datasets", "b", "--out", tmp_path / "out")
     assert "b m 5x5 trial 0: the file of b is missing" in line
     assert list(tmp_path.iterdir()) == []
 
@@ -137,7 +128,7 @@ def test_an_option_in_another_value_reaches_the_cells_the_page_and_the_command(c
     calls.clear()
     assert run_zoo("reproduce", *arguments).exit_code == 0
     assert calls == []
-    assert "option epochs is 9 there, 4 here" in refused(*arguments[:5], "--out", tmp_path)
+    assert "option epochs is 9 there, 4 here" in refused("reproduce", *arguments[:5], "--out", tmp_path)
 
 
 def test_failures_are_told_and_end_with_one_only_if_nothing_else_is_there(calls, monkeypatch, tmp_path):
@@ -174,7 +165,7 @@ def test_list_of_one():
     assert "settings 5x5, 5 measures" in text
     assert "quick no time (1 trial, epochs=1) full no time either (3 trials, epochs=4)" in text
     assert "toy/slow" not in text
-    assert "unknown experiment" in refused("toy/mesure", "--list")
+    assert "unknown experiment" in refused("reproduce", "toy/mesure", "--list")
 
 
 def test_list_of_the_real_experiments_fits_a_terminal_and_cuts_no_name(monkeypatch):
