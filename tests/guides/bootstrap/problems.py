@@ -43,3 +43,9 @@ def linear(x, y=None):
     w = pyro.sample("w", dist.Normal(torch.zeros(2, dtype=torch.float64), 1.0).to_event(1))
     with pyro.plate("data", len(x)):
         return pyro.sample("y", dist.Normal(x @ w, 1.0), obs=y)
+
+
+def two_plates(y):
+    loc = pyro.sample("loc", dist.Normal(double(0.0), 2.0))
+    with pyro.plate("data", len(y), dim=-2), pyro.plate("out", y.shape[1], dim=-1):
+        pyro.sample("y", dist.Normal(loc, 1.0), obs=y)
