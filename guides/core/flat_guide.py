@@ -7,6 +7,7 @@ with random tensors, and hands Pyro's ELBO both traces.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -43,7 +44,7 @@ from guides.core.pyro_traces import (
     sites_of_others,
     two_traces,
 )
-from guides.core.rng import seeded_rng
+from guides.core.rng import kept_rng, seeded_rng
 from guides.core.row_mixing import (
     NOTHING,
     Asked,
@@ -148,12 +149,17 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         """Makes the parameters from one run of the model, and looks in a second run how weights are used.
 
         Called by itself on first use.  Parameters that exist already, from ``load_state_dict`` or an earlier
-        set-up, stay as they are.
+        set-up, stay as they are.  So does torch's random state then: with the same seed a loaded fit predicts
+        what the saved one did.
 
         :raises UnsupportedSiteError: a latent site has no law here
         :raises PathwiseGradientError: a spike-and-slab site is used in a way that has no gradient
         :raises ValueError: the parameters that exist belong to another model, or data are NaN
         """
+        with kept_rng() if self.has_parameters else nullcontext():
+            self._set_up(args, kwargs)
+
+    def _set_up(self, args: tuple, kwargs: dict) -> None:
         with torch.no_grad(), poutine.block(), kept_statistics(), blaming_arguments(args, kwargs):
             trace = poutine.trace(InitMessenger(self.init_loc_fn)(self.model)).get_trace(*args, **kwargs)
         nodes = {n: v for n, v in trace.nodes.items() if v["type"] == "sample" and not site_is_subsample(v)}

@@ -145,6 +145,22 @@ def test_copies_pickles_and_state_dicts_are_the_same_fit(make):
             assert torch.equal(again.draws(3, seed=2)[name], values)
 
 
+@each_guide
+def test_a_loaded_fit_predicts_the_same_with_the_same_seed(make):
+    """Its first call sets it up, of which the draws are to know nothing."""
+    model, guide = trained(make)
+    loaded = make(model)
+    loaded.load_state_dict(guide.state_dict())
+
+    def predicted(fit):
+        pyro.set_rng_seed(3)
+        return Predictive(model, guide=fit, num_samples=3)(data()[0])
+
+    expected = predicted(guide)
+    for name, values in predicted(loaded).items():
+        assert torch.equal(values, expected[name]), name
+
+
 def model_of_the_module(x, y=None):
     w = pyro.sample("w", dist.Normal(torch.zeros(1, 3), 1.0).to_event(2))
     with pyro.plate("data", len(x)):
