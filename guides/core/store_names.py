@@ -2,6 +2,7 @@
 
 Pyro's optimisers find learning rates and saved states by the names of the store, and ``store.save`` writes
 what is in it.  The parameters themselves belong to the guide (``state_dict``); the store points to them.
+Buffers, as those that tell which coordinates a flow moves, are beside them, and none of them is trained.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def is_in_store(module: nn.Module, prefix: str) -> bool:
 
 
 def put_into_store(module: nn.Module, prefix: str | None, layout: str) -> str:
-    """Puts every parameter of a module into Pyro's store as ``PREFIX.NAME``; returns the prefix.
+    """Puts all that a module's ``state_dict`` has into Pyro's store as ``PREFIX.NAME``; returns the prefix.
 
     Values that were loaded into the store go to the first guide of their class that comes along, or to the
     one that had the name; names of guides that are gone are used again.
@@ -40,25 +41,33 @@ def put_into_store(module: nn.Module, prefix: str | None, layout: str) -> str:
     :param layout: what the numbers in the parameters mean
     :raises ValueError: when loaded values are those of another layout
     """
-    store, parameters = pyro.get_param_store(), dict(module.named_parameters())
+    store = pyro.get_param_store()
     base = type(module).__name__
     names = itertools.chain([prefix] if prefix else [], [base], (f"{base}_{i}" for i in itertools.count(1)))
     prefix = next(name for name in names if not _is_taken(store, name, module))
+    state = dict(module.named_parameters()) | _buffers(module)
     loaded = {
         name: store._params[f"{prefix}.{name}"]
-        for name in parameters
+        for name in state
         if f"{prefix}.{name}" in store and store._params[f"{prefix}.{name}"] not in _PUT_THERE
     }
     digest = _digest(layout)
     if loaded:
-        _check_layout(store, prefix, loaded, parameters, digest)
-    for name, parameter in parameters.items():
+        _check_layout(store, prefix, loaded, state, digest)
+    for name, tensor in state.items():
         if name in loaded:
             with torch.no_grad():
-                parameter.copy_(loaded[name])
-        _put(store, f"{prefix}.{name}", parameter, module)
+                tensor.copy_(loaded[name])
+        # a store takes what could have a gradient
+        _put(store, f"{prefix}.{name}", tensor if tensor.is_floating_point() else tensor.float(), module)
     _put(store, f"{prefix}.{LAYOUT}", digest, module)
     return prefix
+
+
+def _buffers(module: nn.Module) -> dict[str, Tensor]:
+    """Those that ``state_dict`` has."""
+    saved = module.state_dict(keep_vars=True)
+    return {name: saved[name] for name, _ in module.named_buffers() if name in saved}
 
 
 def _is_taken(store: ParamStoreDict, prefix: str, module: nn.Module) -> bool:
@@ -79,14 +88,14 @@ def _put(store: ParamStoreDict, name: str, tensor: Tensor, module: nn.Module) ->
     _PUT_THERE[store._params[name]] = weakref.ref(module)
 
 
-def _check_layout(store: ParamStoreDict, prefix: str, loaded: dict, parameters: dict, digest: Tensor) -> None:
+def _check_layout(store: ParamStoreDict, prefix: str, loaded: dict, state: dict, digest: Tensor) -> None:
     place = f"{prefix}.{LAYOUT}"
     same = place not in store or torch.equal(store._params[place].detach().to(digest), digest)
     for name, value in loaded.items():
-        if value.shape != parameters[name].shape:
+        if value.shape != state[name].shape:
             raise ValueError(
                 f"Pyro's parameter store holds '{prefix}.{name}' with shape {tuple(value.shape)}, this "
-                f"guide's has {tuple(parameters[name].shape)}: it was saved for another model; call "
+                f"guide's has {tuple(state[name].shape)}: it was saved for another model; call "
                 "pyro.clear_param_store()"
             )
     if not same:
