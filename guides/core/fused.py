@@ -179,12 +179,12 @@ class SpikeSlabSite(torch.autograd.Function):
         _places(ctx, logits, loc, log_scale)
         prior = prior_logits, prior_loc, prior_scale
         mean, variance = loc.new_empty(loc.shape), loc.new_empty(loc.shape)
-        kl = logits.numel() * softplus(prior_logits)
         compiled = kernel("spike_slab_forward", logits, loc, log_scale)
         if compiled is not None:
             ctx.packed = _packed(*prior)
-            kl = kl + compiled(loc.numel(), ctx.packed, logits, loc, log_scale, mean, variance)
-            return mean, variance, kl.reshape(())
+            total = compiled(loc.numel(), ctx.packed, logits, loc, log_scale, mean, variance)
+            return mean, variance, loc.new_tensor(total)
+        kl = logits.numel() * softplus(prior_logits)
         for lam, mu, s, m, v in chunks(logits, loc, log_scale, mean, variance):
             alpha, s2 = torch.sigmoid(lam), torch.exp(2 * s)
             torch.mul(alpha, mu, out=m)
@@ -248,8 +248,7 @@ class MultipliedSpikeSlabSite(torch.autograd.Function):
         ctx.matrix = loc[..., 0].numel(), loc.shape[-1]
         ctx.packed = _packed(*prior)
         total = compiled(*ctx.matrix, ctx.packed, logits, loc, log_scale, z, c, *outputs)
-        kl = (logits.numel() * softplus(prior_logits) + total).reshape(())
-        return *outputs[:2], kl, *outputs[2:]
+        return *outputs[:2], loc.new_tensor(total), *outputs[2:]
 
     @staticmethod
     @once_differentiable
@@ -265,9 +264,9 @@ class MultipliedSpikeSlabSite(torch.autograd.Function):
 
 
 def _packed(prior_logits: Tensor, prior_loc: Tensor, prior_scale: Tensor) -> Tensor:
-    """The prior as the kernels take it, ``[3]``."""
-    shift = prior_scale.log() - 0.5 - prior_logits
-    return torch.cat([t.reshape(1) for t in (0.5 / prior_scale**2, prior_loc, shift)]).float()
+    """The prior as the kernels take it, ``[4]``."""
+    shift, constant = prior_scale.log() - 0.5 - prior_logits, softplus(prior_logits)
+    return torch.cat([t.reshape(1) for t in (0.5 / prior_scale**2, prior_loc, shift, constant)]).float()
 
 
 def _spike_slab_backward(

@@ -2,7 +2,8 @@
  * fused.py say, in single precision.  guides/core/kernels.py compiles this file and states what the arguments are.
  *
  * Symbols: lambda logits, mu means and s log scales of the slabs, alpha = sigmoid(lambda), off = 1 - alpha,
- * s2 = exp(2 s); prior = {half, mean, shift} with half = 1 / (2 s_p^2) and shift = log s_p - 1/2 - logit(pi).
+ * s2 = exp(2 s); prior = {half, mean, shift, constant} with half = 1 / (2 s_p^2), shift = log s_p - 1/2 - logit(pi)
+ * and constant = -log(1 - pi).
  * Arrays are [rows, cols]; z and c are [cols].
  */
 #include <stdint.h>
@@ -59,12 +60,14 @@ INLINE weight read_weight(float lambda, float s) {
     return w;
 }
 
-/* KL without its constant; with a flow, seen = sum_j c_j mean_ij and the like for variances. */
+/* KL, with its constant in every weight's, so that no large sums cancel; with a flow, seen = sum_j c_j mean_ij and
+ * the like for variances.
+ */
 INLINE double forward(int64_t rows, int64_t cols, const float *restrict prior, const float *restrict lambda,
                       const float *restrict mu, const float *restrict s, const float *restrict z,
                       const float *restrict c, float *restrict mean, float *restrict variance,
                       float *restrict seen_mean, float *restrict seen_variance, const int flow) {
-    const float half = prior[0], prior_mean = prior[1], shift = prior[2];
+    const float half = prior[0], prior_mean = prior[1], shift = prior[2], constant = prior[3];
     double total = 0;
     for (int64_t i = 0; i < rows; i++) {
         float kl = 0, a = 0, b = 0;
@@ -74,7 +77,8 @@ INLINE double forward(int64_t rows, int64_t cols, const float *restrict prior, c
             weight w = read_weight(lambda[k + j], s[k + j]);
             float m = flow ? mu[k + j] * z[j] : mu[k + j], d = m - prior_mean;
             float am = w.alpha * m, v = w.alpha * (w.s2 + w.off * m * m);
-            kl += w.alpha * ((w.s2 + d * d) * half + lambda[k + j] - s[k + j] + shift) - w.softplus;
+            float cost = (w.s2 + d * d) * half + lambda[k + j] - s[k + j] + shift;
+            kl += w.alpha * cost + (constant - w.softplus);
             mean[k + j] = am;
             variance[k + j] = v;
             if (flow) {
