@@ -32,8 +32,8 @@ def test_compiled_nodes_have_the_gradients_of_the_formulas(kind, far):
     module.double()
     names, exact = results(noise.double(), seen.detach().double().requires_grad_(), weight.double())
     assert names == {"SubBackward0"}
-    # A slope of tanh falls by exp(-2 |a|): its relative error is twice the absolute one of a, a sum of terms as
-    # large as the draws, whose rounding differs between processors.
+    # A slope of tanh falls by exp(-2 |a|): its relative error is twice the absolute one of a, a sum of terms
+    # as large as the draws, whose rounding differs between processors.
     relative = 1e-4 + 2 * far * torch.finfo(torch.float32).eps
     for got, expected in zip(ours, exact, strict=True):
         rounding = 1e-5 * expected.abs().max().item() + 1e-20  # far out slopes are below what float32 has
