@@ -9,8 +9,9 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, overload
@@ -23,6 +24,14 @@ from data_loaders.errors import DataError, absent, nearest, short_reason
 _OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs"}
 #: What a file begins with that gzip has written.
 _GZIP = b"\x1f\x8b"
+#: A number with a sign, currency or unit (1.2%, $10.20, EUR 5, 3,000 km), with thousands apart (1,234.5) or a
+#: decimal comma (0,5); not a label as C1, BMW3, #5 or 1a.
+_MONEY = r"(EUR|USD|GBP|CHF|JPY|CNY|[A-Z]{0,2}[$€£¥])"
+_UNIT = r"(%|‰|°[CF]?|[kcmμn]?m[²³]?|km/h|[kmμ]?g|[kMG]?W|[kMG]?Hz|[kMG]?B|ms|min)"
+_THOUSANDS = r"\d{1,3}(,\d{3})+(\.\d*)?|\d+,\d+"
+_WITH_UNIT = re.compile(rf"[-+−]?\s*({_MONEY}\s*[-+]?\d[\d.,]*|\d[\d.,]*\s*({_UNIT}|{_MONEY})|{_THOUSANDS})")
+#: How numbers are to be written.
+PLAINLY = "numbers without unit or separator, with a point, as 1234.5"
 _MISSING = frozenset({"", "na", "n/a", "nan", "+nan", "-nan", "null", "none", "?", "."})
 
 
@@ -183,8 +192,13 @@ def not_a_number(text: str) -> str:
     if is_missing(text):
         return f"missing value ({text!r})"
     if not is_number(text):
-        return f"{text[:40]!r} is not a number"
+        return f"{text[:40]!r} is not a number{f': write {PLAINLY}' if have_units([text]) else ''}"
     return f"{text[:40]!r} is infinity or too large" if math.isinf(float(text)) else ""
+
+
+def have_units(texts: Iterable[str]) -> bool:
+    """Whether each of them is a number with something around it, or with thousands apart."""
+    return all(map(_WITH_UNIT.fullmatch, texts))
 
 
 def typed(names: Sequence[str]) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 
-from data_loaders.tables.cells import is_missing, is_number, not_a_number
+from data_loaders.tables.cells import PLAINLY, have_units, is_missing, is_number, not_a_number
 
 Kind = Literal["number", "date", "flag", "category"]
 
@@ -18,14 +18,6 @@ MOST_LEVELS = 50
 FEW_LEVELS = 10
 #: What stands for no and yes, in small letters.
 FLAGS = (("false", "true"), ("no", "yes"), ("f", "t"), ("n", "y"))
-#: A number with a sign, currency or unit (1.2%, $10.20, EUR 5, 3,000 km), with thousands apart (1,234.5) or a
-#: decimal comma (0,5); not a label as C1, BMW3, #5 or 1a.
-_MONEY = r"(EUR|USD|GBP|CHF|JPY|CNY|[A-Z]{0,2}[$€£¥])"
-_UNIT = r"(%|‰|°[CF]?|[kcmμn]?m[²³]?|km/h|[kmμ]?g|[kMG]?W|[kMG]?Hz|[kMG]?B|ms|min)"
-_THOUSANDS = r"\d{1,3}(,\d{3})+(\.\d*)?|\d+,\d+"
-_WITH_UNIT = re.compile(rf"[-+−]?\s*({_MONEY}\s*[-+]?\d[\d.,]*|\d[\d.,]*\s*({_UNIT}|{_MONEY})|{_THOUSANDS})")
-#: How numbers are to be written.
-PLAINLY = "numbers without unit or separator, with a point, as 1234.5"
 _DATE = re.compile(r"\d{4}[-/]\d{1,2}([-/]\d{1,2}|$)")
 _DAY_OR_MONTH = re.compile(r"\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}")
 
@@ -107,11 +99,6 @@ def unusable(texts: Sequence[str], meant: bool = False) -> str:
     if hint and levels > FEW_LEVELS and not meant:
         return f"{levels} categories{hint}, or name the column in --categories"
     return ""
-
-
-def have_units(texts: Iterable[str]) -> bool:
-    """Whether each of them is a number with something around it, or with thousands apart."""
-    return all(map(_WITH_UNIT.fullmatch, texts))
 
 
 def missing_in(texts: Sequence[str]) -> str:

@@ -12,14 +12,21 @@ import numpy as np
 from data_loaders.errors import DataError, nearest
 from data_loaders.records import Dataset, Task
 from data_loaders.splits import PROTOCOLS, check_split, rows_of
-from data_loaders.tables.cells import Cells, is_missing, is_number, read_cells, target_column, typed
+from data_loaders.tables.cells import (
+    PLAINLY,
+    Cells,
+    have_units,
+    is_missing,
+    is_number,
+    read_cells,
+    target_column,
+    typed,
+)
 from data_loaders.tables.columns import (
     FEW_LEVELS,
     MOST_LEVELS,
-    PLAINLY,
     Kind,
     flag_levels,
-    have_units,
     kind_of,
     missing_in,
     read_column,
@@ -178,7 +185,7 @@ def _learn(
     remedies = [f"--drop {typed(unfit)} leaves {'them' if len(unfit) > 1 else 'it'} out"] if unfit else []
     if len(unfit) < len(problems):
         remedies.append(f"--missing impute fills in what is missing, or --drop {typed(lacking)}")
-    mixed = [one.name for one in found if one.problem.endswith("is not a number")]
+    mixed = [one.name for one in found if "is not a number" in one.problem]
     if mixed:
         remedies.append(f"--categories {typed(mixed)} takes numbers for names")
     raise cells.fail(f"{'; '.join(told)} ({', '.join(remedies)})")

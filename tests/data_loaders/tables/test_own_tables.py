@@ -311,6 +311,16 @@ CHANGES = {
         {},
         ["column 'zip', row 2: '10X0' is not a number", "--categories zip"],
     ),
+    "numbers of which some have thousands apart": (
+        {"zip": ["304.0", "1,304.0"] * 65},
+        {},
+        ["column 'zip', row 2: '1,304.0' is not a number: write numbers without", "--categories zip"],
+    ),
+    "a target of which some have thousands apart": (
+        {"risk": ["304.0", "1,304.0"] * 65},
+        {},
+        ["column 'risk', row 2: '1,304.0' is not a number: write numbers without unit or separator"],
+    ),
     "a column without values": ({"age": [None] * 130}, {}, ["column 'age', no value in any row"]),
     "one class": ({"risk": ["low"] * 130}, {}, ["target column 'risk' is constant ('low' in every row)"]),
     "a target of ids": ({}, {"target": "name"}, ["target column 'name' has 130 different texts"]),
