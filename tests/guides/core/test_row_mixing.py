@@ -715,6 +715,15 @@ def log_likelihood(model, w, x, y):
     return (terms + log_odds).logsumexp(0).sum(-1)
 
 
+def law_and_its_points(guide):
+    """The law that the guide of one weight is given, and 4000 points of equal probability of it."""
+    law = dist.Normal(0.3, 0.8)
+    with torch.no_grad():
+        guide.loc.fill_(law.loc)
+        guide.log_scale.fill_(law.scale.log())
+    return law, law.icdf((torch.arange(4000) + 0.5) / 4000)
+
+
 @pytest.mark.parametrize(
     "model",
     [class_of_a_row, class_of_all, class_of_a_group, class_in_the_input, class_chooses_a_row],
@@ -724,11 +733,7 @@ def test_the_loss_with_a_sum_over_classes_is_that_of_shared_weights(model):
     x, y = rows_of_classes()
     summed, guide = beside_classes(model)
     guide(x, y)
-    law = dist.Normal(0.3, 0.8)
-    with torch.no_grad():
-        guide[0].loc.fill_(law.loc)
-        guide[0].log_scale.fill_(law.scale.log())
-    w = law.icdf((torch.arange(4000) + 0.5) / 4000)
+    law, w = law_and_its_points(guide[0])
     losses = -log_likelihood(model, w, x, y) - dist.Normal(0.0, 1.0).log_prob(w) - law.entropy()
     elbo = TraceEnum_ELBO(max_plate_nesting=2, num_particles=2000, vectorize_particles=True)
     loss = elbo.differentiable_loss(summed, guide, x, y).item()
@@ -752,11 +757,7 @@ def test_a_spike_and_slab_prior_of_either_class_scores_draws():
     guide = AutoGuideList(model)
     guide.append(AutoMeanField(poutine.block(model, expose=["w"])))
     guide(x, y)
-    law = dist.Normal(0.3, 0.8)
-    with torch.no_grad():
-        guide[0].loc.fill_(law.loc)
-        guide[0].log_scale.fill_(law.scale.log())
-    w = law.icdf((torch.arange(4000) + 0.5) / 4000)
+    law, w = law_and_its_points(guide[0])
     slabs = [math.log(p) + dist.Normal(0.0, sd).log_prob(w) for p, sd in ((0.6, 0.2), (0.4, 2.2))]
     prior = math.log(0.5) + torch.stack(slabs).logsumexp(0)
     losses = -dist.Normal(w[:, None] * x[:, 0], 0.5).log_prob(y).sum(-1) - prior - law.entropy()
