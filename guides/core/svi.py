@@ -149,20 +149,27 @@ def random_rows(data: Sequence[Tensor | Sequence], size: int | None) -> Iterator
             yield (*(_picked(part, keep) for part in data), rows)
 
 
-def shuffled_epochs(data: Sequence[Tensor | Sequence], size: int, seed: int) -> Iterator[tuple]:
+def shuffled_epochs(
+    data: Sequence[Tensor | Sequence], size: int, seed: int, *, done: int = 0
+) -> Iterator[tuple]:
     """Passes over all rows, each in a new random order, for ever: minibatches ``(*rows, N)``.
 
     :param data: as for :func:`random_rows`
     :param size: rows of a minibatch, at most ``N``; a smaller one at the end of a pass is left out
     :param seed: of the orders, which take nothing from torch's global generator
+    :param done: minibatches that were taken earlier, and are not given again
     """
     rows, generator = len(data[0]), torch.Generator().manual_seed(seed)
     size = min(size, rows)
+    passes, taken = divmod(done, rows // size)
+    for _ in range(passes):
+        torch.randperm(rows, generator=generator)
     device = next((part.device for part in data if isinstance(part, Tensor)), "cpu")
     while True:
         order = torch.randperm(rows, generator=generator).to(device)
-        for keep in order[: rows // size * size].split(size):
+        for keep in order[: rows // size * size].split(size)[taken:]:
             yield (*(_picked(part, keep) for part in data), rows)
+        taken = 0
 
 
 def _picked(part: Tensor | Sequence, keep: Tensor) -> Tensor | list:

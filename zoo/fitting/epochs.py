@@ -6,10 +6,12 @@ logits ``[N, K]``, and any guide of this package.
 
 from __future__ import annotations
 
-import itertools
+import json
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 import pyro
 import torch
@@ -31,7 +33,10 @@ from guides.core.svi import (
     unwatched,
 )
 from guides.posterior.evaluate import over_draws
+from guides.truth.interruption import held_back
+from zoo.errors import UserError
 from zoo.evaluation.estimates import Estimate
+from zoo.fitting.checkpoints import read_checkpoint, resume, start, write_checkpoint
 from zoo.fitting.reach import last_change
 from zoo.fitting.svi import fitting
 from zoo.seeds import stable_seed
@@ -45,6 +50,8 @@ NETWORKS = 50
 #: 0.05, 0.15, 0.2 and 0.3, and 11 % of the weights in place of 1 % with the first
 #: (``python benchmarks/sparse_network_schedule.py --ramps 0.05 0.15 0.2 0.3``).
 RAMP = 0.15
+#: A checkpoint of a large network takes a part of a second.
+SECONDS_BETWEEN_CHECKPOINTS = 60.0
 
 
 @dataclass(frozen=True)
@@ -128,6 +135,7 @@ def train(
     training: Training,
     *,
     each_epoch: Callable[[int], Mapping[str, float]] | None = None,
+    checkpoint: Path | None = None,
 ) -> History:
     """Fits the guide by minibatches; one Monte Carlo sample a step.
 
@@ -136,30 +144,87 @@ def train(
     :param data: the model's arguments, tensors ``[N, ...]`` whose rows belong together; the model also takes
         ``N`` after them
     :param each_epoch: called with the number of epochs done, 0 before the first
+    :param checkpoint: a file that is kept up to date, and that the training goes on from where it is there,
+        as if it had not been interrupted; a fresh guide is needed then
     :raises FailedError: when a loss or, at the end, a parameter is not finite
+    :raises UserError: when the checkpoint is damaged, or of another training
     :raises ValueError: without rows
     """
     rows = len(data[0])
     if not rows:
         raise ValueError("there are no rows to train on")
-    history = History()
-    with seeded_rng(stable_seed("steps", training.seed)), fitting():
-        set_up(guide, data, training)
-        optimizer = guide.optimizer(training.lr, factors=training.factors, common=training.common)
-        svi = SVI(model, guide, optimizer, guide.elbo())
-        batches = shuffled_epochs(data, training.batch_size, stable_seed("orders", training.seed))
-        schedule, every = training.schedule(rows), []
-        steps = svi_steps(svi, batches, schedule)
+    run = _Run(model, guide, data, training)
+    # Ctrl-C waits for the end of a step, where what is kept can go on as if it had not come
+    with seeded_rng(stable_seed("steps", training.seed)), fitting(), held_back() as interrupted:
+        run.begin(checkpoint, each_epoch)
+        last_saved = time.monotonic()
+        for _ in run.steps(each_epoch):
+            due = time.monotonic() - last_saved > SECONDS_BETWEEN_CHECKPOINTS
+            if checkpoint is not None and (due or interrupted.is_set()):
+                run.save(checkpoint)
+                last_saved = time.monotonic()
+            if interrupted.is_set():
+                raise KeyboardInterrupt
+    return run.history()
+
+
+class _Run:
+    """A training that goes on: what it has done so far, and the steps to come.
+
+    :ivar losses: of every step
+    :ivar figures: what ``each_epoch`` returned
+    """
+
+    def __init__(self, model: Callable, guide: FlatGuide, data: Sequence[Tensor], training: Training):
+        self.guide, self.data, self.training, self.rows = guide, data, training, len(data[0])
+        self.optimizer = guide.optimizer(training.lr, factors=training.factors, common=training.common)
+        self.svi = SVI(model, guide, self.optimizer, guide.elbo())
+        self.schedule = training.schedule(self.rows)
+        self.losses: list[float] = []
+        self.figures: list[Mapping[str, float]] = []
+
+    def begin(self, checkpoint: Path | None, each_epoch: Callable | None) -> None:
+        """At the first step, or where the checkpoint ends."""
+        if checkpoint is not None and checkpoint.exists():
+            self._restore(checkpoint)
+            return
+        start(self.guide, self.optimizer, self._set_up)
         if each_epoch is not None:
-            history.figures.append(each_epoch(0))
-        for epoch in range(training.taken):
-            losses = [loss for loss, _ in itertools.islice(steps, training.steps_an_epoch(rows))]
-            history.losses.append(math.fsum(losses) / len(losses))
-            every += losses
-            if each_epoch is not None:
-                history.figures.append(each_epoch(epoch + 1))
-    history.change = last_change(every, [schedule.learning_rate(i) for i in range(len(every))]).value
-    return history
+            self.figures.append(each_epoch(0))
+
+    def steps(self, each_epoch: Callable | None) -> Iterator[None]:
+        """Takes the remaining ones, one for every item that is asked of it."""
+        done, each = len(self.losses), self.training.steps_an_epoch(self.rows)
+        seed = stable_seed("orders", self.training.seed)
+        batches = shuffled_epochs(self.data, self.training.batch_size, seed, done=done)
+        for loss, _ in svi_steps(self.svi, batches, self.schedule, done=done):
+            self.losses.append(loss)
+            if each_epoch is not None and len(self.losses) % each == 0:
+                self.figures.append(each_epoch(len(self.losses) // each))
+            yield
+
+    def history(self) -> History:
+        each = self.training.steps_an_epoch(self.rows)
+        firsts = range(0, len(self.losses), each)
+        means = [math.fsum(self.losses[first : first + each]) / each for first in firsts]
+        rates = [self.schedule.learning_rate(step) for step in range(len(self.losses))]
+        return History(means, self.figures, last_change(self.losses, rates).value)
+
+    def save(self, path: Path) -> None:
+        header = {"training": asdict(self.training), "rows": self.rows, "figures": self.figures}
+        write_checkpoint(path, self.guide, self.optimizer, self.losses, header, self.data[0].device)
+
+    def _restore(self, path: Path) -> None:
+        header, tensors = read_checkpoint(path)
+        mine = json.loads(json.dumps({"training": asdict(self.training), "rows": self.rows}))
+        if any(header.get(name) != value for name, value in mine.items()):
+            raise UserError(f"{path} belongs to another training: choose another file, or delete it")
+        device = self.data[0].device
+        self.losses = resume(self.guide, self.optimizer, header, tensors, self._set_up, device)
+        self.figures = header["figures"]
+
+    def _set_up(self) -> None:
+        set_up(self.guide, self.data, self.training)
 
 
 def set_up(guide: FlatGuide, data: Sequence[Tensor], training: Training) -> None:

@@ -22,16 +22,9 @@ from guides.posterior.draws import Posterior
 from zoo.budgets import STEPS
 from zoo.errors import UserError
 from zoo.evaluation.estimates import Estimate
+from zoo.fitting.checkpoints import guide_state, read_checkpoint
 from zoo.fitting.devices import CPU, moved
-from zoo.fitting.svi import (
-    Fit,
-    FitSettings,
-    default_batch_size,
-    default_learning_rate,
-    guide_state,
-    made_up_data,
-    read_checkpoint,
-)
+from zoo.fitting.svi import Fit, FitSettings, default_batch_size, default_learning_rate, made_up_data
 
 
 class ClosedForm(Protocol):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import time
@@ -15,17 +14,15 @@ from pathlib import Path
 import torch
 from pyro.infer import SVI
 from rich.progress import Progress
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor
 
 from guides.core.flat_guide import FlatGuide
 from guides.core.rng import seeded_rng
 from guides.core.svi import DivergenceError, Schedule, half_cosine, random_rows, svi_steps, unwatched
-from guides.posterior.files import part_of, read_safetensors, write_atomically
 from guides.truth.interruption import held_back
 from zoo.errors import FailedError, UserError
 from zoo.evaluation.estimates import Estimate
+from zoo.fitting.checkpoints import read_checkpoint, resume, start, write_checkpoint
 from zoo.fitting.devices import device_of
 from zoo.fitting.memory import keep_freed_memory
 from zoo.fitting.reach import last_change, own_rates
@@ -125,7 +122,7 @@ class Fit:
             if checkpoint is not None and checkpoint.exists():
                 self._restore(checkpoint, about)
             else:
-                self._set_up()
+                start(self.guide, self.optimizer, self._set_up)
             done, steps = len(self.losses), self.settings.steps
             task = progress.add_task(label, total=steps, completed=done) if progress else None
             last_saved = time.monotonic()
@@ -157,59 +154,24 @@ class Fit:
             values = torch.tensor([-self.svi.evaluate_loss(*self.data) for _ in range(num_samples)])
         return values.mean().item(), (values.std() / math.sqrt(num_samples)).item()
 
-    # ------------------------------------------------------------------------------------------------------
-    # Checkpoints: guide, optimiser, random state and loss trace in one file
-
     def _set_up(self) -> None:
-        """Makes the guide's parameters, those that exist stay; Adam counts them in the order of their names,
-        which a guide that was loaded shares with one that was made.
-        """
         self.guide.setup(*next(self.batches))
-        self.optimizer.adopt(parameter for _, parameter in sorted(self.guide.named_parameters()))
 
     def _save(self, path: Path, about: dict) -> None:
-        state = self.guide.state_dict()
-        layout = state.pop("_extra_state")
-        tensors = {f"guide.{name}": value for name, value in state.items()}
-        for i, moments in self.optimizer.get_state()["state"].items():
-            tensors |= {f"adam.{i}.{name}": torch.as_tensor(value) for name, value in moments.items()}
-        tensors["losses"] = torch.tensor(self.losses, dtype=torch.float64)
-        tensors["random_state"] = torch.get_rng_state()
-        if self.device.type == "cuda":
-            tensors["random_state_gpu"] = torch.cuda.get_rng_state(self.device)
-        tensors = {name: value.cpu().contiguous() for name, value in tensors.items()}
         header = {
-            "layout": layout,
             "settings": asdict(self.settings),
             "seconds": self.seconds,
             "about": about,
             "arguments": [_case(part) for part in self.data],
         }
-        metadata = {"fit": json.dumps(header)}
-        metadata["sha256"] = _checksum(metadata["fit"], tensors)
-        write_atomically(path, lambda target: save_file(tensors, target, metadata=metadata))
+        write_checkpoint(path, self.guide, self.optimizer, self.losses, header, self.device)
 
     def _restore(self, path: Path, about: dict) -> None:
         header, tensors = read_checkpoint(path)
         if header["settings"] != asdict(self.settings) or header["about"] != about:
             raise UserError(f"{path} belongs to another fit: choose another --out, or delete it")
-        self.guide.load_state_dict(guide_state(header, tensors))
-        self.guide.to(self.device)
-        self._set_up()
-        self._restore_adam(tensors)
-        self.losses = tensors["losses"].tolist()
+        self.losses = resume(self.guide, self.optimizer, header, tensors, self._set_up, self.device)
         self.seconds = header["seconds"]
-        torch.set_rng_state(tensors["random_state"])  # last: setting up draws numbers
-        if self.device.type == "cuda":
-            torch.cuda.set_rng_state(tensors["random_state_gpu"], self.device)
-
-    def _restore_adam(self, tensors: Mapping[str, Tensor]) -> None:
-        moments: dict[int, dict[str, Tensor]] = {}
-        for name, value in tensors.items():
-            if name.startswith("adam."):
-                _, i, key = name.split(".")
-                moments.setdefault(int(i), {})[key] = value
-        self.optimizer.set_state({**self.optimizer.get_state(), "state": moments})
 
 
 @contextmanager
@@ -229,25 +191,6 @@ def fitting(*told: type[Warning]) -> Iterator[None]:
         raise FailedError(str(error)) from error
 
 
-def read_checkpoint(path: Path) -> tuple[dict, dict[str, Tensor]]:
-    """Header and tensors of a fit; :raises UserError: naming a damaged file"""
-    try:
-        metadata, tensors = read_safetensors(path)
-        text, checksum = metadata["fit"], metadata["sha256"]
-    except (SafetensorError, OSError, KeyError) as error:
-        raise UserError(
-            f"{path} is truncated or no fit of this program ({error}): delete it and fit again"
-        ) from error
-    if _checksum(text, tensors) != checksum:
-        raise UserError(f"{path} fails its checksum, it was altered: delete it and fit again")
-    return json.loads(text), tensors
-
-
-def guide_state(header: dict, tensors: Mapping[str, Tensor]) -> dict:
-    """The guide's ``state_dict`` in a checkpoint."""
-    return {**part_of(tensors, "guide"), "_extra_state": header["layout"]}
-
-
 def made_up_data(header: dict) -> list:
     """Arguments like those of the fit in a checkpoint: two rows of zeros, empty lists."""
     return [
@@ -261,11 +204,3 @@ def _case(part: Tensor | Sequence) -> dict | None:
     if not isinstance(part, Tensor):
         return None
     return {"shape": list(part.shape[1:]), "dtype": str(part.dtype).removeprefix("torch.")}
-
-
-def _checksum(header: str, tensors: Mapping[str, Tensor]) -> str:
-    digest = hashlib.sha256(header.encode())
-    for name, value in sorted(tensors.items()):
-        digest.update(f"{name} {value.dtype} {list(value.shape)}".encode())
-        digest.update(value.detach().numpy().tobytes())
-    return digest.hexdigest()

@@ -16,9 +16,9 @@ from tests.zoo.cli_helpers import fresh_process, linear_rows, run_zoo, write_csv
 from zoo.cli.fit import FIT_HELP
 from zoo.commands import predict
 from zoo.files.output import sole_folder
+from zoo.fitting.checkpoints import read_checkpoint
 from zoo.fitting.methods import Variational
 from zoo.fitting.stored import Stored
-from zoo.fitting.svi import read_checkpoint
 from zoo.registry.queries import GUIDES
 from zoo.seeds import stable_seed
 

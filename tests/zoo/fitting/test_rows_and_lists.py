@@ -11,8 +11,9 @@ import torch
 from pyro import distributions as dist
 
 from guides import AutoMeanField
+from zoo.fitting.checkpoints import read_checkpoint
 from zoo.fitting.methods import FitFile
-from zoo.fitting.svi import Fit, FitSettings, made_up_data, read_checkpoint
+from zoo.fitting.svi import Fit, FitSettings, made_up_data
 from zoo.models.traits import Traits
 from zoo.registry.queries import GUIDES
 

@@ -12,12 +12,14 @@ import torch
 from pyro import poutine
 from safetensors.torch import save_file
 
+import zoo.fitting.checkpoints
 import zoo.fitting.svi
 from guides.posterior import log_joint
 from tests.marks import SLOW
 from tests.zoo.cli_helpers import fresh_process, linear_rows
 from zoo.errors import FailedError, UserError
-from zoo.fitting.svi import Fit, FitSettings, default_batch_size, default_learning_rate, read_checkpoint
+from zoo.fitting.checkpoints import read_checkpoint
+from zoo.fitting.svi import Fit, FitSettings, default_batch_size, default_learning_rate
 from zoo.models.entries import DataShape
 from zoo.registry.queries import GUIDES, MODELS
 
@@ -340,7 +342,7 @@ def test_checkpoint_that_breaks_off_leaves_the_one_before(tmp_path, monkeypatch)
 
     with monkeypatch.context() as patch:
         patch.setattr(zoo.fitting.svi, "SECONDS_BETWEEN_CHECKPOINTS", -1.0)
-        patch.setattr(zoo.fitting.svi, "save_file", break_off)
+        patch.setattr(zoo.fitting.checkpoints, "save_file", break_off)
         with pytest.raises(Killed):
             make().run(checkpoint=tmp_path / "c")
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
@@ -355,11 +357,12 @@ def test_kill_while_saving_leaves_a_whole_checkpoint(tmp_path):
     code = """
 import os, signal, sys
 from pathlib import Path
+import zoo.fitting.checkpoints
 import zoo.fitting.svi
 from tests.zoo.fitting.test_svi import make
 
 zoo.fitting.svi.SECONDS_BETWEEN_CHECKPOINTS = -1.0
-save, saved = zoo.fitting.svi.save_file, []
+save, saved = zoo.fitting.checkpoints.save_file, []
 
 def killed(tensors, target, metadata):
     saved.append(target)
@@ -371,7 +374,7 @@ def killed(tensors, target, metadata):
             os.truncate(target, os.path.getsize(target) // 2)
         os.kill(os.getpid(), signal.SIGKILL)
 
-zoo.fitting.svi.save_file = killed
+zoo.fitting.checkpoints.save_file = killed
 for stage in ("before", "during", "after"):
     process = os.fork()
     if process == 0:
@@ -393,8 +396,8 @@ for stage in ("before", "during", "after"):
 def test_a_checksum_is_of_names_shapes_and_kinds_too():
     value = torch.zeros(2, 3)
     files = [{"a": value}, {"b": value}, {"a": value.T}, {"a": value.int()}]
-    sums = [zoo.fitting.svi._checksum("a fit", tensors) for tensors in files]
-    assert len({*sums, zoo.fitting.svi._checksum("another", files[0])}) == 5
+    sums = [zoo.fitting.checkpoints._checksum("a fit", tensors) for tensors in files]
+    assert len({*sums, zoo.fitting.checkpoints._checksum("another", files[0])}) == 5
 
 
 def test_the_bound_has_random_numbers_of_its_own(seeds_given):

@@ -2,7 +2,8 @@
 
 The folder named by the environment variable ZOO_NETWORKS; without it nothing is kept.  A network is found
 again by all that made it: the images, model, guide, training, versions, and the source of this package.  One
-that was made by other code is never found.
+that was made by other code is never found.  A fit that was interrupted, there too, goes on from its last
+minute.
 """
 
 from __future__ import annotations
@@ -50,7 +51,13 @@ def keep(path: Path | None, guide: FlatGuide, history: History) -> None:
     if path is None:
         return
     save_guide(guide, path.with_suffix(".safetensors"))
-    write_json(path.with_suffix(".json"), asdict(history))  # last: its presence says that both are whole
+    write_json(path.with_suffix(".json"), asdict(history))  # its presence says that both are whole
+    unfinished(path).unlink(missing_ok=True)
+
+
+def unfinished(path: Path | None) -> Path | None:
+    """The checkpoint of a network that is being fitted; an interrupted fit goes on from there."""
+    return None if path is None else path.with_suffix(".unfinished")
 
 
 def find(path: Path | None, guide: FlatGuide) -> History | None:

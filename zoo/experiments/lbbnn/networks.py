@@ -249,7 +249,9 @@ def fit(
         history = kept_networks.find(path, guide) if each_epoch is None else None
         if history is None:
             call = None if each_epoch is None else look
-            history = train(guide.model, guide, (data.x, data.y), training, each_epoch=call)
+            checkpoint = kept_networks.unfinished(path) if each_epoch is None else None
+            rows = data.x, data.y
+            history = train(guide.model, guide, rows, training, each_epoch=call, checkpoint=checkpoint)
             kept_networks.keep(path, guide, history)
         else:
             set_up(guide, (data.x, data.y), training)

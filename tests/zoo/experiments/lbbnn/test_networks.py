@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from pyro.infer import SVI
 
 from guides.core.flat_guide import FlatGuide
 from zoo.errors import UserError
@@ -147,7 +148,9 @@ def test_nothing_that_is_random_in_a_fit_shares_a_seed(monkeypatch, seeds_given)
     seeds, make, orders = seeds_given, FlatGuide._generator, epochs.shuffled_epochs
     monkeypatch.setattr(FlatGuide, "_generator", lambda self, seed: (seeds.append(seed), make(self, seed))[1])
     monkeypatch.setattr(
-        epochs, "shuffled_epochs", lambda data, size, seed: (seeds.append(seed), orders(data, size, seed))[1]
+        epochs,
+        "shuffled_epochs",
+        lambda data, size, seed, **kwargs: (seeds.append(seed), orders(data, size, seed, **kwargs))[1],
     )
     fit(cell()).draws(2)
     seeds = [seed for seed in seeds if seed]  # 0: of set-up runs that are compared with each other
@@ -245,6 +248,32 @@ def test_a_kept_network_is_the_one_that_was_fitted(method, fitted_once, monkeypa
     mean, kept = fitted.mean_network(x), found.mean_network(x)
     if mean is not None:
         torch.testing.assert_close(kept, mean, rtol=0, atol=0)
+
+
+def test_an_interrupted_fit_goes_on(kept_folder, fitted_once, monkeypatch):
+    """To the same network; what it was kept in is gone then."""
+    whole = fitted_once()
+    monkeypatch.setenv(kept_networks.VARIABLE, str(kept_folder))
+    monkeypatch.setattr(epochs, "SECONDS_BETWEEN_CHECKPOINTS", -1.0)
+    steps, step = [], SVI.step
+
+    def killed(svi, *args):
+        steps.append(1)
+        if len(steps) == 2:
+            raise SystemExit
+        return step(svi, *args)
+
+    monkeypatch.setattr(SVI, "step", killed)
+    with pytest.raises(SystemExit):
+        fit(cell())
+    assert [file.suffix for file in kept_folder.iterdir()] == [".unfinished"]
+    steps.append(1)  # not again
+    resumed = fit(cell())
+    assert resumed.history == whole.history
+    for name, value in whole.guides[0].state_dict().items():
+        if name != "_extra_state":
+            assert torch.equal(resumed.guides[0].state_dict()[name], value), name
+    assert sorted(file.suffix for file in kept_folder.iterdir()) == [".json", ".safetensors"]
 
 
 @pytest.mark.slow
