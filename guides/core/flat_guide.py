@@ -6,10 +6,10 @@ with random tensors, and hands Pyro's ELBO both traces.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import pyro
 import torch
@@ -32,6 +32,7 @@ from guides.core.flat_parameters import FlatParameters
 from guides.core.laws import ClosedFormPrior, SiteLaw, TransformedLaw
 from guides.core.learned_priors import LearnedPriors
 from guides.core.masked_sites import masked_in_part, require_nothing_looks_behind
+from guides.core.model_terms import Watched
 from guides.core.optim import Common, FusedAdam
 from guides.core.pathwise import check_pathwise
 from guides.core.probing import kept_statistics, moved
@@ -45,16 +46,7 @@ from guides.core.pyro_traces import (
     two_traces,
 )
 from guides.core.rng import kept_rng, seeded_rng
-from guides.core.row_mixing import (
-    NOTHING,
-    Asked,
-    RowProbe,
-    Watched,
-    data_of,
-    joined_by_sums,
-    mixed_site,
-    over_choices,
-)
+from guides.core.row_mixing import Asked, data_of, where_rows_meet
 from guides.core.same_model import check_trained_model
 from guides.core.sites import (
     Site,
@@ -69,7 +61,7 @@ from guides.core.sites import (
 )
 from guides.core.starts import initial_value
 from guides.core.store_names import is_in_store, put_into_store
-from guides.core.uses import Uses
+from guides.core.uses import Probe, Uses
 from guides.core.weight_laws import GaussianLaw, RandomTensorLaw, SpikeSlabLaw
 
 
@@ -117,7 +109,7 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         self.learned_priors = LearnedPriors(empirical_bayes == "rates") if empirical_bayes else None
         self._is_set_up = False
         self._recording = False
-        self._probe: RowProbe | None = None
+        self._probe: Probe | None = None
         self._watched: Watched | None = None
         self._prefix: str | None = None
         self._asked = Asked()
@@ -239,10 +231,15 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         """Decides for each site whether linear layers may use its moments.
 
         They may when the site enters one product and nothing else, and no likelihood term sees two rows of
-        the layer's output.  The second question is asked of all sites at once first: most models pass.
+        the layer's output.
         """
-        answered = sites_of_others(self, args, kwargs)
-        watched = Watched(self.model, answered=answered)
+
+        def run(watched: Watched, probe: Probe) -> None:
+            # one seed: runs differ in what is moved on purpose and in nothing else
+            with seeded_rng(0), pyro.validation_enabled(False):
+                self._run_recorded(watched, probe, args, kwargs)
+
+        watched = Watched(self.model, sites_of_others(self, args, kwargs))
         self._run_recorded(watched, None, args, kwargs)
         nodes = self.trace.nodes.items()
         data, numbers = data_of(self.trace)
@@ -251,15 +248,8 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         own = f"{self._prefix}."
         trained = [v["value"] for n, v in nodes if v["type"] == "param" and not n.startswith(own)]
         with moved(trained):
-            watchers = [watched]
-            if watched.the_sum and usable:
-                watchers = self._with_sums(watched, answered, usable, args, kwargs)
-            if any_site := self._mixing(watchers, usable, args, kwargs):
-                found = {name: any_site for name in usable}
-                if len(usable) > 1:
-                    found = {name: self._mixing(watchers, {name}, args, kwargs) for name in sorted(usable)}
-                # for good: a call that is known is not asked about again, whatever came between
-                self._mixed |= {name: site for name, site in found.items() if site}
+            # for good: a call that is known is not asked about again, whatever came between
+            self._mixed |= where_rows_meet(run, watched, usable)
         for name, site in self.sites.items():
             if self._needs_moments(site):
                 check_pathwise(uses[name], self._mixed.get(name))
@@ -267,59 +257,12 @@ class FlatGuide(GuideMessenger, FlatParameters, AutoGuide, metaclass=_MessengerA
         used = [uses[name].rows for name, site in self.sites.items() if site.by_moments]
         self._asked.note(data, max((use.rows for use in uses.values()), default=0), used, numbers)
 
-    def _with_sums(
-        self,
-        watched: Watched,
-        answered: Collection[str],
-        usable: Collection[str],
-        args: tuple,
-        kwargs: dict,
-    ) -> list[Watched]:
-        """The model with the terms that an enumeration would have, with several choices of the values that it
-        sums over; sites whose layers are in its sum several times are mixed there.
-        """
-
-        held: dict[str, Any] = {}  # another guide's law knows no class, though the prior may
-
-        def run(probe: RowProbe, choice: int) -> dict[str, Tensor]:
-            one = Watched(self.model, choice=choice, held=held, answered=answered)
-            return self._seeded_run(one, probe, args, kwargs)
-
-        terms, layers, choices = joined_by_sums(run, usable, watched.choices)
-        self._mixed |= dict.fromkeys(layers, watched.the_sum)
-        return [Watched(self.model, joined=terms, choice=one, answered=answered) for one in choices]
-
-    def _mixing(
-        self, watchers: Sequence[Watched], names: Collection[str], args: tuple, kwargs: dict
-    ) -> str | None:
-        """The observed site of which one term sees several rows of a layer of ``names``, or None."""
-
-        def answer(some: Sequence[Watched]) -> str | None:
-            def run(probe: RowProbe) -> dict[str, Tensor]:
-                return over_choices([self._seeded_run(one, probe, args, kwargs) for one in some])
-
-            return mixed_site(run, names) if names else None
-
-        if len(watchers) > 1:  # rows mostly meet whatever the classes are, as in a chain of many
-            found = answer(watchers[:1])
-            if found not in (None, NOTHING):
-                return found
-        return answer(watchers)
-
-    def _seeded_run(self, watched: Watched, probe: RowProbe, args: tuple, kwargs: dict) -> dict[str, Tensor]:
-        """One seed: runs differ in what is moved on purpose and in nothing else."""
-        with seeded_rng(0), pyro.validation_enabled(False):
-            return self._run_recorded(watched, probe, args, kwargs)
-
-    def _run_recorded(
-        self, watched: Watched, probe: RowProbe | None, args: tuple, kwargs: dict
-    ) -> dict[str, Tensor]:
-        """One run that counts the uses of every site; gives the terms that its data are scored by."""
+    def _run_recorded(self, watched: Watched, probe: Probe | None, args: tuple, kwargs: dict) -> None:
+        """One run that counts the uses of every site."""
         self._recording, self._probe, self._watched = True, probe, watched
         try:
             with torch.no_grad(), poutine.block():
                 self(*args, **kwargs)
-            return self._watched.terms
         finally:
             self._recording, self._probe, self._watched = False, None, None
 

@@ -24,8 +24,8 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.distributions import biject_to, constraints
 
+from guides.core.model_terms import changed, inside
 from guides.core.rng import seeded_rng
-from guides.core.row_mixing import changed, inside
 from guides.core.sites import UnsupportedSiteError
 
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
+from torch import Tensor
 
 from guides.core.purpose import Purpose
 from guides.core.random_tensors import PathwiseGradientError
-from guides.core.row_mixing import RowProbe
+
+#: Called with a site's name, the output ``[*batch, ...]`` of its layer and ``batch``; gives the output that
+#: the model goes on with.
+Probe = Callable[[str, Tensor, torch.Size], Tensor]
 
 
 class Uses:
@@ -18,7 +24,7 @@ class Uses:
     :param site: its name
     :param wants_grad: whether the execution began with gradients enabled
     :param purpose: what the execution is for
-    :param probe: changes the outputs of layers, to see what depends on them
+    :param probe: sees or changes the outputs of layers, to find out what depends on them
     :ivar rows: the most rows that a layer of the site has had
     :ivar is_over: the run has ended; looking at a value disturbs nothing any more
     :ivar is_weight: the recording run has seen the site multiply a layer's input
@@ -30,7 +36,7 @@ class Uses:
         site: str,
         recording: bool = False,
         wants_grad: bool = False,
-        probe: RowProbe | None = None,
+        probe: Probe | None = None,
         purpose: Purpose = Purpose.EXPECTATIONS,
     ):
         self.site, self.recording, self.purpose = site, recording, purpose

@@ -1,5 +1,6 @@
-"""Laws of a single site ``w``, Gaussian or spike and slab, for tests of random tensors."""
+"""A single site ``w``, Gaussian or spike and slab: its law, for tests of random tensors, and statements."""
 
+import pyro
 import pytest
 import torch
 from pyro import distributions as dist
@@ -29,3 +30,15 @@ def make_law(kind: str, shape, by_moments: bool = True, leading=(), plates: int 
 
 def weight(kind: str, shape, **kwargs) -> RandomTensor:
     return make_law(kind, shape, **kwargs).rsample()
+
+
+def weights(spike: bool, *shape: int) -> torch.Tensor:
+    """The statement of a model that draws the site."""
+    prior = SpikeSlab(0.5, 0.0, 1.0) if spike else dist.Normal(0.0, 1.0)
+    return pyro.sample("w", prior.expand(shape).to_event(len(shape)))
+
+
+def observe(law: dist.TorchDistribution, y: torch.Tensor, rows: int, name: str = "y") -> None:
+    """Data in a plate of so many rows."""
+    with pyro.plate(f"rows of {name}", rows):
+        pyro.sample(name, law, obs=y)
