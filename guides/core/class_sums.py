@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from guides.core.distributions import base_prior
-from guides.core.model_terms import CHOICES, PRIOR, RETURN_VALUE, Observer, Watched, changed
+from guides.core.model_terms import CHOICES, PRIOR, RETURN_VALUE, Observer, Watched, differ
 from guides.core.uses import Probe
 
 #: Before the names of the sites that are summed over: the term of the sum.
@@ -48,17 +48,17 @@ def joined_by_sums(
     layers: set[str] = set()
     for choice in range(1, watched.seen.choices):
         after, outputs_after = terms_and_outputs(choice)
-        new = {name for name in before if _differ(before[name], after.get(name))} - joined
+        new = {name for name in before if differ(before[name], after.get(name))} - joined
         joined |= new
         # random choices become alike; of one value everywhere, that class alone may look at a row
         asked = len(shown) < CHOICES or choice >= CHOICES
         if (
             new
             or asked
-            and all(any(_differ(known[n], after.get(n)) for n in before) for known in shown.values())
+            and all(any(differ(known[n], after.get(n)) for n in before) for known in shown.values())
         ):
             shown[choice] = {name: after.get(name) for name in before}
-        layers |= {name for name in sites if _differ(outputs.get(name), outputs_after.get(name))}
+        layers |= {name for name in sites if differ(outputs.get(name), outputs_after.get(name))}
     return joined, layers | {name for name in sites if f"{PRIOR}{name}" in joined}, list(shown)
 
 
@@ -71,12 +71,6 @@ class _Outputs:
     def __call__(self, name: str, output: Tensor, batch: torch.Size) -> Tensor:
         self.outputs[name] = output
         return output
-
-
-def _differ(before: Tensor | None, after: Tensor | None) -> bool:
-    if before is None or after is None or before.shape != after.shape:
-        return before is not after
-    return bool((changed(before, after) & (before != after)).any())  # the same infinity has not changed
 
 
 def summed_terms(watched: Watched, joined: Collection[str]) -> dict[str, Tensor]:

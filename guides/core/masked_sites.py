@@ -24,7 +24,7 @@ from pyro.poutine.messenger import Messenger
 from torch import Tensor
 from torch.distributions import biject_to, constraints
 
-from guides.core.model_terms import changed, inside
+from guides.core.model_terms import differ, inside
 from guides.core.rng import seeded_rng
 from guides.core.sites import UnsupportedSiteError
 
@@ -102,17 +102,10 @@ def _term_that_looks_behind(
     same = inside(model, poutine.replay(trace=run))
     for sign in (1, -1):  # a rectifier may see no change in one direction
         after = _terms(_run(same, seed, args, kwargs, _Moved(name, sign)))
-        looks = next((n for n in before | after if _differs(before.get(n), after.get(n))), None)
+        looks = next((n for n in before | after if differ(before.get(n), after.get(n))), None)
         if looks is not None:
             return looks
     return None
-
-
-def _differs(before: Tensor | None, after: Tensor | None) -> bool:
-    """Of the terms of a site, which one of two runs may not have."""
-    if before is None or after is None:
-        return True
-    return bool((changed(before, after) & (before != after)).any())  # the same infinity has not changed
 
 
 def _run(

@@ -173,3 +173,10 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 def changed(before: Tensor, after: Tensor) -> Tensor:
     """Which elements of a term have changed by more than rounding."""
     return ~((after - before).abs() <= ROUNDING * (1 + before.abs()))  # NaN has changed
+
+
+def differ(before: Tensor | None, after: Tensor | None) -> bool:
+    """Whether a term is another in one of two runs, of which either may lack it or have more of it."""
+    if before is None or after is None or before.shape != after.shape:
+        return before is not after
+    return bool((changed(before, after) & (before != after)).any())  # the same infinity has not changed

@@ -93,6 +93,16 @@ def test_data_may_look_through_a_rectifier(place, sign):
     assert not padding([model], ["x"], (), {})
 
 
+def test_data_may_be_more_by_what_a_mask_hides():
+    def model():
+        with poutine.mask(mask=FIRST):
+            x = pyro.sample("x", dist.Normal(torch.zeros(2), 1e-3))
+        data = torch.zeros(3 if x[1] > 0.5 else 2)
+        pyro.sample("y", dist.Normal(data, 1.0), obs=data)
+
+    assert not padding([model], ["x"], (), {})
+
+
 def test_data_that_are_masked_stay_so_though_there_are_draws_of_them():
     def model(y):
         with pyro.plate("rows", 5), poutine.mask(mask=SEEN):
