@@ -78,6 +78,7 @@ INTERFACE = {
         [
             "guides.truth",
             "guides.truth.conjugate",
+            "guides.truth.g_prior",
             "guides.truth.gates",
             "guides.truth.mcmc",
             "guides.truth.polya_gamma",

@@ -25,15 +25,11 @@ from guides.truth.conjugate import (
     conjugate_linear_regression,
     normal_gamma_regression,
 )
+from guides.truth.g_prior import GPriorModels, enumerate_g_prior
 from guides.truth.gates import Gates, MCMCResult
 from guides.truth.mcmc import nuts
 from guides.truth.polya_gamma import inclusion_probabilities, spike_slab_logistic_gibbs
-from guides.truth.spike_slab_linear import (
-    GPriorModels,
-    SpikeSlabPosterior,
-    enumerate_g_prior,
-    enumerate_spike_slab,
-)
+from guides.truth.spike_slab_linear import SpikeSlabPosterior, enumerate_spike_slab
 from guides.truth.spike_slab_logistic import (
     ImportanceCheck,
     SpikeSlabLogisticPosterior,

@@ -39,7 +39,7 @@ from guides.core.checks import (
 from guides.posterior.draws import Posterior
 from guides.posterior.regressions import logistic_regression, spikes_and_slabs
 from guides.truth.laplace_of_models import Design, Groups, Moments
-from guides.truth.spike_slab_linear import check_columns, draw_models, inclusion_of_columns
+from guides.truth.subsets import check_columns, draw_models, inclusion_of_columns
 
 __all__ = [
     "ImportanceCheck",

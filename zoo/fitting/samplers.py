@@ -17,8 +17,9 @@ from torch import Tensor
 from guides.truth.conjugate import conjugate_linear_regression
 from guides.truth.gates import Gates, judge
 from guides.truth.polya_gamma import spike_slab_logistic_gibbs
-from guides.truth.spike_slab_linear import MAX_COLUMNS, enumerate_spike_slab
+from guides.truth.spike_slab_linear import enumerate_spike_slab
 from guides.truth.spike_slab_logistic import enumerate_spike_slab_logistic
+from guides.truth.subsets import MAX_COLUMNS
 from zoo.models.bnn import BNN
 from zoo.models.latent_binary import SpikeSlabLinear, SpikeSlabLogistic
 from zoo.models.weights import GaussianWeights, sd_of_layer

@@ -189,7 +189,7 @@ def reference_of(model: ModelEntry, wanted: str | None, columns: int = 1) -> str
 
     :raises UserError: for one that the model does not have, or not for so many columns
     """
-    from guides.truth.spike_slab_linear import MAX_COLUMNS
+    from guides.truth.subsets import MAX_COLUMNS
 
     if wanted == "none":
         return wanted
