@@ -302,8 +302,9 @@ def check_particles(case: Case) -> None:
     _assert_own_draws(case)
 
 
-def _assert_own_draws(case: Case, particles: int = 20) -> None:
+def _assert_own_draws(case: Case) -> None:
     """Particles that share a draw have the right means all the same, but average nothing."""
+    particles = 20
     guide = case.make(priors_only(case.prior))
     guide.setup()
     perturb(guide)

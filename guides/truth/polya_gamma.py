@@ -158,12 +158,7 @@ def _gated(
         states = [chain for chain, _ in outcome]
         for kept, (_, new) in zip(parts, outcome, strict=True):
             kept.append(new)
-        merged = _Draws(
-            *(
-                np.stack([np.concatenate([getattr(part, field.name) for part in kept]) for kept in parts])
-                for field in fields(_Draws)
-            )
-        )
+        merged = _merged(parts)
         values = np.concatenate([merged.w != 0, merged.log_likelihood[..., None]], axis=-1).astype(float)
         found, problems = judge(values, np.zeros(values.shape[:2], dtype=bool), gates)
         if not problems:
@@ -181,6 +176,15 @@ def _gated(
     seconds = time.perf_counter() - begin
     reason = "; ".join(problems.values())
     return MCMCResult({"w": merged.w, "b": merged.b}, stats, found, settings, seconds, not problems, reason)
+
+
+def _merged(parts: list[list[_Draws]]) -> _Draws:
+    """The draws of all chains [chain, draw, ...], of parts one after another."""
+
+    def joined(name: str) -> np.ndarray:
+        return np.stack([np.concatenate([getattr(part, name) for part in kept]) for kept in parts])
+
+    return _Draws(*(joined(field.name) for field in fields(_Draws)))
 
 
 # -------------------------------------------------------------------------------------------------- the chain

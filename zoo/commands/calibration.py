@@ -113,15 +113,7 @@ def ask(
     if not least < correlation < 1:
         raise UserError(f"--correlation of {columns} columns must lie between {least:g} and 1")
     task = entry.tasks[0] if task is None else task
-    if task not in entry.tasks or task == "multiclass" or entry.traits().inputs != "rows":
-        possible = [name for name in entry.tasks if name != "multiclass"]
-        if entry.file:
-            raise UserError(
-                f"{model} is a model of your own, and these are not calibrated: zoo list names ours"
-            )
-        if entry.traits().inputs != "rows" or not possible:
-            raise UserError(f"model {model!r} does not take rows with a number or a class of two as target")
-        raise UserError(f"model {model!r} is calibrated for --task {' or '.join(possible)}, not {task!r}")
+    _check_task(entry, model, task)
     given = {"widths": widths, "activation": activation, "noise_scale": noise, "inclusion": inclusion}
     given |= {"weight_scale": weight_scale, "bias_scale": bias_scale}
     chosen = _chosen(entry, task, given)
@@ -132,6 +124,18 @@ def ask(
     methods = _methods(entry, guides, options)
     _check_chains(methods, draws)
     return Calibration(entry, methods, simulations, seed, options)
+
+
+def _check_task(entry: ModelEntry, model: str, task: str) -> None:
+    """Calibrated is a regression, or a classification of two classes, of rows."""
+    if task in entry.tasks and task != "multiclass" and entry.traits().inputs == "rows":
+        return
+    possible = [name for name in entry.tasks if name != "multiclass"]
+    if entry.file:
+        raise UserError(f"{model} is a model of your own, and these are not calibrated: zoo list names ours")
+    if entry.traits().inputs != "rows" or not possible:
+        raise UserError(f"model {model!r} does not take rows with a number or a class of two as target")
+    raise UserError(f"model {model!r} is calibrated for --task {' or '.join(possible)}, not {task!r}")
 
 
 def _chosen(entry: ModelEntry, task: str, given: dict[str, Any]) -> dict[str, Any]:

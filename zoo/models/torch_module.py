@@ -152,10 +152,16 @@ def from_module(
         raise unknown("likelihood", likelihood, LIKELIHOODS)
     if noise_scale is not None:
         check_numbers(noise_scale=noise_scale)
+    _check_network(net)
+    chosen = _chosen(net, layers)
+    return ModuleModel(net, prior or GaussianWeights(), likelihood, noise_scale, bias_scale, chosen)
+
+
+def _check_network(net: nn.Module) -> None:
+    """:raises UserError: for a network whose weights are not numbers of one layer each"""
     for name, parameter in net.named_parameters():
         if nn.parameter.is_lazy(parameter):
             raise UserError(f"parameter {name!r} has no shape yet: call the network with data first")
-    there = _layers(net)
     for name, module in net.named_modules():
         if parametrize.is_parametrized(module) or hasattr(module, "weight_g"):
             raise UserError(
@@ -167,6 +173,11 @@ def from_module(
     names = [name for name, _ in net.named_parameters(remove_duplicate=False)]
     if len(names) > len(list(net.parameters())):
         raise UserError("the network uses one parameter in two places: two sites would not be tied")
+
+
+def _chosen(net: nn.Module, layers: Literal["all", "last"] | Sequence[str]) -> list[str]:
+    """The layers that are random, in the order of the network."""
+    there = _layers(net)
     if not there:
         raise UserError("the network has no layer with a matrix of weights")
     if isinstance(layers, str):
@@ -184,7 +195,7 @@ def from_module(
         if isinstance(net.get_submodule(layer), UNSUITED):
             kind = type(net.get_submodule(layer)).__name__
             raise UserError(f"layer {layer!r}, {kind}, has no inputs to scale a prior by: name the others")
-    return ModuleModel(net, prior or GaussianWeights(), likelihood, noise_scale, bias_scale, chosen)
+    return chosen
 
 
 def _layers(net: nn.Module) -> list[str]:

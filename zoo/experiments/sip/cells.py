@@ -298,8 +298,9 @@ def _flat(parts: tuple[Tensor, ...]) -> Tensor:
     return torch.cat([part.reshape(-1) for part in parts])
 
 
-def _difference(parameters: list[Tensor], place: int, value: Callable[[], Tensor], h: float = 1e-4) -> Tensor:
+def _difference(parameters: list[Tensor], place: int, value: Callable[[], Tensor]) -> Tensor:
     """Central difference of a value in one number of some parameters, which are counted through."""
+    h = 1e-4
     for parameter in parameters:
         if place < parameter.numel():
             flat = parameter.data.view(-1)
