@@ -92,6 +92,7 @@ INTERFACE = {
             "guides.posterior",
             "guides.posterior.draws",
             "guides.posterior.evaluate",
+            "guides.posterior.predictive",
             "guides.posterior.fitted_guide",
             "guides.posterior.regressions",
             "guides.posterior.arviz_io",

@@ -25,7 +25,7 @@ from guides.implicit.gaussian_process import GaussianProcess
 from guides.implicit.processes import FunctionSite, ImplicitProcess, as_process, check_process
 from guides.implicit.stein import stein_score
 from guides.posterior.draws import Posterior
-from guides.posterior.evaluate import mixture
+from guides.posterior.predictive import mixture
 
 #: Rows that the drawn functions are evaluated at, at a time.
 ROWS_AT_ONCE = 2000

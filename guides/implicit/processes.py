@@ -19,7 +19,7 @@ from torch.func import vmap
 from torch.overrides import TorchFunctionMode
 
 from guides.core.rng import kept_rng
-from guides.posterior.evaluate import elementwise
+from guides.posterior.law_of_draws import elementwise
 
 #: ``x: [N, d]`` -> the values ``[n, N]`` of ``n`` functions, differentiable; the same functions every time.
 Functions = Callable[[Tensor], Tensor]

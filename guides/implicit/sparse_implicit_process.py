@@ -32,7 +32,7 @@ from guides.implicit.fitted import (
 from guides.implicit.generator import Generator
 from guides.implicit.processes import DrawnLaw, Functions, ImplicitProcess, as_process, check_process
 from guides.posterior.draws import Posterior
-from guides.posterior.evaluate import mixture
+from guides.posterior.predictive import mixture
 
 #: Sd of the noise at the start, of a target of variance 1.  Small: with ``alpha = 1`` the functions then
 #: divide the data among themselves, where much noise lets all of them fit the mean.

@@ -12,16 +12,9 @@ Labelled arrays, netCDF files and convergence diagnostics are in :mod:`guides.po
 """
 
 from guides.posterior.draws import Posterior
-from guides.posterior.evaluate import (
-    empirical,
-    function_values,
-    log_joint,
-    log_likelihood,
-    mixture,
-    observed_laws,
-    over_draws,
-)
+from guides.posterior.evaluate import log_joint, log_likelihood, observed_laws, over_draws
 from guides.posterior.files import load_guide, save_guide
+from guides.posterior.predictive import empirical, function_values, mixture
 from guides.posterior.regressions import linear_regression, logistic_regression
 
 __all__ = [

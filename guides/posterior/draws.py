@@ -20,16 +20,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
-from guides.posterior.evaluate import (
-    as_taken,
-    empirical,
-    function_values,
-    log_likelihood,
-    mixture,
-    observed_laws,
-    prior_draws,
-    replicates,
-)
+from guides.posterior.evaluate import as_taken, log_likelihood, observed_laws, prior_draws, replicates
+from guides.posterior.predictive import empirical, function_values, mixture
 
 #: Sites that a posterior names when it is printed.
 SHOWN = 5

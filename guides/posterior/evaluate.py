@@ -4,14 +4,10 @@ Whoever evaluates drawn networks comes here.  :func:`over_draws` runs a model un
 (``torch.func.vmap``), or draw by draw where a model forbids that, because it reads the value of a latent site
 in Python (``if``, ``.item()``) or draws random numbers of its own.  No random number is consumed for the site
 that is predicted: its law is asked for, not its value.
-
-A predictive distribution is in closed form where the likelihood is Gaussian, Bernoulli or categorical; any
-other likelihood gives one law a draw (:class:`LawsOfDraws`), and the predictive is their mixture.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -24,15 +20,15 @@ from pyro.distributions.util import scale_and_mask
 from pyro.infer.autoguide.initialization import InitMessenger, init_to_value
 from pyro.poutine.util import site_is_subsample
 from torch import Tensor
-from torch.distributions import Categorical, Distribution, Independent, MixtureSameFamily, Normal
+from torch.distributions import Distribution, Normal
 from torch.func import vmap
-from torch.nn.functional import logsigmoid
 from torch.overrides import TorchFunctionMode
 
 from guides.core.masked_sites import Unmasked, padding
 from guides.core.rng import kept_rng, seeded_rng
 from guides.posterior.drawn_anew import RowsByNumber, check_rows, check_unknown, spread, takes_some
-from guides.posterior.law_of_draws import LawsOfDraws, MixtureOfDraws, elementwise
+from guides.posterior.law_of_draws import LawsOfDraws, elementwise
+from guides.posterior.predictive import joint, parameters_of
 
 Draws = Mapping[str, Tensor]
 #: Numbers in the largest tensor of the draws that are run at once (in float32 16 MB, and a few such live at
@@ -148,19 +144,19 @@ def observed_laws(model: Callable, draws: Draws, *args, site: str | None = None,
 
     if not isinstance(law, CLOSED):
         with torch.no_grad(), pyro.validation_enabled(False), poutine.block():
-            return LawsOfDraws([_joint(law_of(draw), outputs) for draw in _one_by_one(draws)])
+            return LawsOfDraws([joint(law_of(draw), outputs) for draw in _one_by_one(draws)])
 
     def question(draw: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        return _parameters(law_of(draw))
+        return parameters_of(law_of(draw))
 
     parameters = over_draws(question, draws, at_once=number_at_once(question, draws))
     if isinstance(law, dist.Delta):
         return dist.Delta(*parameters)
     if isinstance(law, Normal):
-        return _joint(Normal(*parameters), outputs)
+        return joint(Normal(*parameters), outputs)
     # not the law's own class, which may be made of other numbers, as OrderedLogistic is
     family = dist.Categorical if isinstance(law, dist.Categorical) else dist.Bernoulli
-    return _joint(family(logits=parameters[0]), outputs)
+    return joint(family(logits=parameters[0]), outputs)
 
 
 def _law(node: dict) -> Distribution:
@@ -172,16 +168,6 @@ def _law(node: dict) -> Distribution:
 def _events(law: Distribution) -> int:
     """How many dimensions of an element's law are outputs of a row; none where all rows are one event."""
     return len(elementwise(law).batch_shape) - len(law.batch_shape) if law.batch_shape else 0
-
-
-def _joint(law: Distribution, outputs: int) -> Distribution:
-    return Independent(law, outputs, validate_args=False) if outputs else law
-
-
-def _parameters(law: Distribution) -> tuple[Tensor, ...]:
-    if isinstance(law, Normal):
-        return law.loc.expand(law.batch_shape), law.scale.expand(law.batch_shape)
-    return (law.v,) if isinstance(law, dist.Delta) else (law.logits,)
 
 
 def _first_trace(model: Callable, draws: Draws, args: tuple, kwargs: Mapping) -> poutine.Trace:
@@ -244,78 +230,6 @@ def _listed(names: list[str]) -> str:
 def _is_data(node: dict) -> bool:
     """Not of ``pyro.deterministic``, a point, nor of ``pyro.factor``, which has no value."""
     return not isinstance(elementwise(node["fn"]), dist.Delta | Unit)
-
-
-def function_values(laws: Distribution) -> Tensor:
-    """Noiseless function values ``[S, N]``, for ``K`` classes ``[S, N, K]``, of likelihoods ``[S, N]``.
-
-    The mean of a Gaussian likelihood, the log-odds of a Bernoulli, each class's log-odds
-    ``log p_k - log(1 - p_k)`` of a categorical one, the value of a ``pyro.deterministic`` site, the mean of
-    any other likelihood (of Student's and Cauchy's the centre, which they have where they have no mean).
-    """
-    if isinstance(laws, Independent):
-        return function_values(laws.base_dist)
-    if isinstance(laws, Normal):
-        return laws.loc
-    if isinstance(laws, dist.Bernoulli):
-        return laws.logits
-    if isinstance(laws, LawsOfDraws):
-        return laws.centre
-    if isinstance(laws, dist.Delta):
-        return laws.v
-    log_probs = laws.logits
-    others = [
-        torch.cat((log_probs[..., :k], log_probs[..., k + 1 :]), -1).logsumexp(-1)
-        for k in range(log_probs.shape[-1])
-    ]
-    return log_probs - torch.stack(others, -1)
-
-
-def mixture(laws: Distribution) -> Distribution:
-    """The equal mixture over draws of laws with batch shape ``[S, N]``; batch shape ``[N]``."""
-    if isinstance(laws, LawsOfDraws):
-        return MixtureOfDraws(laws)
-    if isinstance(laws, dist.Delta):
-        return empirical(laws.v)
-    if isinstance(laws, Normal | Independent):
-        return _mixture_of_components(laws)
-    family = dist.Categorical if isinstance(laws, Categorical) else dist.Bernoulli
-    if "logits" not in vars(laws):  # made of probabilities
-        return family(probs=laws.probs.mean(0))
-    # averages of probabilities, as logarithms: a probability next to 0 keeps its size
-    if isinstance(laws, Categorical):
-        return family(logits=laws.logits.log_softmax(-1).logsumexp(0) - math.log(len(laws.logits)))
-    right, wrong = (logsigmoid(signed).logsumexp(0) for signed in (laws.logits, -laws.logits))
-    return family(logits=_finite(right - wrong))
-
-
-def _finite(logits: Tensor) -> Tensor:
-    """An infinite one times a label of 0 would be no number."""
-    largest = torch.finfo(logits.dtype).max
-    return logits.clamp(-largest, largest)
-
-
-def _mixture_of_components(laws: Distribution) -> MixtureSameFamily:
-    """With draws behind the rows, before the outputs of a row."""
-    outputs = laws.reinterpreted_batch_ndims if isinstance(laws, Independent) else 0
-    base = laws.base_dist if outputs else laws
-    classes = int(isinstance(base, Categorical))
-    parameters = [value.movedim(0, -1 - outputs - classes) for value in _parameters(base)]
-    if isinstance(base, Normal):
-        parts = Normal(*parameters, validate_args=False)
-    elif isinstance(base, dist.Bernoulli):
-        parts = dist.Bernoulli(logits=_finite(parameters[0]), validate_args=False)
-    else:
-        parts = type(base)(logits=parameters[0], validate_args=False)
-    size, *rows = laws.batch_shape
-    weights = Categorical(parameters[0].new_ones(size).expand(*rows, size))
-    return MixtureSameFamily(weights, _joint(parts, outputs), validate_args=False)
-
-
-def empirical(values: Tensor) -> dist.Empirical:
-    """The law that puts equal weight on ``S`` values ``[S, N, ...]``; batch shape ``[N]``."""
-    samples = values.movedim(0, 1) if values.dim() > 1 else values
-    return dist.Empirical(samples, samples.new_zeros(samples.shape[:2]))
 
 
 # ------------------------------------------------------------------------------------------- data, replicates

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from guides.posterior.evaluate import function_values, observed_laws
+from guides.posterior.evaluate import observed_laws
+from guides.posterior.predictive import function_values
 
 
 def gated_function(model: Callable, points: Tensor) -> Callable[[dict[str, np.ndarray]], np.ndarray]:

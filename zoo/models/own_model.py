@@ -15,7 +15,7 @@ from torch import Tensor
 
 from guides.core.distributions import SpikeSlab, base_prior
 from guides.core.rng import kept_rng
-from guides.posterior.evaluate import elementwise
+from guides.posterior.law_of_draws import elementwise
 from zoo.errors import UserError, where
 
 #: Task -> law of its target; predictions are mixtures of these in closed form.

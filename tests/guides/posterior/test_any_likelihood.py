@@ -14,8 +14,9 @@ from pyro import poutine
 
 from guides.posterior import Posterior
 from guides.posterior.arviz_io import import_arviz
-from guides.posterior.evaluate import function_values, observed_laws
+from guides.posterior.evaluate import observed_laws
 from guides.posterior.law_of_draws import LawsOfDraws, MixtureOfDraws
+from guides.posterior.predictive import function_values
 from guides.testing import assert_mean, normal
 
 az = import_arviz()

@@ -8,7 +8,7 @@ from pyro import poutine
 from torch.distributions import kl_divergence
 
 from guides import SpikeSlab
-from guides.posterior import evaluate
+from guides.posterior import evaluate, predictive
 from guides.posterior.evaluate import log_joint, observed_laws, over_draws
 from guides.posterior.law_of_draws import LawsOfDraws
 from guides.testing import normal
@@ -178,7 +178,7 @@ def elsewhere(*shape):
 )
 def test_a_mixture_stays_on_the_device_of_its_draws(laws):
     with pyro.validation_enabled(False):  # which asks for numbers
-        mixture = evaluate.mixture(laws)
+        mixture = predictive.mixture(laws)
         numbers = [mixture.mean] if isinstance(laws, dist.Delta) else [mixture.mean, mixture.sample()]
     assert {(value.shape, value.device.type) for value in numbers} == {((N,), "meta")}
 

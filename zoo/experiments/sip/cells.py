@@ -18,7 +18,8 @@ from guides.core.rng import kept_rng, seeded_rng
 from guides.core.settling import UnsettledWarning
 from guides.implicit import SaturationWarning, SparseImplicitProcess
 from guides.implicit.generator import Generator
-from guides.posterior.evaluate import function_values, observed_laws
+from guides.posterior.evaluate import observed_laws
+from guides.posterior.predictive import function_values
 from guides.truth.mcmc import nuts
 from zoo.evaluation.known_laws import oracles
 from zoo.evaluation.metrics import crps, log_likelihood, rmse
