@@ -134,13 +134,7 @@ def initial_state(
             mean = np.asarray(mean, dtype)
             if site in links:
                 precision_site, loc, factor = links[site]
-                full = [np.broadcast_to(np.asarray(a, np.float64), mean.shape) for a in (loc, factor)]
-                start = expected_variance(*precisions[precision_site])
-                variance = (full[1] ** 2 * start).astype(dtype)
-                whitened = variance.astype(np.float64) / full[1] ** 2
-                gamma_part = jnp.zeros(mean.shape, np.float64)
-                site_part = PriorSite(jnp.asarray(1 / whitened), gamma_part, gamma_part)
-                priors[site] = Prior(jnp.asarray(full[0]), jnp.asarray(full[1]), site_part)
+                variance, priors[site] = _linked(mean, precisions[precision_site], loc, factor)
             else:
                 variance = np.broadcast_to(np.asarray(variances[site], dtype), mean.shape)
             weights[site] = Moments(jnp.asarray(mean), jnp.asarray(variance))
@@ -152,6 +146,18 @@ def initial_state(
             Refused(*(jnp.zeros((), np.int64) for _ in Refused._fields)),
         )
     return state, tuple((site, links[site][0]) for site in means if site in links)
+
+
+def _linked(
+    mean: np.ndarray, precision: tuple[float, float], loc: Any, factor: Any
+) -> tuple[np.ndarray, Prior]:
+    """The first variance of a weight whose prior has a random precision, and that prior."""
+    loc, factor = (np.broadcast_to(np.asarray(a, np.float64), mean.shape) for a in (loc, factor))
+    variance = (factor**2 * expected_variance(*precision)).astype(mean.dtype)
+    whitened = variance.astype(np.float64) / factor**2
+    gamma_part = jnp.zeros(mean.shape, np.float64)
+    site_part = PriorSite(jnp.asarray(1 / whitened), gamma_part, gamma_part)
+    return variance, Prior(jnp.asarray(loc), jnp.asarray(factor), site_part)
 
 
 def run_epoch(forward: Forward, state: State, rows: Mapping[str, Any], y: Any, order: Any) -> State:
