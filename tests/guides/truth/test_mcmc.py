@@ -14,7 +14,7 @@ import torch
 
 from guides.posterior import arviz_io
 from guides.testing import z_bound
-from guides.truth import mcmc, samplers
+from guides.truth import mcmc, sampled_sites, samplers
 from guides.truth.conjugate import conjugate_linear_regression
 from guides.truth.gates import MCMCResult
 from guides.truth.mcmc import nuts
@@ -95,7 +95,7 @@ def test_noncentred_sampling_returns_the_centred_exact_posterior(exact_run):
 def test_only_latent_normal_sites_are_noncentred():
     """Which sites are latent, and which of them are non-centred: Normal ones, and no others."""
     X, y = linear_data()
-    names, normals = samplers._twin_sites(linear, (jnp.array(X), jnp.array(y), PRIOR_MEAN, PRIOR_SD), {})
+    names, normals = sampled_sites.twin_sites(linear, (jnp.array(X), jnp.array(y), PRIOR_MEAN, PRIOR_SD), {})
     assert names == normals == ["w", "b"]
 
     def others():
@@ -105,7 +105,7 @@ def test_only_latent_normal_sites_are_noncentred():
         numpyro.sample("observed", dist.Normal(0.0, 1.0), obs=0.0)
         numpyro.deterministic("square", 1.0)
 
-    assert samplers._twin_sites(others, (), {}) == (["gamma", "normal", "lognormal"], ["normal"])
+    assert sampled_sites.twin_sites(others, (), {}) == (["gamma", "normal", "lognormal"], ["normal"])
 
 
 @pytest.mark.parametrize("length", [10, pytest.param(200, marks=pytest.mark.slow)])

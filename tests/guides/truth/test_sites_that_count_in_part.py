@@ -18,7 +18,7 @@ from pyro import poutine
 from guides.posterior import log_joint
 from guides.testing import z_bound
 from guides.truth import Gates, nuts
-from guides.truth.samplers import _pyro_sites, _twin_sites
+from guides.truth.sampled_sites import pyro_sites, twin_sites
 from tests.guides.truth.moments import moments
 
 Y, POWER = np.array([1.2, -0.4, 2.0, 0.3, -1.5]), 0.3
@@ -103,7 +103,7 @@ def test_sites_whose_density_is_scaled_or_masked_are_left_centred():
             pyro.sample("masked", dist.Normal(torch.zeros(2), 1.0))
         tempered(y)
 
-    assert _pyro_sites(mixed, (torch.as_tensor(Y),), {}) == (["plain", "masked", "s", "b"], ["plain"])
+    assert pyro_sites(mixed, (torch.as_tensor(Y),), {}) == (["plain", "masked", "s", "b"], ["plain"])
 
     def mixed_twin(y):
         numpyro.sample("plain", ndist.Normal(0.0, 1.0))
@@ -111,7 +111,7 @@ def test_sites_whose_density_is_scaled_or_masked_are_left_centred():
             numpyro.sample("masked", ndist.Normal(np.zeros(2), 1.0))
         twin(y)
 
-    assert _twin_sites(mixed_twin, (Y,), {}) == (["plain", "masked", "log_s", "b"], ["plain"])
+    assert twin_sites(mixed_twin, (Y,), {}) == (["plain", "masked", "log_s", "b"], ["plain"])
 
 
 SEEN = torch.tensor([True, True, True, False, True])
