@@ -24,7 +24,7 @@ MOST_NAMED = 3
 
 
 def joined_by_sums(
-    run: Callable[[Watched, Probe], object], watched: Watched, sites: Collection[str]
+    run: Callable[[Watched, Probe], None], watched: Watched, sites: Collection[str]
 ) -> tuple[set[str], set[str], list[int]]:
     """What depends on the values of the sites that an enumeration sums over, in a model that has such sites.
 

@@ -40,7 +40,7 @@ NOTHING = "no data and no return value"
 
 
 def where_rows_meet(
-    run: Callable[[Watched, Probe], object], watched: Watched, sites: Collection[str]
+    run: Callable[[Watched, Probe], None], watched: Watched, sites: Collection[str]
 ) -> dict[str, str]:
     """Those of ``sites`` of whose layers several rows meet in one term -> that term.
 
@@ -60,7 +60,7 @@ def where_rows_meet(
         views = [watched.choosing(choice) for choice in choices]
 
     # rows mostly meet whatever the classes are, as in a chain of many: with one choice of them first
-    experiments = [views[:1], views] if len(views) > 1 else [views]
+    tries = [views[:1], views] if len(views) > 1 else [views]
 
     def terms(some: Sequence[Watched], probe: Probe) -> dict[str, Tensor]:
         for view in some:
@@ -68,7 +68,7 @@ def where_rows_meet(
         return over_choices([summed_terms(view, joined) for view in some])
 
     def answer(names: Collection[str]) -> str | None:
-        for some in experiments:
+        for some in tries:
             term = mixed_site(partial(terms, some), names)
             if term not in (None, NOTHING):
                 return term
