@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,26 +32,34 @@ class Standardizer:
 
     @classmethod
     def fit(
-        cls, x_train: np.ndarray, y_train: np.ndarray | None = None, *, task: str = "regression"
+        cls,
+        x_train: np.ndarray,
+        y_train: np.ndarray | None = None,
+        *,
+        task: str = "regression",
+        names: Sequence[str] | None = None,
     ) -> Standardizer:
         """Population means and sds (divisor n) of `x_train` [n, d] and, for regression, of `y_train` [n].
 
-        A constant column keeps its units (sd taken as 1) and becomes zero. Raises DataError for no rows, for
-        numbers that are not finite or too large to be squared, and for a constant regression target.
+        `names` [d] are what an error calls the columns; without them it counts them. A constant column keeps
+        its units (sd taken as 1) and becomes zero. Raises DataError for no rows, for numbers that are not
+        finite or too large to be squared, and for a constant regression target.
         """
         x = np.asarray(x_train, dtype=np.float64)
         if x.ndim != 2 or x.shape[0] == 0:
             raise DataError(
                 f"standardising needs training features of shape [n, d] with n >= 1, not {list(x.shape)}"
             )
-        x_mean, x_sd = _moments(x, "the training features")
+        places = [f"column {i + 1} of {x.shape[1]}" for i in range(x.shape[1])]
+        columns = places if names is None else [f"column {name!r}" for name in names]
+        x_mean, x_sd = _moments(x, "the training features", columns)
         x_sd = np.where(_is_constant(x, x_mean, x_sd), 1.0, x_sd)
         if y_train is None or task != "regression":
             return cls(x_mean, x_sd, 0.0, 1.0)
         y = np.asarray(y_train, dtype=np.float64)
         if y.shape != (x.shape[0],):
             raise DataError(f"the training target must have shape [{x.shape[0]}], not {list(y.shape)}")
-        y_mean, y_sd = _moments(y[:, None], "the training target")
+        y_mean, y_sd = _moments(y[:, None], "the training target", ["the training target"])
         if _is_constant(y[:, None], y_mean, y_sd).item():
             raise DataError(
                 f"the training target is constant ({y[0]:g}): there is nothing to learn or to standardise"
@@ -64,7 +72,8 @@ class Standardizer:
         one that changes nothing. Raises DataError as `fit` does.
         """
         if not dataset.prescaled:
-            return cls.fit(dataset.x_train, dataset.y_train, task=dataset.task)
+            names = dataset.feature_names
+            return cls.fit(dataset.x_train, dataset.y_train, task=dataset.task, names=names)
         if dataset.task == "regression":
             raise DataError(f"{dataset.name}: a regression target cannot do without standardisation")
         return cls(np.zeros(dataset.num_features), np.ones(dataset.num_features), 0.0, 1.0)
@@ -127,17 +136,19 @@ class Standardizer:
         return cls(x_mean, x_sd, y_mean, y_sd)
 
 
-def _moments(columns: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and population sd [d] of [n, d], refusing what would give NaN or infinity."""
+def _moments(columns: np.ndarray, what: str, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and population sd [d] of [n, d], refusing what would give NaN or infinity; `names` [d] of the
+    columns.
+    """
     if not np.isfinite(columns).all():
         raise DataError(f"{what} hold a missing value or an infinity: they cannot be standardised")
     with np.errstate(over="ignore", invalid="ignore"):
         mean, sd = columns.mean(axis=0), columns.std(axis=0)
     if not np.isfinite(sd).all():
-        place = int(np.argmin(np.isfinite(sd))) + 1
+        name = names[int(np.argmin(np.isfinite(sd)))]
         raise DataError(
-            f"{what} hold numbers too large to be squared in column {place} of {len(sd)}: they cannot be "
-            "standardised; rescale that column, or leave it out"
+            f"{name} holds numbers too large to be squared and cannot be standardised: rescale it, or leave "
+            "those rows out"
         )
     return mean, sd
 
