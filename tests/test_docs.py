@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pyro
 import pytest
+import torch
 from typer.main import get_command
 
 import guides
@@ -63,7 +64,7 @@ def test_examples_run():
     """As a reader would type them, one after the other; ``test_notebook.py`` has the first, a comparison."""
     pyro.set_rng_seed(0)
     names: dict = {}
-    comparison, own_model, faster, module, tested, entry = examples("quickstart") + examples("howto")
+    comparison, own_model, faster, _, tested, entry = examples("quickstart") + examples("howto")
     assert "zoo.compare(" in comparison
     exec(own_model, names)  # noqa: S102
     inclusion = names["guide"].inclusion_probabilities()["w"]
@@ -71,13 +72,19 @@ def test_examples_run():
     assert (names["draws"]["w"] == 0).any()
     exec(faster, names)  # noqa: S102
     assert names["svi"].step(names["x"], names["y"]) < 1000
-    exec(module, names)  # noqa: S102
-    names["guide"].setup(names["x"], names["y"])
-    assert names["guide"].inclusion_probabilities()["0.weight"].shape == (20, 10)
     exec(tested, names)  # noqa: S102
     names["test_my_guide"]()
     exec(entry, names)  # noqa: S102
     assert names["NARROW"].name == "narrow"
+
+
+def test_a_torch_network_needs_no_other_example():
+    """A how-to is read alone, and its code is typed into an empty file."""
+    names: dict = {}
+    exec(next(code for code in examples("howto") if "from_module" in code), names)  # noqa: S102
+    x = torch.linspace(-1, 1, 50).reshape(5, 10)
+    names["guide"].setup(x, x[:, 0])
+    assert names["guide"].inclusion_probabilities()["0.weight"].shape == (20, 10)
 
 
 def examples(page: str) -> list[str]:
