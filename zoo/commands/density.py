@@ -177,9 +177,16 @@ def _course(fitted: FittedDensity, training: Training) -> str:
 def _standardised(table: DensityData, data: str) -> tuple[list[Tensor], np.ndarray, np.ndarray]:
     """Training, validation and test rows by the means and sds ``[d]`` of the first, and these.
 
-    :raises DataError: for a row held out that is far outside the others
+    :raises DataError: for numbers that are too large, or a row held out that is far outside the others
     """
-    mean, sd = table.train.mean(0), table.train.std(0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, sd = table.train.mean(0), table.train.std(0)
+    if not np.isfinite(sd).all():
+        name = table.columns[int(np.argmin(np.isfinite(sd)))]
+        raise DataError(
+            f"{data}: column {name!r} holds numbers too large to be squared and cannot be standardised: "
+            "rescale it, or leave those rows out"
+        )
     parts = [
         torch.as_tensor((part - mean) / sd, dtype=torch.float32)
         for part in (table.train, table.validation, table.test)

@@ -228,6 +228,7 @@ def test_options_that_cannot_be(options, words, tmp_path):
     [
         (lambda x: x[:1], "has 1 data rows; a density needs at least 10"),
         (lambda x: x * [1, 0, 1], "column 'b' is constant"),
+        (lambda x: x * [1, 1e200, 1], "column 'b' holds numbers too large to be squared"),
         (lambda x: np.where(np.arange(20)[:, None] == 3, np.nan, x), "column 'a', row 4: missing value"),
     ],
 )
