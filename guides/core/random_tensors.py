@@ -135,7 +135,7 @@ class RandomTensor(torch.Tensor):
                 .expand(shape)
             )
             lines = view(places).movedim(axis, -1).flatten(0, -2) if len(shape) > 1 else view(places)[None]
-            if (lines == lines[:1]).all() and len(lines[0].unique()) == len(lines[0]):
+            if len(lines) and (lines == lines[0]).all() and len(lines[0].unique()) == len(lines[0]):
                 return own
         return None
 

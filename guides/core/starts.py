@@ -25,7 +25,7 @@ def initial_value(site: dict) -> Tensor:
     if not isinstance(base, (dist.Normal, SpikeSlab)):
         return init_to_median(site)
     event = site["fn"].event_shape
-    inputs = event[1:].numel() if len(event) > 1 else event.numel()
+    inputs = max(1, event[1:].numel() if len(event) > 1 else event.numel())  # a layer may be empty
     return torch.normal(base.loc, base.scale.clamp_max(inputs**-0.5)).expand(site["fn"].shape())
 
 
@@ -39,4 +39,4 @@ def init_to_he(site: dict) -> Tensor:
     event = site["fn"].event_shape
     if len(event) < 2:
         return torch.zeros_like(value)
-    return torch.empty_like(value).normal_(0.0, math.sqrt(2 / event[1:].numel()))
+    return torch.empty_like(value).normal_(0.0, math.sqrt(2 / max(1, event[1:].numel())))

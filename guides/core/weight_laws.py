@@ -144,6 +144,8 @@ class RandomTensorLaw(SiteLaw):
         """
         if not isinstance(self.prior, family) or self.log_scale.dim() != self.event_dim:
             return None
+        if not self.log_scale.numel():  # a layer without inputs has no number to share
+            return None
         scalars = []
         for parameter in (getattr(self.prior, name) for name in names):
             if parameter.dim() != self.event_dim or any(

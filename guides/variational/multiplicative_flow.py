@@ -117,8 +117,9 @@ class AutoMNF(AutoSpikeSlab):
             return
         for name, site in self.sites.items():
             uses = self._uses.get(name)
-            # a single number has no inputs
-            if uses is not None and uses.is_weight and site.shape and name not in self._subsampled:
+            if not site.shape or not site.numel:  # a single number has no inputs, nor has an empty layer
+                continue
+            if uses is not None and uses.is_weight and name not in self._subsampled:
                 axis = len(site.shape) - 1 if uses.axis is None else uses.axis
                 self.sites[name] = replace(site, multiplied=axis)
         self._make_multipliers()

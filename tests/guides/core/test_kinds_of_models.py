@@ -11,7 +11,7 @@ from pyro.infer import Predictive, Trace_ELBO, TraceMeanField_ELBO
 from pyro.infer.autoguide import init_to_value
 from pyro.nn import PyroModule, PyroSample
 
-from guides import AutoMeanField, Horseshoe, SpikeSlab, UnsupportedSiteError
+from guides import AutoMeanField, Horseshoe, SpikeSlab, UnsupportedSiteError, init_to_he
 from guides.posterior import Posterior
 from guides.testing import (
     NOISE,
@@ -338,6 +338,48 @@ def test_a_model_without_latent_sites(make):
     assert guide.draws(2) == guide.median() == {}
     with pytest.raises(ValueError, match="the posterior holds no site"):
         Posterior.from_guide(guide, 2).predictive(y)
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 2)], ids=str)
+@each_case
+def test_a_layer_without_inputs_or_outputs_changes_nothing(case, shape):
+    """As a group of columns of which a data set has none."""
+    x, y = data()
+
+    def model(x, y, empty):
+        w = pyro.sample("w", case.prior([x.shape[1]]))
+        mean = x @ w
+        if empty:
+            inputs = torch.ones(len(x), shape[-1])
+            none = pyro.sample("none", case.prior(list(shape)))
+            mean = mean + torch.nn.functional.linear(inputs, none).sum(-1).expand(len(x))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(mean, NOISE), obs=y)
+
+    found = []
+    for empty in (False, True):
+        torch.manual_seed(0)
+        guide = case.make(model)
+        guide.setup(x, y, empty)
+        torch.manual_seed(1)
+        found.append([fit(model, guide, x, y, empty, steps=1), guide.draws(4, seed=0)["w"]])
+    torch.testing.assert_close(found[1], found[0])
+    assert guide.draws(4)["none"].shape == (4, *shape)
+    assert Predictive(model, guide=guide, num_samples=2)(x, None, True)["none"].numel() == 0
+
+
+def test_an_empty_layer_starts_at_he_and_learns_no_prior():
+    def model(x, y):
+        w = pyro.sample("w", normal([2, x.shape[1]]))
+        none = pyro.sample("none", normal([2, 0]))
+        mean = (torch.nn.functional.linear(x, w) + torch.nn.functional.linear(x[:, :0], none)).sum(-1)
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(mean, NOISE), obs=y)
+
+    guide = AutoMeanField(model, init_loc_fn=init_to_he, empirical_bayes=True)
+    fit(model, guide, *data(), steps=12)
+    assert all(value.isfinite().all() for value in guide.draws(2).values())
+    assert guide.elbo().loss(model, guide, *data()) < math.inf
 
 
 def test_a_parameter_that_is_lifted_to_a_site():
