@@ -20,6 +20,7 @@ from typing import Any
 from guides.core.flat_guide import FlatGuide
 from guides.posterior.files import load_guide, save_guide, write_json
 from zoo.errors import UserError
+from zoo.fitting.checkpoints import read_checkpoint
 from zoo.fitting.cluster_tasks import own_code
 from zoo.fitting.epochs import History
 
@@ -52,12 +53,26 @@ def keep(path: Path | None, guide: FlatGuide, history: History) -> None:
         return
     save_guide(guide, path.with_suffix(".safetensors"))
     write_json(path.with_suffix(".json"), asdict(history))  # its presence says that both are whole
-    unfinished(path).unlink(missing_ok=True)
+    _checkpoint(path).unlink(missing_ok=True)
 
 
 def unfinished(path: Path | None) -> Path | None:
-    """The checkpoint of a network that is being fitted; an interrupted fit goes on from there."""
-    return None if path is None else path.with_suffix(".unfinished")
+    """The checkpoint of a network that is being fitted; an interrupted fit goes on from there.
+
+    One that is damaged is removed, so that the fit begins again.
+    """
+    if path is None:
+        return None
+    checkpoint = _checkpoint(path)
+    try:
+        read_checkpoint(checkpoint)
+    except UserError:  # or none
+        checkpoint.unlink(missing_ok=True)
+    return checkpoint
+
+
+def _checkpoint(path: Path) -> Path:
+    return path.with_suffix(".unfinished")
 
 
 def find(path: Path | None, guide: FlatGuide) -> History | None:

@@ -335,6 +335,16 @@ def test_a_damaged_network_is_made_again(suffix, kept_folder):
         assert file.read_bytes() == whole
 
 
+def test_a_damaged_checkpoint_is_made_again(kept_folder):
+    """What a crash of the machine has left would stop every later call of a grid."""
+    expected = fit(cell())
+    (file,) = kept_folder.glob("*.json")
+    file.unlink()
+    file.with_suffix(".unfinished").touch()
+    assert fit(cell()).history == expected.history
+    assert sorted(file.suffix for file in kept_folder.iterdir()) == [".json", ".safetensors"]
+
+
 def test_nothing_is_kept_unless_a_folder_is_named(monkeypatch):
     monkeypatch.delenv(kept_networks.VARIABLE, raising=False)
     assert kept_networks.place(a=1) is None
