@@ -35,6 +35,12 @@ def test_the_last_change_is_between_two_means_with_the_error_of_both(constant, w
     assert last_change(losses.tolist(), rates) == pytest.approx((before.mean() - after.mean(), se))
 
 
+def test_two_steps_at_each_place_have_an_error():
+    """Of 40 steps at a constant rate: numbers 34 and 35, and the last two."""
+    losses = [0.0] * 34 + [1.0, 3.0, 0.0, 0.0, 0.0, 1.0]
+    assert last_change(losses, [0.1] * 40) == pytest.approx((1.5, (2 / 2 + 0.5 / 2) ** 0.5))
+
+
 def test_the_last_change_of_few_steps_has_no_error():
     assert last_change([3.0, 2.0, 1.5], [0.1] * 3) == (0.0, None)
     with pytest.raises(ValueError, match="2 losses and 3 learning rates"):
