@@ -60,21 +60,24 @@ def looked(guide, done: int) -> dict[str, float]:
     return {"done": done, "sum": sum(p.detach().sum().item() for p in guide.parameters())}
 
 
-def trained(name: str, data, file=None, *, plan: Training = PLAN, stop: Callable | None = None, at: int = 12):
-    """A guide and its history; ``stop`` is called in place of step ``at``."""
+def trained(name: str, data, file=None, *, plan: Training = PLAN, stop: Callable | None = None, every=-1.0):
+    """A guide, its history, and how many steps it took; ``stop`` is called before step 12 is taken.
+
+    :param every: seconds between checkpoints
+    """
     torch.manual_seed(1)
     guide, step, taken = RESUMED[name](), SVI.step, []
 
     def counted(svi, *args):
         taken.append(1)
-        if stop is not None and len(taken) == at + 1:
+        if stop is not None and len(taken) == 12 + 1:
             stop()
         return step(svi, *args)
 
     common = {"log_scale": 5.0, "logits": 5.0} if name == "spike-slab" else {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SVI, "step", counted)
-        patch.setattr(epochs, "SECONDS_BETWEEN_CHECKPOINTS", -1.0)
+        patch.setattr(epochs, "SECONDS_BETWEEN_CHECKPOINTS", every)
         each = partial(looked, guide)
         history = train(
             guide.model, guide, data, replace(plan, common=common), each_epoch=each, checkpoint=file
@@ -106,7 +109,7 @@ def test_ctrl_c_keeps_the_step_that_it_came_in(digits, tmp_path):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored
     try:
         with pytest.raises(KeyboardInterrupt):
-            trained("dropout", data, file, stop=lambda: signal.raise_signal(signal.SIGINT))
+            trained("dropout", data, file, stop=lambda: signal.raise_signal(signal.SIGINT), every=1e9)
     finally:
         signal.signal(signal.SIGINT, before)
     _, _, taken = trained("dropout", data, file)
