@@ -23,6 +23,7 @@ def compare(
     reference: str | None = None,
     fresh_reference: bool = False,
     budget: str = "quick",
+    steps: int | None = None,
     seed: int = 0,
     split: int = 0,
     splits: int = 1,
@@ -56,6 +57,7 @@ def compare(
     :param reference: ``nuts``, ``exact``, ``gibbs``, ``none``, or None for the best that can be had
     :param fresh_reference: run NUTS although the package has its draws for these data and settings
     :param budget: ``quick`` or ``full``
+    :param steps: of the optimiser, each guide that has one; those of the budget by default
     :param split: which train/test split of the data set, from 0
     :param splits: how many, from ``split`` on; so are ``seeds``.  With more than one of either, figures are
         means over all, their errors those over splits (over seeds with one split), and
@@ -105,6 +107,7 @@ def compare(
         "guides": None if guides is None else several_names("guides", guides),
         "reference": reference,
         "budget": budget,
+        **({} if steps is None else {"steps": steps}),
         "seed": seed,
         "split": split,
         "target": target,
@@ -147,6 +150,7 @@ def leaderboard(
     jobs: int = 1,
     cluster: str | None = None,
     budget: str = "quick",
+    steps: int | None = None,
     device: str = "cpu",
     out: str | Path | None = None,
 ) -> pd.DataFrame:
@@ -163,6 +167,7 @@ def leaderboard(
     :param cluster: other machines instead, which share ``out``: ``dask://HOST:PORT``,
         ``ray://HOST:PORT`` or ``auto`` (:func:`zoo.fitting.clusters.workers`)
     :param budget: ``quick`` or ``full``
+    :param steps: of the optimiser, each guide that has one; those of the budget by default
     :param device: ``cpu``, ``cuda`` or ``cuda:N``: where guides are fitted that take steps
     :param out: folder as ``--out`` of the command; None keeps nothing
     :return: a row a guide, best rank first, with the name of the guide as index and the columns of
@@ -176,6 +181,7 @@ def leaderboard(
     from zoo.fitting.clusters import workers
 
     many = plain(splits=splits, seeds=seeds, seed=seed, budget=budget)
+    many |= {} if steps is None else plain(steps=steps)
     plain(jobs=jobs, cluster=cluster, out=out)
     asked = plan(
         several_names("datasets", datasets),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 #: Guides that are graded when none are named, where they apply.
 BASELINES = ("mean-field", "spike-slab")
@@ -42,5 +42,16 @@ BUDGETS = {
     "quick": Budget(steps=2000, draws=500, warmup=500, mcmc_draws=500),
     "full": Budget(steps=10_000, draws=1000, warmup=600, mcmc_draws=600),
 }
+
+
+def budget_flags(budget: Budget) -> list[str]:
+    """How a command line asks for it: by its name, and for its steps where these are other ones."""
+    name, named = next(
+        (name, named) for name, named in BUDGETS.items() if replace(budget, steps=named.steps) == named
+    )
+    steps = ["--steps", str(budget.steps)] if budget.steps != named.steps else []
+    return ["--budget", name, *steps]
+
+
 #: As lines of a help text.
 BUDGET_LINES = "\n".join(f"  {name}: {budget}" for name, budget in BUDGETS.items())

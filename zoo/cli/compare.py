@@ -30,6 +30,7 @@ from zoo.cli.options import (
     SeedsOption,
     SplitOption,
     SplitsOption,
+    StepsOption,
     TargetOption,
     TaskOption,
     WeightScaleOption,
@@ -55,7 +56,8 @@ The folder holds scoreboard.csv, .md and .png, standard_errors.csv, draws as net
 and one file a guide, with what az.loo, az.compare and az.plot_ppc need; beside it a .safetensors where a
 guide predicts in closed form), config.json, bands.png
 (one input) or scatter.png, and inclusion.csv and .png for variable selection. An interrupted call goes on
-when the same command is given again; a larger --budget starts again in the same folder.
+when the same command is given again; a larger --budget, or more --steps, starts again in the same folder.
+More --steps alone keep the reference.
 
 References: nuts; for variable selection exact (all models of up to 20 columns) and, for classes, gibbs. NUTS
 runs by itself for models of at most 2000 numbers. A model of your own (--model path/to/file.py:model, see
@@ -78,6 +80,7 @@ Budgets:
 Examples:
   zoo compare diabetes --out out/diabetes
   zoo compare boston --guides mean-field,spike-slab --budget full --out out/boston
+  zoo compare boston --guides mean-field,spike-slab --budget full --steps 30000 --out out/boston
   zoo compare yacht --model pbp-bnn --guides pbp,sspbp,mean-field --out out/yacht
   zoo compare yacht --splits 5 --seeds 2 --jobs 2 --out out/yacht-often
   zoo compare us_crime --model spike-slab-linear --guides spike-slab --out out/crime
@@ -110,6 +113,7 @@ def compare_command(
         typer.Option("--fresh-reference", help="Run NUTS though the package has its draws, see above."),
     ] = False,
     budget: Annotated[str, typer.Option("--budget", help=f"{' or '.join(BUDGETS)}, see above.")] = "quick",
+    steps: StepsOption = None,
     target: TargetOption = None,
     task: TaskOption = None,
     split: SplitOption = 0,
@@ -136,6 +140,7 @@ def compare_command(
         "guides": None if guides is None else named("guides", guides),
         "reference": reference,
         "budget": budget,
+        "steps": steps,
         "target": target,
         "task": task,
         "noise": noise,

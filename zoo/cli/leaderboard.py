@@ -18,6 +18,7 @@ from zoo.cli.options import (
     ModelOption,
     OutOption,
     SeedOption,
+    StepsOption,
     split_names,
 )
 from zoo.cli.progress import piece_counter
@@ -44,6 +45,7 @@ Budgets:
 Examples:
   zoo leaderboard --datasets diabetes --guides mean-field,bootstrap --out out/two
   zoo leaderboard --datasets diabetes,yacht --jobs 2 --out out/leaderboard
+  zoo leaderboard --datasets yacht --guides mnf,horseshoe --budget full --steps 30000 --out out/longer
   zoo leaderboard --datasets us_crime,mjmcmc_sim_linear --model spike-slab-linear --out out/selection
 """
 
@@ -66,6 +68,7 @@ def leaderboard_command(
     jobs: JobsOption = 1,
     cluster: ClusterOption = None,
     budget: Annotated[str, typer.Option("--budget", help=f"{' or '.join(BUDGETS)}, see above.")] = "quick",
+    steps: StepsOption = None,
 ) -> None:
     """See ``LEADERBOARD_HELP``."""
     from zoo.commands.leaderboard import ALL, plan, run
@@ -80,6 +83,7 @@ def leaderboard_command(
         seeds=seeds,
         seed=seed,
         budget=budget,
+        steps=steps,
         device=device,
     )
     with workers(jobs, cluster) as found, piece_counter("leaderboard") as on_piece:

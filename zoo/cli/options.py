@@ -30,6 +30,12 @@ SplitOption = Annotated[int, typer.Option("--split", help="Which train/test spli
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of every random number.")]
 SplitsOption = Annotated[int, typer.Option("--splits", help="How many splits, from --split on.")]
 SeedsOption = Annotated[int, typer.Option("--seeds", help="How many seeds, from --seed on.")]
+StepsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--steps", help="Optimiser steps of each guide, where the budget's are too few or too many."
+    ),
+]
 JobsOption = Annotated[int, typer.Option("--jobs", help="Processes side by side; -1 is one a core.")]
 ClusterOption = Annotated[
     str | None,

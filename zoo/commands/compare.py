@@ -17,6 +17,7 @@ from guides.posterior.evaluate import log_joint
 from zoo.commands.comparison import Comparison
 from zoo.commands.comparison_plots import write_plots
 from zoo.commands.grading import Graded, Scored, grade, write_inclusion
+from zoo.commands.reference import FILE as REFERENCE
 from zoo.commands.reference import reference_posterior
 from zoo.errors import FailedError, Interrupted, UserError, enough_memory
 from zoo.evaluation.estimates import Estimate
@@ -37,9 +38,9 @@ from zoo.seeds import stable_seed
 #: Numbers in the draws of one guide (160 MB); a large network gets fewer of them.
 MOST_NUMBERS, FEWEST_DRAWS = 40_000_000, 50
 NONE_FAILED: Mapping[str, Graded] = MappingProxyType({})
-#: What a comparison leaves beside its configuration and the files of its guides.
+#: What a comparison leaves beside its configuration, the draws of its reference and the files of its guides.
 RESULTS = (
-    *("scoreboard.csv", "scoreboard.md", "scoreboard.png", "standard_errors.csv", "reference.nc"),
+    *("scoreboard.csv", "scoreboard.md", "scoreboard.png", "standard_errors.csv"),
     *("bands.png", "scatter.png", "inclusion.csv", "inclusion.png"),
 )
 
@@ -111,7 +112,8 @@ def conclude(
 
 def _start_again(comparison: Comparison, out: Path, tell: Callable[[str], None]) -> None:
     """Clears away a comparison with a smaller budget: no fit and no chain of it can be continued, for the
-    learning rate falls to zero over all steps, and warm-up comes before the draws.
+    learning rate falls to zero over all steps, and warm-up comes before the draws.  Where the fits alone
+    become longer, the reference stays.
     """
     config = comparison.config()
     there, asked = kept_config(out).get("budget"), config["budget"]
@@ -120,6 +122,8 @@ def _start_again(comparison: Comparison, out: Path, tell: Callable[[str], None])
     if not all(isinstance(there[name], int) and there[name] <= asked[name] for name in asked):
         return
     left = [f"{name}{ending}" for name in comparison.guides for ending in (".nc", ".safetensors")]
+    if there != {**asked, "steps": there["steps"]}:
+        left.append(REFERENCE)
     if outgrow(out, {**config, "budget": there}, config, (*RESULTS, *left)):
         tell(
             f"{out} held a comparison of {there['steps']} steps; the learning rate falls to zero over all "

@@ -18,10 +18,10 @@ from guides.core.rng import kept_rng, seeded_rng
 from guides.posterior.arviz_io import group_names, load_netcdf, save_netcdf, with_groups
 from guides.posterior.draws import Posterior
 from guides.posterior.files import json_safe
-from zoo.budgets import BUDGETS, Budget
-from zoo.commands.options import check_names, check_seed, model_options
+from zoo.budgets import Budget, budget_flags
+from zoo.commands.options import check_names, check_seed, find_budget, model_options
 from zoo.commands.own_models import check_own
-from zoo.errors import UserError, unknown
+from zoo.errors import UserError
 from zoo.files.output import folder_versions
 from zoo.fitting.devices import CPU, check_device
 from zoo.fitting.problem import HOLDOUTS, Problem, load_problem
@@ -144,9 +144,8 @@ class Comparison:
         return not (self._is_own_file() or self.options or self.entry.file)
 
     def _command(self, out: Path, splits: int, seeds: int) -> str:
-        budget = next(name for name, budget in BUDGETS.items() if budget == self.budget)
         words = ["zoo", "compare", self.data, "--model", self.entry.name, "--guides", ",".join(self.guides)]
-        words += ["--reference", self.reference, "--budget", budget]
+        words += ["--reference", self.reference, *budget_flags(self.budget)]
         words += ["--split", str(self.problem.dataset.split)] if self.problem.dataset.split else []
         share = _share(self.problem.dataset.protocol)
         words += [] if self._usual_holdout() else ["--holdout", f"{share:g}"]
@@ -225,6 +224,7 @@ def ask(
     guides: Sequence[str] | None = None,
     reference: str | None = None,
     budget: str = "quick",
+    steps: int | None = None,
     seed: int = 0,
     split: int = 0,
     target: str | None = None,
@@ -260,6 +260,7 @@ def ask(
         guides=names,
         reference=reference,
         budget=budget,
+        steps=steps,
         seed=seed,
         options=model_options(problem, model, names, given),
         device=device,
@@ -277,6 +278,7 @@ def plan(
     budget: str,
     seed: int,
     options: Options,
+    steps: int | None = None,
     device: str = CPU,
     fresh_reference: bool = False,
 ) -> Comparison:
@@ -294,8 +296,7 @@ def plan(
         applicable(find_guide(name), entry, problem.task, options)
     if guides:
         check_names("guides", guides)
-    if budget not in BUDGETS:
-        raise unknown("budget", budget, BUDGETS)
+    work = find_budget(budget, steps)
     kind, remark = reference_of(entry, reference, problem.dataset.num_features), ""
     if kind == "nuts" and reference is None:
         kind, remark = _nuts_or_none(entry, problem, options)
@@ -303,7 +304,7 @@ def plan(
         raise UserError("nothing to do: name a guide (--guides) or a reference (--reference)")
     rows = tuple(with_companions(guides))
     comparison = Comparison(
-        data, problem, entry, options, rows, kind, BUDGETS[budget], seed, remark, device, fresh_reference
+        data, problem, entry, options, rows, kind, work, seed, remark, device, fresh_reference
     )
     comparison.build(entry)  # refuses options that the model cannot have
     return comparison

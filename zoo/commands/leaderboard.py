@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import pandas as pd
 
-from zoo.budgets import BUDGETS
+from zoo.budgets import Budget, budget_flags
 from zoo.commands.comparison import Comparison, ask
 from zoo.commands.grid import GridCell, OnPiece, compute, label
-from zoo.commands.options import check_counts, check_names, check_seed
-from zoo.errors import UserError, unknown
+from zoo.commands.options import check_counts, check_names, check_seed, find_budget
+from zoo.errors import UserError
 from zoo.evaluation.leaderboard.page import page
 from zoo.evaluation.leaderboard.plot import plot_leaderboard
 from zoo.evaluation.leaderboard.standings import Refusal, Standing, leaderboard_frame, standings
@@ -41,7 +41,7 @@ class Asked:
     model: str
     datasets: tuple[str, ...]
     guides: tuple[str, ...] | str
-    budget: str
+    budget: Budget
     splits: int
     seeds: int
     seed: int
@@ -62,7 +62,7 @@ class Asked:
             "command": "leaderboard",
             "model": self.model,
             "guides": guides,
-            "budget": self.cells[0].comparison.config()["budget"],
+            "budget": asdict(self.budget),
             "grid": grid,
             **({"device": self.device} if self.device != CPU else {}),
         }
@@ -72,7 +72,7 @@ class Asked:
         guides = self.guides if self.guides == ALL else ",".join(self.guides)
         line = ["zoo", "leaderboard", "--datasets", ",".join(self.datasets), "--guides", guides]
         line += ["--model", self.model] if self.model != "bnn" else []
-        line += ["--splits", str(self.splits), "--seeds", str(self.seeds), "--budget", self.budget]
+        line += ["--splits", str(self.splits), "--seeds", str(self.seeds), *budget_flags(self.budget)]
         line += ["--seed", str(self.seed)] if self.seed else []
         line += ["--device", self.device] if self.device != CPU else []
         return shlex.join([*line, "--out", str(out)])
@@ -101,6 +101,7 @@ def plan(
     seeds: int = 1,
     seed: int = 0,
     budget: str = "quick",
+    steps: int | None = None,
     device: str = CPU,
 ) -> Asked:
     """Checks a request before anything is written.
@@ -113,8 +114,7 @@ def plan(
     check_counts(splits=splits, seeds=seeds)
     check_seed(seed)
     check_seed(seed + seeds - 1)
-    if budget not in BUDGETS:
-        raise unknown("budget", budget, BUDGETS)
+    work = find_budget(budget, steps)
     check_names("datasets", datasets)
     if guides != ALL:
         check_names("guides", guides)
@@ -124,14 +124,14 @@ def plan(
     for data in datasets:
         fitting, refused = _fitting(data, model, names)
         refusals += refused
-        wishes = {"model": model, "guides": fitting, "budget": budget, "device": device}
+        wishes = {"model": model, "guides": fitting, "budget": budget, "steps": steps, "device": device}
         for split in range(splits):
             first = ask(data, split=split, seed=seed, **wishes)
             cells += [_cell(first, data, split, k) for k in range(seed, seed + seeds)]
     _check_folders(cells)
     asked = guides if guides == ALL else tuple(guides)
     return Asked(
-        model, tuple(datasets), asked, budget, splits, seeds, seed, tuple(cells), tuple(refusals), device
+        model, tuple(datasets), asked, work, splits, seeds, seed, tuple(cells), tuple(refusals), device
     )
 
 
@@ -206,7 +206,7 @@ def _page(asked: Asked, found: Sequence[Standing], runs: Sequence[Run], out: str
         f"{count} {word}{'s' * (count != 1)}"
         for count, word in ((asked.splits, "split"), (asked.seeds, "seed"))
     )
-    work = f"{counts} of each; model {asked.model}; {BUDGETS[asked.budget]}"
+    work = f"{counts} of each; model {asked.model}; {asked.budget}"
     return page(found, runs, asked.refusals, asked.command(out), work)
 
 

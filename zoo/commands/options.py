@@ -1,11 +1,13 @@
-"""What a call says about the seed and the model, checked.  Imports nothing slow by itself."""
+"""What a call says about the seed, the budget and the model, checked.  Imports nothing slow by itself."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from zoo.errors import UserError
+from zoo.budgets import BUDGETS, Budget
+from zoo.errors import UserError, unknown
 
 if TYPE_CHECKING:  # slow to import
     from zoo.fitting.problem import Problem
@@ -22,6 +24,17 @@ def check_counts(**counts: int | None) -> None:
     for name, count in counts.items():
         if count is not None and count < 1:
             raise UserError(f"--{name} must be at least 1, not {count}")
+
+
+def find_budget(name: str, steps: int | None = None) -> Budget:
+    """The budget of that name, with other steps where these are given.
+
+    :raises UserError: for an unknown name, or no step at all
+    """
+    if name not in BUDGETS:
+        raise unknown("budget", name, BUDGETS)
+    check_counts(steps=steps)
+    return BUDGETS[name] if steps is None else replace(BUDGETS[name], steps=steps)
 
 
 def check_names(option: str, names: Sequence[str]) -> None:

@@ -97,6 +97,7 @@ def test_fit_that_makes_no_sense(options, words, tmp_path):
         (["--guides", "mean-field,sspbp", "--model", "spike-slab-linear"], ["'sspbp' does not apply"]),
         (["--guides", "pbp,pbp"], ["'pbp' is named twice"]),
         (["--budget", "fast"], ["unknown budget 'fast'", "quick, full"]),
+        (["--steps", "0"], ["--steps must be at least 1, not 0"]),
         (["--reference", "nutz"], ["unknown reference 'nutz'", "nuts"]),
         (["--reference", "exact"], ["'bnn' has no 'exact' reference", "--reference nuts"]),
         (["--model", "spike-slab-linear", "--reference", "nuts"], ["no 'nuts' reference", "discrete"]),

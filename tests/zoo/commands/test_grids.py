@@ -143,6 +143,10 @@ def test_data_sets_splits_and_seeds_may_be_added(tables):
     assert {cell.folder for cell in small.cells} <= {cell.folder for cell in large.cells}
     assert differences(small.config(), large.config()) == []
     assert differences(small.config(), plan([str(tables[0])], **plain, budget="full").config())
+    longer = plan([str(tables[0])], **plain, steps=70)
+    assert differences(small.config(), longer.config()) == ["budget steps is 60 there, 70 here"]
+    assert "--budget quick --steps 70 --out out/b" in longer.command("out/b")
+    assert "--budget quick --out out/b" in small.command("out/b")
     later = plan([str(tables[0])], **plain, splits=2, seeds=2, seed=5)
     seen = [(cell.comparison.problem.dataset.split, cell.comparison.seed) for cell in later.cells]
     assert seen == [(0, 5), (0, 6), (1, 5), (1, 6)]
@@ -206,6 +210,15 @@ def test_bad_input_is_a_line_and_leaves_nothing(tables, tmp_path):
         "--seeds must be at least 1": ("--datasets", table, "--seeds", 0),
         "--jobs must be at least 1": ("--datasets", table, *MODEL, "--guides", "varbvs", "--jobs", 0),
         "unknown budget 'huge'": ("--datasets", table, "--budget", "huge"),
+        "--steps must be at least 1, not 0": (
+            "--datasets",
+            table,
+            *MODEL,
+            "--guides",
+            "varbvs",
+            "--steps",
+            0,
+        ),
         "none of the guides can be fitted to": ("--datasets", table, "--guides", "varbvs"),
         "has no trusted posterior to rank by": (
             "--datasets",

@@ -93,3 +93,22 @@ def test_a_larger_budget_gives_the_comparison_of_a_folder_of_its_own(table, tmp_
     assert result.exit_code == 2
     assert "budget steps is 7 there, 4 here; budget draws is 40 there, 30 here" in result.stderr
     assert contents(tmp_path / "long") == before
+
+
+def test_more_steps_of_a_comparison_fit_again_and_keep_the_reference(tmp_path, monkeypatch):
+    make_tiny(monkeypatch)
+    table = write_csv(tmp_path / "table.csv", linear_rows(30))
+
+    def compare(out, *steps):
+        options = ["--model", "spike-slab-linear", "--guides", "spike-slab", *steps, "--out", tmp_path / out]
+        result = run_zoo("compare", table, *options)
+        assert result.exit_code == 0, result.output
+        return contents(tmp_path / out)
+
+    first = compare("long")
+    longer = compare("long", "--steps", 70)
+    assert longer["reference.nc"] == first["reference.nc"]
+    assert longer["spike-slab.nc"] != first["spike-slab.nc"]
+    compare("fresh", "--steps", 70)
+    long, fresh = (table_of(tmp_path / name)["spike-slab"] for name in ("long", "fresh"))
+    assert {**long, "fit_seconds": ""} == {**fresh, "fit_seconds": ""}

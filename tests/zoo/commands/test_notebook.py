@@ -163,6 +163,8 @@ def test_a_model_that_is_no_name_is_told_how_to_be_one():
         (lambda: zoo.compare("diabetes", split=None), "split: a whole number is needed, not None"),
         (lambda: zoo.compare("diabetes", seeds=[0, 1]), r"seeds: a whole number is needed, not \[0, 1\]"),
         (lambda: zoo.compare("diabetes", budget=100), "budget: text is needed, not 100"),
+        (lambda: zoo.compare("diabetes", steps=9.5), "steps: a whole number is needed, not 9.5"),
+        (lambda: zoo.leaderboard("diabetes", steps="9"), "steps: a whole number is needed, not '9'"),
         (lambda: zoo.compare("diabetes", reference=True), "reference: text is needed, not True"),
         (lambda: zoo.compare("diabetes", holdout="0.1"), "holdout: a number is needed, not '0.1'"),
         (lambda: zoo.compare("diabetes", out=3), "out: a path is needed, not 3"),

@@ -221,20 +221,26 @@ def test_who_stops_a_comparison_is_told_what_is_kept(kept, words, tmp_path):
 
 @pytest.mark.parametrize(
     ("changed", "again"),
-    [({}, False), ({"steps": 3}, True), ({"steps": 3, "draws": 9}, False), ({"steps": 9}, False)],
+    [
+        *[({}, False), ({"steps": 3, "draws": 9}, False), ({"steps": 9}, False)],
+        *[({"steps": 3}, True), ({"steps": 3, "warmup": 3}, True)],
+    ],
 )
 def test_only_a_smaller_budget_is_started_again(changed, again, tmp_path):
-    """No part of it larger; what the smaller one has left goes."""
+    """No part of it larger; what the smaller one has left goes, its reference where that becomes longer."""
     problem = load_problem(str(write_csv(tmp_path / "table.csv", linear_rows(30))))
     words = {"model": "bnn", "guides": ["map"], "reference": "none", "options": {}, "seed": 0}
     asked = plan("t", problem, budget="quick", **words)
     asked = replace(asked, budget=Budget(steps=6, draws=6, warmup=6, mcmc_draws=6))
     there, told, out = replace(asked, budget=replace(asked.budget, **changed)), [], tmp_path / "out"
     with output_folder(out, there.config()):
-        for name in ("map.nc", "scoreboard.csv", "letter.txt"):
+        for name in ("map.nc", "reference.nc", "scoreboard.csv", "letter.txt"):
             (out / name).touch()
     _start_again(asked, out, told.append)
-    assert files(out) == {"config.json", "letter.txt"} | (set() if again else {"map.nc", "scoreboard.csv"})
+    gone = {"map.nc", "scoreboard.csv"} if again else set()
+    gone |= {"reference.nc"} if "warmup" in changed else set()
+    kept = {"config.json", "letter.txt", "map.nc", "reference.nc", "scoreboard.csv"} - gone
+    assert files(out) == kept
     assert told == again * [
         f"{out} held a comparison of 3 steps; the learning rate falls to zero over all steps, so that one of "
         "6 starts again"

@@ -110,15 +110,18 @@ def test_scoreboard_tells_all_versions_of_its_folder(tmp_path, monkeypatch):
     assert facts[-1] == "torch 2.11.0, 2.13.0+cpu"
 
 
-def test_command_of_a_scoreboard_asks_for_the_same():
-    asked = ask("diabetes", guides=["mean-field", "pbp"], model="pbp-bnn", reference="none", seed=3, split=1)
+@pytest.mark.parametrize("steps", [None, 70])
+def test_command_of_a_scoreboard_asks_for_the_same(steps):
+    wishes = {"guides": ["mean-field", "pbp"], "model": "pbp-bnn", "reference": "none", "steps": steps}
+    asked = ask("diabetes", **wishes, seed=3, split=1)
     command = asked.facts(Path("out/x"))[0].removeprefix("made by: `").removesuffix("`")
     words = command.split()
     assert words[:3] == ["zoo", "compare", "diabetes"]
     flags = dict(zip(words[3::2], words[4::2], strict=True))
     assert flags.pop("--out") == "out/x"
     wishes = {name.removeprefix("--"): value for name, value in flags.items()}
-    wishes |= {name: int(wishes[name]) for name in ("seed", "split")}
+    assert wishes.get("steps") == (steps and str(steps))
+    wishes |= {name: int(wishes[name]) for name in ("seed", "split", "steps") if name in wishes}
     wishes["guides"] = wishes["guides"].split(",")
     assert ask("diabetes", **wishes).config() == asked.config()
     assert not any("zoo compare" in line for line in ask("diabetes", widths=[3]).facts(Path("out/x")))
