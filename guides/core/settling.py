@@ -38,6 +38,18 @@ def told(change: float, more: str = "") -> str:
     return f"the loss {did} by {abs(change):.3g} nats in the last tenth of the learning{more}: {remedy}"
 
 
+def places(rates: Sequence[float]) -> tuple[slice, slice]:
+    """The steps that stand for the beginning of the last tenth of the learning, and for its end.
+
+    :param rates: learning rates of all steps
+    """
+    done = np.cumsum(rates)
+    begin = int(np.searchsorted(done, (1 - LAST) * done[-1]))
+    width = max(1, round(WINDOW * len(done)))
+    start = max(0, begin - width // 2)
+    return slice(start, start + width), slice(len(done) - width, len(done))
+
+
 def last_change(losses: Sequence[float], rates: Sequence[float]) -> tuple[float, float | None]:
     """How much the loss fell in the last tenth of the learning, and the standard error of that, nats.
 
@@ -50,10 +62,6 @@ def last_change(losses: Sequence[float], rates: Sequence[float]) -> tuple[float,
     """
     if not len(losses) or len(losses) != len(rates):
         raise ValueError(f"{len(losses)} losses and {len(rates)} learning rates")
-    done = np.cumsum(rates)
-    begin = int(np.searchsorted(done, (1 - LAST) * done[-1]))
-    width = max(1, round(WINDOW * len(losses)))
-    start = max(0, begin - width // 2)
-    before, after = (np.asarray(part) for part in (losses[start : start + width], losses[-width:]))
-    se = math.sqrt(sum(part.var(ddof=1) / len(part) for part in (before, after))) if width > 1 else None
+    before, after = (np.asarray(losses[place]) for place in places(rates))
+    se = math.sqrt(sum(part.var(ddof=1) / len(part) for part in (before, after))) if len(after) > 1 else None
     return float(before.mean() - after.mean()), se

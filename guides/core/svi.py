@@ -5,7 +5,7 @@ them a tuple of the model's arguments, and a :class:`Schedule`::
 
     svi = SVI(model, guide, guide.optimizer(), guide.elbo())
     schedule = Schedule(2000, lambda step: half_cosine(0.01, step, 2000))
-    losses = [loss for loss, seconds in svi_steps(svi, random_rows((x, y), 500), schedule)]
+    losses = [step.loss for step in svi_steps(svi, random_rows((x, y), 500), schedule)]
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ import torch
 from pyro.infer import SVI
 from pyro.poutine.guide import GuideMessenger
 from torch import Tensor
+
+from guides.core.rng import kept_rng
+from guides.core.settling import places
 
 #: What to do when no step has been taken yet.
 START = "the start itself overflows: look for outliers, or a fixed noise that is too small"
@@ -65,9 +68,18 @@ def geometric_ramp(first: float, done: float, share: float = 0.5, last: float = 
 
 
 class Step(NamedTuple):
-    """:ivar loss: minus the ELBO estimate, nats; :ivar seconds: that the step took, its minibatch included"""
+    """What a step has found.
+
+    :ivar loss: minus the ELBO estimate, nats
+    :ivar final_loss: the same at the temperature that an annealed guide ends with, in the steps whose losses
+        say whether the fit has settled (:func:`guides.core.settling.places`): as the temperature falls a
+        relaxed bound falls with it, and would hide what the guide still gains.  Elsewhere, and of other
+        guides, ``loss``
+    :ivar seconds: that the step took, its minibatch included
+    """
 
     loss: float
+    final_loss: float
     seconds: float
 
 
@@ -83,6 +95,7 @@ def svi_steps(svi: SVI, batches: Iterator[tuple], schedule: Schedule, *, done: i
     :raises DivergenceError: at the first loss that is not finite, or when the last step breaks a parameter
     """
     anneal = getattr(svi.guide, "anneal", None) if schedule.progress else None
+    compared = _compared_steps(schedule) if anneal is not None else ()
     for step in range(done, schedule.steps):
         svi.optim.set_lr(schedule.learning_rate(step))
         if anneal is not None:
@@ -90,10 +103,30 @@ def svi_steps(svi: SVI, batches: Iterator[tuple], schedule: Schedule, *, done: i
         if schedule.kl_weight is not None:
             svi.guide.kl_weight = schedule.kl_weight(step)
         start = time.perf_counter()
-        loss = svi.step(*next(batches))
+        batch = next(batches)
+        final_loss = _final_loss(svi, batch, schedule, step) if step in compared else None
+        loss = svi.step(*batch)
         seconds = time.perf_counter() - start
         _check(svi, schedule, step, loss)
-        yield Step(loss, seconds)
+        yield Step(loss, loss if final_loss is None else final_loss, seconds)
+
+
+def _compared_steps(schedule: Schedule) -> set[int]:
+    steps = range(schedule.steps)
+    return {
+        step for place in places([schedule.learning_rate(step) for step in steps]) for step in steps[place]
+    }
+
+
+def _final_loss(svi: SVI, batch: tuple, schedule: Schedule, step: int) -> float:
+    """Minus the relaxed bound at the last temperature, which only a run with gradients has; of the noise of
+    the step itself, which leaves the guide and the random state as they were.
+    """
+    svi.guide.anneal(schedule.progress(schedule.steps - 1))
+    with kept_rng():
+        loss = float(svi.loss(svi.model, svi.guide, *batch))
+    svi.guide.anneal(schedule.progress(step))
+    return loss
 
 
 @contextmanager

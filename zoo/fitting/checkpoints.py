@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -17,6 +19,7 @@ from torch import Tensor
 from guides.core.flat_guide import FlatGuide
 from guides.core.optim import FusedAdam
 from guides.posterior.files import part_of, read_safetensors, write_atomically
+from guides.truth.interruption import held_back
 from zoo.errors import UserError
 
 
@@ -25,12 +28,14 @@ def write_checkpoint(
     guide: FlatGuide,
     optimizer: FusedAdam,
     losses: Sequence[float],
+    final_losses: Sequence[float],
     header: Mapping,
     device: torch.device,
 ) -> None:
     """Of a fit between two steps, whole or not at all.
 
     :param losses: of the steps so far
+    :param final_losses: of the same steps (:class:`guides.core.svi.Step`)
     :param header: what else the fit needs, and what it is, JSON-safe
     :param device: whose random state counts beside the processor's
     """
@@ -40,6 +45,7 @@ def write_checkpoint(
     for i, moments in optimizer.get_state()["state"].items():
         tensors |= {f"adam.{i}.{name}": torch.as_tensor(value) for name, value in moments.items()}
     tensors["losses"] = torch.tensor(losses, dtype=torch.float64)
+    tensors["final_losses"] = torch.tensor(final_losses, dtype=torch.float64)
     tensors["random_state"] = torch.get_rng_state()
     if device.type == "cuda":
         tensors["random_state_gpu"] = torch.cuda.get_rng_state(device)
@@ -85,9 +91,9 @@ def resume(
     tensors: Mapping[str, Tensor],
     set_up: Callable[[], None],
     device: torch.device,
-) -> list[float]:
+) -> tuple[list[float], list[float]]:
     """Gives a fresh guide, its optimiser and the random state what the checkpoint holds; returns the losses
-    of the steps that were taken.
+    and the final losses of the steps that were taken.
     """
     guide.load_state_dict(guide_state(header, tensors))
     guide.to(device)
@@ -101,7 +107,30 @@ def resume(
     torch.set_rng_state(tensors["random_state"])  # last: setting up draws numbers
     if device.type == "cuda":
         torch.cuda.set_rng_state(tensors["random_state_gpu"], device)
-    return tensors["losses"].tolist()
+    return tensors["losses"].tolist(), tensors["final_losses"].tolist()
+
+
+@contextmanager
+def saving(save: Callable[[], None] | None, seconds: float) -> Iterator[Callable[[], None]]:
+    """Around the steps of a fit; what it gives is called at the end of each.
+
+    Ctrl-C waits for that end: what is saved there goes on as if it had not come.
+
+    :param save: writes the checkpoint, at Ctrl-C and whenever so many ``seconds`` have passed; None: no file
+    """
+    last_saved = time.monotonic()
+    with held_back() as interrupted:
+
+        def step_taken() -> None:
+            nonlocal last_saved
+            due = time.monotonic() - last_saved > seconds
+            if save is not None and (due or interrupted.is_set()):
+                save()
+                last_saved = time.monotonic()
+            if interrupted.is_set():
+                raise KeyboardInterrupt
+
+        yield step_taken
 
 
 def _checksum(header: str, tensors: Mapping[str, Tensor]) -> str:

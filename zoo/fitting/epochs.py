@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pyro
@@ -33,10 +33,9 @@ from guides.core.svi import (
     unwatched,
 )
 from guides.posterior.evaluate import over_draws
-from guides.truth.interruption import held_back
 from zoo.errors import UserError
 from zoo.evaluation.estimates import Estimate
-from zoo.fitting.checkpoints import read_checkpoint, resume, start, write_checkpoint
+from zoo.fitting.checkpoints import read_checkpoint, resume, saving, start, write_checkpoint
 from zoo.fitting.reach import last_change
 from zoo.fitting.svi import fitting
 from zoo.seeds import stable_seed
@@ -120,7 +119,7 @@ class History:
         divergence counts as in training
     :ivar figures: what ``each_epoch`` returned
     :ivar change: of minus the loss in the last tenth of the training, counted in learning rates, nats of the
-        whole training set
+        whole training set; of a guide that is annealed at its last temperature
     """
 
     losses: list[float] = field(default_factory=list)
@@ -154,17 +153,12 @@ def train(
     if not rows:
         raise ValueError("there are no rows to train on")
     run = _Run(model, guide, data, training)
-    # Ctrl-C waits for the end of a step, where what is kept can go on as if it had not come
-    with seeded_rng(stable_seed("steps", training.seed)), fitting(), held_back() as interrupted:
+    save = None if checkpoint is None else partial(run.save, checkpoint)
+    steps = seeded_rng(stable_seed("steps", training.seed))
+    with steps, fitting(), saving(save, SECONDS_BETWEEN_CHECKPOINTS) as step_taken:
         run.begin(checkpoint, each_epoch)
-        last_saved = time.monotonic()
         for _ in run.steps(each_epoch):
-            due = time.monotonic() - last_saved > SECONDS_BETWEEN_CHECKPOINTS
-            if checkpoint is not None and (due or interrupted.is_set()):
-                run.save(checkpoint)
-                last_saved = time.monotonic()
-            if interrupted.is_set():
-                raise KeyboardInterrupt
+            step_taken()
     return run.history()
 
 
@@ -172,6 +166,7 @@ class _Run:
     """A training that goes on: what it has done so far, and the steps to come.
 
     :ivar losses: of every step
+    :ivar final_losses: of every step (:class:`guides.core.svi.Step`)
     :ivar figures: what ``each_epoch`` returned
     """
 
@@ -181,6 +176,7 @@ class _Run:
         self.svi = SVI(model, guide, self.optimizer, guide.elbo())
         self.schedule = training.schedule(self.rows)
         self.losses: list[float] = []
+        self.final_losses: list[float] = []
         self.figures: list[Mapping[str, float]] = []
 
     def begin(self, checkpoint: Path | None, each_epoch: Callable | None) -> None:
@@ -197,8 +193,9 @@ class _Run:
         done, each = len(self.losses), self.training.steps_an_epoch(self.rows)
         seed = stable_seed("orders", self.training.seed)
         batches = shuffled_epochs(self.data, self.training.batch_size, seed, done=done)
-        for loss, _ in svi_steps(self.svi, batches, self.schedule, done=done):
-            self.losses.append(loss)
+        for step in svi_steps(self.svi, batches, self.schedule, done=done):
+            self.losses.append(step.loss)
+            self.final_losses.append(step.final_loss)
             if each_epoch is not None and len(self.losses) % each == 0:
                 self.figures.append(each_epoch(len(self.losses) // each))
             yield
@@ -208,11 +205,12 @@ class _Run:
         firsts = range(0, len(self.losses), each)
         means = [math.fsum(self.losses[first : first + each]) / each for first in firsts]
         rates = [self.schedule.learning_rate(step) for step in range(len(self.losses))]
-        return History(means, self.figures, last_change(self.losses, rates).value)
+        return History(means, self.figures, last_change(self.final_losses, rates).value)
 
     def save(self, path: Path) -> None:
         header = {"training": asdict(self.training), "rows": self.rows, "figures": self.figures}
-        write_checkpoint(path, self.guide, self.optimizer, self.losses, header, self.data[0].device)
+        losses, device = (self.losses, self.final_losses), self.data[0].device
+        write_checkpoint(path, self.guide, self.optimizer, *losses, header, device)
 
     def _restore(self, path: Path) -> None:
         header, tensors = read_checkpoint(path)
@@ -220,7 +218,8 @@ class _Run:
         if any(header.get(name) != value for name, value in mine.items()):
             raise UserError(f"{path} belongs to another training: choose another file, or delete it")
         device = self.data[0].device
-        self.losses = resume(self.guide, self.optimizer, header, tensors, self._set_up, device)
+        found = resume(self.guide, self.optimizer, header, tensors, self._set_up, device)
+        self.losses, self.final_losses = found
         self.figures = header["figures"]
 
     def _set_up(self) -> None:

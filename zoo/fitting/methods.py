@@ -213,7 +213,7 @@ class Variational:
         run = Fit(self.build(fitted_model), fitted_model, data, settings)
         path, about = (None, None) if file is None else (file.path, file.about)
         run.run(checkpoint=path, about=about, progress=watch.progress, label=watch.label)
-        change = settings.last_change(run.losses)
+        change = run.last_change()
         elbo = run.elbo if self.bounds else None
         guide = run.guide if run.device.type == CPU else self.on_cpu(run.guide, model, data)
         return self._fitted(guide, model, run.losses, change, run.seconds, elbo)
@@ -241,7 +241,7 @@ class Variational:
             with kept_rng():  # supports are in no file: it sees them on made-up data
                 guide.setup(*made_up_data(header))
         losses = tensors["losses"].tolist()
-        change = FitSettings(**header["settings"]).last_change(losses)
+        change = FitSettings(**header["settings"]).last_change(tensors["final_losses"].tolist())
         return self._fitted(guide, model, losses, change, header["seconds"])
 
     def _fitted(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -19,10 +19,9 @@ from torch import Tensor
 from guides.core.flat_guide import FlatGuide
 from guides.core.rng import seeded_rng
 from guides.core.svi import DivergenceError, Schedule, half_cosine, random_rows, svi_steps, unwatched
-from guides.truth.interruption import held_back
 from zoo.errors import FailedError, UserError
 from zoo.evaluation.estimates import Estimate
-from zoo.fitting.checkpoints import read_checkpoint, resume, start, write_checkpoint
+from zoo.fitting.checkpoints import read_checkpoint, resume, saving, start, write_checkpoint
 from zoo.fitting.devices import device_of
 from zoo.fitting.memory import keep_freed_memory
 from zoo.fitting.reach import last_change, own_rates
@@ -59,9 +58,9 @@ class FitSettings:
         """From 0 at the first step to 1 at the last, for schedules of the guide's own."""
         return step / max(1, self.steps - 1)
 
-    def last_change(self, losses: Sequence[float]) -> Estimate:
+    def last_change(self, final_losses: Sequence[float]) -> Estimate:
         """See :func:`zoo.fitting.reach.last_change`."""
-        return last_change(losses, [self.learning_rate(step) for step in range(len(losses))])
+        return last_change(final_losses, [self.learning_rate(step) for step in range(len(final_losses))])
 
     def schedule(self) -> Schedule:
         return Schedule(self.steps, self.learning_rate, self.progress)
@@ -89,6 +88,7 @@ class Fit:
     :param data: the model's arguments, tensors ``[N, ...]`` or lists of ``N``, whose rows belong together;
         the model also takes ``N`` after them where the settings ask for minibatches
     :ivar losses: minus the ELBO estimate of every step so far, in nats of the whole data set
+    :ivar final_losses: of the same steps (:class:`guides.core.svi.Step`)
     :ivar seconds: time spent in steps so far
     """
 
@@ -101,6 +101,7 @@ class Fit:
         self.batches = random_rows(self.data, settings.batch_size)
         self.device = device_of(self.data)
         self.losses: list[float] = []
+        self.final_losses: list[float] = []
         self.seconds = 0.0
 
     def run(
@@ -125,23 +126,22 @@ class Fit:
                 start(self.guide, self.optimizer, self._set_up)
             done, steps = len(self.losses), self.settings.steps
             task = progress.add_task(label, total=steps, completed=done) if progress else None
-            last_saved = time.monotonic()
-            # Ctrl-C waits for the end of a step, where what is kept can go on as if it had not come
-            with fitting(), held_back() as interrupted:
-                for loss, seconds in svi_steps(self.svi, self.batches, self.settings.schedule(), done=done):
-                    self.losses.append(loss)
-                    self.seconds += seconds
+            save = None if checkpoint is None else partial(self._save, checkpoint, about)
+            with fitting(), saving(save, SECONDS_BETWEEN_CHECKPOINTS) as step_taken:
+                for step in svi_steps(self.svi, self.batches, self.settings.schedule(), done=done):
+                    self.losses.append(step.loss)
+                    self.final_losses.append(step.final_loss)
+                    self.seconds += step.seconds
                     if progress:
                         progress.advance(task)
-                    due = time.monotonic() - last_saved > SECONDS_BETWEEN_CHECKPOINTS
-                    if checkpoint is not None and (due or interrupted.is_set()):
-                        self._save(checkpoint, about)
-                        last_saved = time.monotonic()
-                    if interrupted.is_set():
-                        raise KeyboardInterrupt
-            if checkpoint is not None:
-                self._save(checkpoint, about)
+                    step_taken()
+            if save is not None:
+                save()
         return self
+
+    def last_change(self) -> Estimate:
+        """How much the bound rose in the last tenth of a finished fit, nats."""
+        return self.settings.last_change(self.final_losses)
 
     def elbo(self, num_samples: int | None = None) -> tuple[float, float]:
         """The evidence lower bound in nats and its standard error, over networks drawn from the guide; their
@@ -164,13 +164,15 @@ class Fit:
             "about": about,
             "arguments": [_case(part) for part in self.data],
         }
-        write_checkpoint(path, self.guide, self.optimizer, self.losses, header, self.device)
+        losses = self.losses, self.final_losses
+        write_checkpoint(path, self.guide, self.optimizer, *losses, header, self.device)
 
     def _restore(self, path: Path, about: dict) -> None:
         header, tensors = read_checkpoint(path)
         if header["settings"] != asdict(self.settings) or header["about"] != about:
             raise UserError(f"{path} belongs to another fit: choose another --out, or delete it")
-        self.losses = resume(self.guide, self.optimizer, header, tensors, self._set_up, self.device)
+        found = resume(self.guide, self.optimizer, header, tensors, self._set_up, self.device)
+        self.losses, self.final_losses = found
         self.seconds = header["seconds"]
 
 

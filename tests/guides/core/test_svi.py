@@ -50,7 +50,7 @@ def cosine(steps: int, lr: float = 0.05) -> Schedule:
 def test_rows_without_a_target_are_fitted(batches):
     x = torch.randn(60, 2) + torch.tensor([3.0, -1.0])
     svi = svi_of()
-    losses = [loss for loss, _ in svi_steps(svi, batches((x,), 20), cosine(200, lr=0.2))]
+    losses = [step.loss for step in svi_steps(svi, batches((x,), 20), cosine(200, lr=0.2))]
     exact = x.sum(0) / (60 + 1 / 100)
     assert len(losses) == 200
     torch.testing.assert_close(svi.guide.median()["mean"], exact, atol=0.1, rtol=0)
@@ -85,17 +85,53 @@ def test_steps_that_were_taken_earlier_are_not_taken_again():
     assert seen == [6, 7, 8]
 
 
-def test_rate_and_temperature_are_those_of_the_step():
-    def model(x):
-        w = pyro.sample("w", SpikeSlab(torch.tensor(0.3)).expand([1, 2]).to_event(2))
-        with pyro.plate("data", len(x)):
-            pyro.sample("y", dist.Normal((x @ w.T).squeeze(-1), 1.0), obs=torch.zeros(len(x)))
+def selection(x):
+    w = pyro.sample("w", SpikeSlab(torch.tensor(0.3)).expand([1, 2]).to_event(2))
+    with pyro.plate("data", len(x)):
+        pyro.sample("y", dist.Normal((x @ w.T).squeeze(-1), 1.0), obs=torch.zeros(len(x)))
 
-    svi, seen = svi_of(model, AutoConcrete, temperature=(1.0, 0.01)), []
+
+def test_rate_and_temperature_are_those_of_the_step():
+    svi, seen = svi_of(selection, AutoConcrete, temperature=(1.0, 0.01)), []
     schedule = Schedule(3, lambda step: 0.1 * (step + 1), progress=lambda step: step / 2)
     for _ in svi_steps(svi, itertools.repeat((torch.randn(5, 2),)), schedule):
         seen.append((svi.optim.adam.param_groups[0]["lr"], svi.guide.temperature))
     assert seen == [pytest.approx(pair) for pair in ((0.1, 1.0), (0.2, 0.1), (0.3, 0.01))]
+
+
+def annealed(steps: int, rate) -> Schedule:
+    return Schedule(steps, rate, progress=lambda step: step / (steps - 1))
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_an_annealed_fit_is_compared_at_its_last_temperature(learned):
+    """In the steps that are compared, and is the same fit for it, to the last number drawn."""
+
+    def fit():
+        torch.manual_seed(5)
+        svi = svi_of(selection, AutoConcrete, temperature=(1.0, 0.2), empirical_bayes=learned)
+        return svi, torch.randn(30, 2)
+
+    schedule = annealed(40, lambda step: half_cosine(0.1, step, 40))
+    svi, x = fit()
+    taken = list(svi_steps(svi, itertools.repeat((x,)), schedule))
+    expected, final = [], []
+    other, x = fit()
+    for step in range(40):
+        other.optim.set_lr(schedule.learning_rate(step))
+        other.guide.anneal(schedule.progress(step))
+        if 23 <= step < 25 or step >= 38:  # two at each place; the last tenth begins after 0.6 of them
+            at, state = other.guide.temperature, torch.get_rng_state()
+            other.guide.temperature = 0.2
+            final.append(float(other.loss(other.model, other.guide, x)))
+            other.guide.temperature = at
+            torch.set_rng_state(state)
+        expected.append(other.step(x))
+        final += [expected[-1]] if step < 23 or 25 <= step < 38 else []
+    assert [step.loss for step in taken] == expected
+    assert [step.final_loss for step in taken] == final
+    assert all((step.final_loss != step.loss) == (i in (23, 24, 38)) for i, step in enumerate(taken))
+    assert all(map(torch.equal, svi.guide.parameters(), other.guide.parameters()))
 
 
 def test_divergence_names_step_site_and_remedy():

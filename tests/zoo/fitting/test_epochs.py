@@ -11,6 +11,7 @@ from pyro import poutine
 from pyro.infer import SVI
 
 from guides import AutoConcrete, AutoMeanField, AutoMNF, AutoSpikeSlab
+from guides.core.svi import Step
 from guides.posterior.evaluate import log_joint
 from zoo.errors import FailedError
 from zoo.evaluation.estimates import Estimate
@@ -213,11 +214,10 @@ def test_learning_rate_falls_along_a_cosine():
 
 
 @pytest.mark.parametrize("epochs", [1, 3])
-def test_temperature_is_annealed_from_step_to_step(digits, epochs):
+def test_temperature_is_annealed_from_step_to_step(digits, epochs, monkeypatch):
     """Also where there is one epoch only; the first step is at 1, the last one at 0.1."""
-    guide, temperatures = AutoConcrete(NETWORK, temperature=(1.0, 0.1)), []
-    anneal = guide.anneal
-    guide.anneal = lambda progress: temperatures.append(anneal(progress))
+    guide, temperatures, step = AutoConcrete(NETWORK, temperature=(1.0, 0.1)), [], SVI.step
+    monkeypatch.setattr(SVI, "step", lambda *args: temperatures.append(guide.temperature) or step(*args))
     train(NETWORK, guide, (digits.x, digits.y), Training(epochs, batch_size=40))
     steps = 5 * epochs
     assert temperatures == pytest.approx([10 ** (-i / (steps - 1)) for i in range(steps)])
@@ -324,6 +324,17 @@ def test_training_tells_what_the_bound_gained_last(digits, monkeypatch):
     assert history.change == pytest.approx(half_cosine_change(every).value)
 
 
+def test_training_at_a_falling_temperature_is_compared_at_the_last_one(digits, monkeypatch):
+    taken, steps = [], epochs.svi_steps
+    monkeypatch.setattr(
+        epochs, "svi_steps", lambda *parts, **at: (taken.append(step) or step for step in steps(*parts, **at))
+    )
+    history = train(NETWORK, AutoConcrete(NETWORK), (digits.x, digits.y), Training(8, batch_size=50))
+    final = half_cosine_change([step.final_loss for step in taken])
+    assert history.change == pytest.approx(final.value)
+    assert history.change != pytest.approx(half_cosine_change([step.loss for step in taken]).value)
+
+
 def test_seed_of_a_training_decides_order_and_noise(digits):
     def of(seed: int) -> tuple[list[float], float]:
         seen, noise = [], []
@@ -372,7 +383,7 @@ def test_members_are_stacked_with_noise_of_their_own(digits):
 
 def test_an_epoch_has_the_mean_loss_of_its_steps(digits, monkeypatch):
     """And what is looked at after it is told how many epochs are done."""
-    steps = [(10.0, 1.0), (20.0, 2.0), (40.0, 4.0), (60.0, 8.0)]
+    steps = [Step(loss, loss, 1.0) for loss in (10.0, 20.0, 40.0, 60.0)]
     monkeypatch.setattr(epochs, "svi_steps", lambda *parts, **at: iter(steps))
     data = digits.x[:50], digits.y[:50]
     training = Training(2, batch_size=20)  # two steps an epoch, the last ten of 50 rows are left out

@@ -88,7 +88,7 @@ def fit_side_by_side(
     fit = Fit(guide, model, (x, y), replace(settings, batch_size=None))
     fit.batches = minibatches(x, y, runs, settings.batch_size)
     fit.run()
-    change = settings.last_change(fit.losses).value / runs
+    change = fit.last_change().value / runs
     bounds = bound_of_each(guide, x, y, inclusion, stable_seed("bound", settings.seed))
     return FittedRuns(guide.inclusion_probabilities()["w"].double().numpy(), bounds.numpy(), change)
 

@@ -147,7 +147,7 @@ def fit_inclusion(cell: Cell, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray,
     settings = FitSettings(cell.options["steps"], RATE, BATCH, cell.seed)
     inputs, labels = (torch.as_tensor(part, dtype=torch.float32) for part in (x, y))
     run = Fit(guide, model, (inputs, labels), settings).run()
-    bounds = {"elbo": run.elbo()[0], "bound_change": settings.last_change(run.losses).value}
+    bounds = {"elbo": run.elbo()[0], "bound_change": run.last_change().value}
     return guide.inclusion_probabilities()["w"].double().numpy(), bounds
 
 
