@@ -18,6 +18,7 @@ from pathlib import Path
 
 from data_loaders.errors import DataError, absent, short_reason
 from data_loaders.graphs.edge_lists import EdgeList, edge_list
+from data_loaders.tables.cells import other_separators
 
 COLUMNS = ("graph", "sender", "recipient", "time")
 
@@ -40,6 +41,8 @@ def load_edges(path: str | Path) -> list[EdgeList]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path}: cannot be read: {short_reason(error)}") from None
     missing = [name for name in ("sender", "recipient") if name not in header]
+    if missing and (separators := other_separators(header)):
+        raise DataError(f"{path}: has {separators} between its values: save it with commas")
     if missing:
         raise DataError(
             f"{path}: has no column {missing[0]!r}; it needs sender and recipient, and may have graph, time"

@@ -116,11 +116,19 @@ def _no_text(path: Path) -> str:
     return "is not UTF-8 text; save it as CSV in UTF-8"
 
 
+def other_separators(header: Sequence[str]) -> str:
+    """What stands in place of commas between the names of a file's first line; empty where commas do."""
+    found = (
+        [called for sign, called in _OTHER_SEPARATORS.items() if sign in header[0]]
+        if len(header) == 1
+        else []
+    )
+    return found[0] if found else ""
+
+
 def _check_header(cells: Cells) -> None:
-    if len(cells.header) == 1:
-        for sign, name in _OTHER_SEPARATORS.items():
-            if sign in cells.header[0]:
-                raise cells.fail(f"has {name} between its values: save it with commas")
+    if separators := other_separators(cells.header):
+        raise cells.fail(f"has {separators} between its values: save it with commas")
     for position, name in enumerate(cells.header, start=1):
         if not name:
             # pandas writes its index as a first column without a name.

@@ -42,6 +42,7 @@ def test_graphs_are_read_and_written(table, tmp_path):
     [
         ("", "no column 'sender'"),
         ("sender,to\na,b\n", "no column 'recipient'"),
+        ("sender;recipient\na;b\n", "has semicolons between its values: save it with commas"),
         ("sender,recipient\n", "has no edges"),
         ("sender,recipient\na,\n", "line 2: an edge needs its sender and its recipient"),
         ("sender,recipient\nSmith, Ann,Bob\n", "line 2: has more cells than the header"),
