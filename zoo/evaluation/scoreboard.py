@@ -87,7 +87,7 @@ LEGEND: dict[str, Column] = {
         "last tenth",
         "",
         "how much the bound (without one: minus the loss) rose in the last tenth of the fit, counted in "
-        "learning rates, nats; near 0 it has settled",
+        "learning rates, nats; of `concrete` at its last temperature; near 0 it has settled",
     ),
     "pareto_k": Column(
         "Pareto k", "lower", "tail index of the guide's importance weights; below 0.7 they can be used"

@@ -28,7 +28,8 @@ SETTLING = {
     "bound_charge": "what the learned numbers of the prior would take from the bound at half the logarithm "
     "of the number of weights behind each, nats a training image; not taken from it",
     "bound_change": "how much the bound that was climbed (or minus the loss) rose in the last tenth of the "
-    "training, counted in learning rates, nats a training image; near 0 the run has ended",
+    "training, counted in learning rates, nats a training image; of `concrete`, whose bound falls with the "
+    "temperature, at the last one; near 0 the run has ended",
 }
 TABLE = {
     **SCORES,
