@@ -206,6 +206,54 @@ class SpikeSlabSite(torch.autograd.Function):
         return *gradients, *_times_prior_gradient(d_kl, ctx.needs_input_grad[3:], *ctx.saved_tensors)
 
 
+class ConcreteSite(torch.autograd.Function):
+    """``(weights, gates, KL)`` of a site of relaxed indicators from ``(logits, loc, log_scale)``, their
+    temperature ``T`` and its prior.  No gradient through the gates.
+
+    ``w = g (mu + sigma epsilon)`` with ``g = sigmoid((lambda - logit U) / T)``, ``U`` uniform and ``epsilon``
+    normal; the divergence is that of :class:`SpikeSlabSite`.
+    """
+
+    @staticmethod
+    def forward(ctx, logits, loc, log_scale, temperature, prior_logits, prior_loc, prior_scale):
+        _places(ctx, logits, loc, log_scale)
+        prior = prior_logits, prior_loc, prior_scale
+        value, gate, noise = (loc.new_empty(loc.shape) for _ in range(3))
+        torch.rand(loc.shape, out=gate)
+        torch.randn(loc.shape, out=noise)
+        ctx.save_for_backward(logits, loc, log_scale, *prior, gate, noise)
+        ctx.temperature = temperature
+        ctx.mark_non_differentiable(gate)
+        compiled = kernel("concrete_forward", logits, loc, log_scale)
+        if compiled is not None:
+            ctx.packed = _packed(*prior)
+            arrays = logits, loc, log_scale, noise, gate, value
+            return value, gate, loc.new_tensor(compiled(loc.numel(), ctx.packed, temperature, *arrays))
+        kl = logits.numel() * softplus(prior_logits)
+        for lam, mu, s, w, g, eps in chunks(logits, loc, log_scale, value, gate, noise):
+            scale = torch.exp(s)
+            g.logit_().neg_().add_(lam).div_(temperature).sigmoid_()
+            torch.addcmul(mu, scale, eps, out=w).mul_(g)
+            kl = kl + torch.sigmoid(lam).dot(cost_of_on(lam, mu, s, scale.square_(), *prior))
+            kl = kl - softplus(lam).sum()
+        return value, gate, kl.reshape(())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, d_value: Tensor, _, d_kl: Tensor):
+        logits, loc, log_scale, *prior, gate, noise = ctx.saved_tensors
+        gradients = _room(ctx, loc)
+        compiled = kernel("concrete_backward", logits, loc, log_scale)
+        if compiled is not None:
+            numbers = loc.numel(), ctx.packed, float(d_kl), ctx.temperature
+            arrays = logits, loc, log_scale, noise, gate, d_value.contiguous()
+            compiled(*numbers, *arrays, *gradients)
+        else:
+            _concrete_backward(ctx.saved_tensors, ctx.temperature, d_value, d_kl, gradients)
+        needed = ctx.needs_input_grad[4:]
+        return *gradients, None, *_times_prior_gradient(d_kl, needed, logits, loc, log_scale, *prior)
+
+
 class InclusionCost(torch.autograd.Function):
     """``sum[softplus(l) - alpha l]``, ``alpha = sigmoid(lambda)``: what prior inclusion logits ``l`` of every
     weight's own add to a KL divergence, from ``(logits, prior logits)``.  No gradient by the latter.
@@ -283,6 +331,23 @@ def _spike_slab_backward(
         # d variance / d alpha = sigma^2 + (1 - 2 alpha) mu^2
         d_alpha = mu * dm + (s2 + (off - alpha) * mu * mu) * dv + d_kl * cost_of_on(lam, mu, s, s2, *prior)
         torch.mul(alpha * off, d_alpha, out=d_lam)
+
+
+def _concrete_backward(
+    saved: tuple[Tensor, ...], temperature: float, d_value: Tensor, d_kl: Tensor, out: tuple[Tensor, ...]
+) -> None:
+    """Fills ``out`` with the derivatives by logits, means and log scales."""
+    logits, loc, log_scale, *prior, gate, noise = saved
+    precision = d_kl / prior[2] ** 2
+    for lam, mu, s, g, eps, dw, d_lam, d_mu, d_s in chunks(
+        logits, loc, log_scale, gate, noise, d_value, *out
+    ):
+        alpha, scale, dw_on = torch.sigmoid(lam), torch.exp(s), dw * g
+        slab, s2 = torch.addcmul(mu, scale, eps), scale * scale
+        torch.mul(alpha, (mu - prior[1]) * precision, out=d_mu).add_(dw_on)
+        torch.mul(alpha, s2 * precision - d_kl, out=d_s).addcmul_(dw_on, scale.mul_(eps))
+        torch.mul(alpha * (1 - alpha), d_kl * cost_of_on(lam, mu, s, s2, *prior), out=d_lam)
+        d_lam.addcmul_(dw_on * slab, 1 - g, value=1 / temperature)
 
 
 def _times_prior_gradient(d_kl: Tensor, needed: tuple[bool, ...], *saved: Tensor) -> tuple:

@@ -1,5 +1,5 @@
-/* The arithmetic of a spike-and-slab site in one pass: what SpikeSlabSite and MultipliedSpikeSlabSite of
- * fused.py say, in single precision.  guides/core/kernels.py compiles this file and states what the arguments are.
+/* The arithmetic of a spike-and-slab site in one pass: what SpikeSlabSite, MultipliedSpikeSlabSite and
+ * ConcreteSite of fused.py say, in single precision.  guides/core/kernels.py compiles this file and states what the arguments are.
  *
  * Symbols: lambda logits, mu means and s log scales of the slabs, alpha = sigmoid(lambda), off = 1 - alpha,
  * s2 = exp(2 s); prior = {half, mean, shift, constant} with half = 1 / (2 s_p^2), shift = log s_p - 1/2 - logit(pi)
@@ -31,6 +31,26 @@ INLINE float fast_exp(float x) {
     float power;
     memcpy(&power, &bits, sizeof power);
     return p * power;
+}
+
+/* log by Cephes' polynomial, right to two units in the last place, for x > 0; of 0 it is -127 log 2. */
+INLINE float fast_log(float x) {
+    int32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    int32_t e = (bits - 0x3f3504f3) >> 23; /* x = m 2^e, sqrt(1/2) <= m < sqrt(2) */
+    bits -= e << 23;
+    float m;
+    memcpy(&m, &bits, sizeof m);
+    float r = m - 1.0f, q = r * r, n = (float)e, p = 7.0376836292e-2f;
+    p = p * r - 1.1514610310e-1f;
+    p = p * r + 1.1676998740e-1f;
+    p = p * r - 1.2420140846e-1f;
+    p = p * r + 1.4249322787e-1f;
+    p = p * r - 1.6668057665e-1f;
+    p = p * r + 2.0000714765e-1f;
+    p = p * r - 2.4999993993e-1f;
+    p = p * r + 3.3333331174e-1f;
+    return (p * r * q - n * 2.12194440e-4f - 0.5f * q) + r + n * 0.693359375f;
 }
 
 /* log(1 + t) for 0 <= t <= 1, as 2 artanh(u) with u = t / (2 + t) <= 1/3; truncated below 1e-8. */
@@ -226,4 +246,46 @@ void gated_backward(int64_t dim, int64_t seen, int64_t width, int64_t moving, co
         linear_backward(seen, d_b1[i], x, w1 + i * seen, d_w1 + i * seen, d_x);
     }
     for (int64_t j = 0; j < seen; j++) d_z[kept[j]] += d_x[j];
+}
+
+/* On entry gate holds uniform numbers in [0, 1); off it is an exact zero, for denormal weights are slow. */
+double concrete_forward(int64_t n, const float *restrict prior, float temperature, const float *restrict lambda,
+                        const float *restrict mu, const float *restrict s, const float *restrict eps,
+                        float *restrict gate, float *restrict value) {
+    const float half = prior[0], prior_mean = prior[1], shift = prior[2], constant = prior[3];
+    const float sharpness = 1.0f / temperature;
+    double total = 0;
+    for (int64_t at = 0; at < n; at += BLOCK) {
+        const int64_t end = n - at < BLOCK ? n : at + BLOCK;
+        float kl = 0;
+#pragma omp simd reduction(+ : kl)
+        for (int64_t j = at; j < end; j++) {
+            weight w = read_weight(lambda[j], s[j]);
+            float u = gate[j], x = (lambda[j] - fast_log(u / (1.0f - u))) * sharpness;
+            float g = x < -80.0f ? 0.0f : 1.0f / (1.0f + fast_exp(-x)), d = mu[j] - prior_mean;
+            float cost = (w.s2 + d * d) * half + lambda[j] - s[j] + shift;
+            kl += w.alpha * cost + (constant - w.softplus);
+            gate[j] = g;
+            value[j] = (mu[j] + fast_exp(s[j]) * eps[j]) * g;
+        }
+        total += kl;
+    }
+    return total;
+}
+
+void concrete_backward(int64_t n, const float *restrict prior, float d_kl, float temperature,
+                       const float *restrict lambda, const float *restrict mu, const float *restrict s,
+                       const float *restrict eps, const float *restrict gate, const float *restrict d_value,
+                       float *restrict d_lambda, float *restrict d_mu, float *restrict d_s) {
+    const float half = prior[0], prior_mean = prior[1], shift = prior[2], precision = 2 * half * d_kl;
+    const float sharpness = 1.0f / temperature;
+#pragma omp simd
+    for (int64_t j = 0; j < n; j++) {
+        weight w = read_weight(lambda[j], s[j]);
+        float noise = fast_exp(s[j]) * eps[j], d = mu[j] - prior_mean, on = d_value[j] * gate[j];
+        float cost = (w.s2 + d * d) * half + lambda[j] - s[j] + shift;
+        d_lambda[j] = w.alpha * w.off * d_kl * cost + on * (mu[j] + noise) * (1.0f - gate[j]) * sharpness;
+        d_mu[j] = w.alpha * d * precision + on;
+        d_s[j] = w.alpha * (w.s2 * precision - d_kl) + on * noise;
+    }
 }

@@ -37,6 +37,8 @@ _LONG, _FLOAT, _ARRAY = ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
 _SIGNATURES: dict[str, tuple] = {
     "spike_slab_forward": (ctypes.c_double, [_LONG, *[_ARRAY] * 6]),
     "spike_slab_backward": (None, [_LONG, _ARRAY, _FLOAT, *[_ARRAY] * 8]),
+    "concrete_forward": (ctypes.c_double, [_LONG, _ARRAY, _FLOAT, *[_ARRAY] * 6]),
+    "concrete_backward": (None, [_LONG, _ARRAY, _FLOAT, _FLOAT, *[_ARRAY] * 9]),
     "multiplied_forward": (ctypes.c_double, [_LONG, _LONG, *[_ARRAY] * 10]),
     "multiplied_backward": (None, [_LONG, _LONG, _ARRAY, _FLOAT, *[_ARRAY] * 14]),
     "gated_forward": (None, [*[_LONG] * 4, *[_ARRAY] * 10]),

@@ -15,12 +15,10 @@ from typing import Literal
 import torch
 from pyro import distributions as dist
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
-from torch.nn.functional import softplus
 
 from guides.core.checks import check_counts
 from guides.core.flat_parameters import elementwise_law
-from guides.core.fused import chunks, cost_of_on, spike_slab_prior_gradient
+from guides.core.fused import ConcreteSite
 from guides.core.laws import SiteLaw
 from guides.core.random_tensors import PathwiseGradientError
 from guides.core.sites import Site
@@ -52,50 +50,6 @@ def relaxed_moments(logits: Tensor, temperature: float) -> tuple[Tensor, Tensor]
         share = torch.sigmoid(logits - temperature * torch.logit(u)) / NODES
         first, second = first + share, second + 2 * u * share
     return first, second
-
-
-class ConcreteSite(torch.autograd.Function):
-    """``(weights, gates, KL)`` of a site from ``(logits, loc, log_scale)`` and a prior that it shares: draws
-    and divergence in one pass over the site, as in :mod:`guides.core.fused`.  No gradient through the gates.
-    """
-
-    @staticmethod
-    def forward(ctx, logits, loc, log_scale, temperature, prior_logits, prior_loc, prior_scale):
-        prior = prior_logits, prior_loc, prior_scale
-        value, gate, noise = (loc.new_empty(loc.shape) for _ in range(3))
-        kl = logits.numel() * softplus(prior_logits)
-        for lam, mu, s, w, g, eps in chunks(logits, loc, log_scale, value, gate, noise):
-            scale = torch.exp(s)
-            torch.rand(lam.shape, out=g)
-            g.logit_().neg_().add_(lam).div_(temperature).sigmoid_()
-            torch.randn(mu.shape, out=eps)
-            torch.addcmul(mu, scale, eps, out=w).mul_(g)
-            kl = kl + torch.sigmoid(lam).dot(cost_of_on(lam, mu, s, scale.square_(), *prior))
-            kl = kl - softplus(lam).sum()
-        ctx.save_for_backward(logits, loc, log_scale, *prior, gate, noise)
-        ctx.temperature = temperature
-        ctx.mark_non_differentiable(gate)
-        return value, gate, kl.reshape(())
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, d_value: Tensor, _, d_kl: Tensor):
-        logits, loc, log_scale, *prior, gate, noise = ctx.saved_tensors
-        precision = d_kl / prior[2] ** 2
-        gradients = d_logits, d_loc, d_log_scale = tuple(loc.new_empty(loc.shape) for _ in range(3))
-        for lam, mu, s, g, eps, dw, d_lam, d_mu, d_s in chunks(
-            logits, loc, log_scale, gate, noise, d_value, *gradients
-        ):
-            alpha, scale, dw_on = torch.sigmoid(lam), torch.exp(s), dw * g
-            slab, s2 = torch.addcmul(mu, scale, eps), scale * scale
-            torch.mul(alpha, (mu - prior[1]) * precision, out=d_mu).add_(dw_on)
-            torch.mul(alpha, s2 * precision - d_kl, out=d_s).addcmul_(dw_on, scale.mul_(eps))
-            torch.mul(alpha * (1 - alpha), d_kl * cost_of_on(lam, mu, s, s2, *prior), out=d_lam)
-            d_lam.addcmul_(dw_on * slab, 1 - g, value=1 / ctx.temperature)
-        d_prior = (None, None, None)
-        if any(ctx.needs_input_grad[4:]):
-            d_prior = tuple(d_kl * d for d in spike_slab_prior_gradient(logits, loc, log_scale, *prior))
-        return *gradients, None, *d_prior
 
 
 class ConcreteLaw(SpikeSlabLaw):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from guides.core import fused, kernels
-from guides.core.fused import GradientBuffer, MultipliedSpikeSlabSite, SpikeSlabSite, pieces
+from guides.core.fused import ConcreteSite, GradientBuffer, MultipliedSpikeSlabSite, SpikeSlabSite, pieces
 
 needs_compiler = pytest.mark.skipif(kernels._library() is None, reason="no C compiler")
 
@@ -44,6 +44,35 @@ def test_kernel_agrees_with_double_precision(monkeypatch, shape, extreme):
         assert ours.isfinite().all()
         rounding = 2e-6 * truth.abs().max().item() + 1e-12
         torch.testing.assert_close(ours.double(), truth, rtol=2e-5, atol=rounding)
+
+
+@needs_compiler
+@pytest.mark.parametrize("temperature", [1.0, 0.1])
+@pytest.mark.parametrize("extreme", [False, True])
+@pytest.mark.parametrize("shape", [(7, 33), (5000,), (3, 2, 41)])
+def test_concrete_kernel_agrees_with_double_precision(monkeypatch, shape, extreme, temperature):
+    """On the same noise, at whose ends a uniform number is 0 or next to 1."""
+    arguments = site(shape, extreme=extreme)
+    uniform, noise = torch.rand(shape), torch.randn(shape)
+    uniform.view(-1)[:2] = torch.tensor([0.0, 1 - 2**-24])
+    monkeypatch.setattr(torch, "rand", lambda _, out: out.copy_(uniform))
+    monkeypatch.setattr(torch, "randn", lambda _, out: out.copy_(noise))
+    monkeypatch.setattr(kernels, "SMALLEST", 1)
+    weights = noise.flip(0), torch.tensor(1.3)
+
+    def value_and_kl(logits, loc, log_scale, *prior):
+        value, _, kl = ConcreteSite.apply(logits, loc, log_scale, temperature, *prior)
+        return value, kl
+
+    compiled = results(value_and_kl, arguments, weights)
+    exact = [a.detach().double().requires_grad_() for a in arguments]
+    eager = results(value_and_kl, exact, [w.double() for w in weights])
+    for ours, truth in zip(compiled, eager, strict=True):
+        assert ours.isfinite().all()
+        rounding = 1e-5 * truth.abs().max().item() + 1e-12
+        torch.testing.assert_close(ours.double(), truth, rtol=1e-4, atol=rounding)
+    off = compiled[0] == 0
+    assert not (compiled[0][~off].abs() < torch.finfo(torch.float32).tiny).any()
 
 
 def multiplied(logits, loc, log_scale, z, c, *prior):

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from guides import AutoConcrete, AutoSpikeSlab, PathwiseGradientError, SpikeSlab
 from guides.core import moments
+from guides.core.fused import ConcreteSite
 from guides.posterior.files import load_guide, save_guide
 from guides.testing import (
     NOISE,
@@ -34,7 +35,7 @@ from guides.testing import (
     z_bound,
 )
 from guides.truth.spike_slab_linear import enumerate_spike_slab
-from guides.variational.concrete import ConcreteSite, relaxed_moments
+from guides.variational.concrete import relaxed_moments
 
 LOGITS = torch.tensor([-4.0, -1.0, 0.3, 2.0, 6.0], dtype=torch.float64)
 
