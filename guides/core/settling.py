@@ -24,7 +24,7 @@ def still_moving(change: float, se: float | None, clear: float = CLEAR) -> bool:
     """Whether a fit has not settled, by what it gained in its last tenth and the standard error of that; one
     whose loss may rise at the end is asked by the size of its change.
     """
-    return change - clear * (se or 0.0) > RISE
+    return not change - clear * (se or 0.0) <= RISE  # what is no number has not settled
 
 
 def told(change: float, more: str = "") -> str:

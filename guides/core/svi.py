@@ -24,6 +24,7 @@ from pyro.infer import SVI
 from pyro.poutine.guide import GuideMessenger
 from torch import Tensor
 
+from guides.core.probing import kept_statistics
 from guides.core.rng import kept_rng
 from guides.core.settling import places
 
@@ -113,17 +114,20 @@ def svi_steps(svi: SVI, batches: Iterator[tuple], schedule: Schedule, *, done: i
 
 def _compared_steps(schedule: Schedule) -> set[int]:
     steps = range(schedule.steps)
+    if not steps:
+        return set()
     return {
         step for place in places([schedule.learning_rate(step) for step in steps]) for step in steps[place]
     }
 
 
 def _final_loss(svi: SVI, batch: tuple, schedule: Schedule, step: int) -> float:
-    """Minus the relaxed bound at the last temperature, which only a run with gradients has; of the noise of
-    the step itself, which leaves the guide and the random state as they were.
+    """Minus the relaxed bound at the last temperature, nats, which only a run with gradients has; of the
+    noise of the step itself.  It leaves the guide, the random state and what the model's modules count (batch
+    normalization) as they were.
     """
     svi.guide.anneal(schedule.progress(schedule.steps - 1))
-    with kept_rng():
+    with kept_rng(), kept_statistics():
         loss = float(svi.loss(svi.model, svi.guide, *batch))
     svi.guide.anneal(schedule.progress(step))
     return loss

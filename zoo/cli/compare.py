@@ -57,7 +57,7 @@ and one file a guide, with what az.loo, az.compare and az.plot_ppc need; beside 
 guide predicts in closed form), config.json, bands.png
 (one input) or scatter.png, and inclusion.csv and .png for variable selection. An interrupted call goes on
 when the same command is given again; a larger --budget, or more --steps, starts again in the same folder.
-More --steps alone keep the reference.
+More --steps alone keep the reference. With --splits or --seeds another budget needs another folder.
 
 References: nuts; for variable selection exact (all models of up to 20 columns) and, for classes, gibbs. NUTS
 runs by itself for models of at most 2000 numbers. A model of your own (--model path/to/file.py:model, see

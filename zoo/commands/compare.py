@@ -125,10 +125,10 @@ def _start_again(comparison: Comparison, out: Path, tell: Callable[[str], None])
     if there != {**asked, "steps": there["steps"]}:
         left.append(REFERENCE)
     if outgrow(out, {**config, "budget": there}, config, (*RESULTS, *left)):
-        tell(
-            f"{out} held a comparison of {there['steps']} steps; the learning rate falls to zero over all "
-            f"steps, so that one of {asked['steps']} starts again"
-        )
+        why = "its draws cannot be continued, so that this one"
+        if there["steps"] < asked["steps"]:
+            why = f"the learning rate falls to zero over all steps, so that one of {asked['steps']}"
+        tell(f"{out} held a comparison of {there['steps']} steps; {why} starts again")
 
 
 @contextlib.contextmanager

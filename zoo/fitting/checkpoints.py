@@ -59,7 +59,7 @@ def read_checkpoint(path: Path) -> tuple[dict, dict[str, Tensor]]:
     """Header and tensors of a fit; :raises UserError: naming a damaged file"""
     try:
         metadata, tensors = read_safetensors(path)
-        text, checksum = metadata["fit"], metadata["sha256"]
+        text, checksum, _ = metadata["fit"], metadata["sha256"], tensors["final_losses"]
     except (SafetensorError, OSError, KeyError) as error:
         raise UserError(
             f"{path} is truncated or no fit of this program ({error}): delete it and fit again"

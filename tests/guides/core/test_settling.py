@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -11,7 +13,14 @@ from guides.core.svi import half_cosine
 
 @pytest.mark.parametrize(
     ("change", "se", "moving"),
-    [(0.5, None, False), (0.51, None, True), (1.5, 0.5, False), (1.51, 0.5, True), (-9.0, 0.1, False)],
+    [
+        (0.5, None, False),
+        (0.51, None, True),
+        (math.nan, 0.1, True),
+        (1.5, 0.5, False),
+        (1.51, 0.5, True),
+        (-9.0, 0.1, False),
+    ],
 )
 def test_a_fit_still_moves_beyond_half_a_nat_and_two_standard_errors(change, se, moving):
     assert still_moving(change, se) == moving

@@ -99,20 +99,18 @@ def test_rate_and_temperature_are_those_of_the_step():
     assert seen == [pytest.approx(pair) for pair in ((0.1, 1.0), (0.2, 0.1), (0.3, 0.01))]
 
 
-def annealed(steps: int, rate) -> Schedule:
-    return Schedule(steps, rate, progress=lambda step: step / (steps - 1))
-
-
-@pytest.mark.parametrize("learned", [False, True])
-def test_an_annealed_fit_is_compared_at_its_last_temperature(learned):
-    """In the steps that are compared, and is the same fit for it, to the last number drawn."""
+@pytest.mark.parametrize(("learned", "whole"), [(False, 39), (True, 39), (False, 60)])
+def test_an_annealed_fit_is_compared_at_its_last_temperature(learned, whole):
+    """In the steps that are compared, and is the same fit for it, to the last number drawn; also where it is
+    broken off before its schedule ends.
+    """
 
     def fit():
         torch.manual_seed(5)
         svi = svi_of(selection, AutoConcrete, temperature=(1.0, 0.2), empirical_bayes=learned)
         return svi, torch.randn(30, 2)
 
-    schedule = annealed(40, lambda step: half_cosine(0.1, step, 40))
+    schedule = Schedule(40, lambda step: half_cosine(0.1, step, 40), progress=lambda step: step / whole)
     svi, x = fit()
     taken = list(svi_steps(svi, itertools.repeat((x,)), schedule))
     expected, final = [], []
@@ -122,7 +120,7 @@ def test_an_annealed_fit_is_compared_at_its_last_temperature(learned):
         other.guide.anneal(schedule.progress(step))
         if 23 <= step < 25 or step >= 38:  # two at each place; the last tenth begins after 0.6 of them
             at, state = other.guide.temperature, torch.get_rng_state()
-            other.guide.temperature = 0.2
+            other.guide.temperature = 0.2 ** (39 / whole)
             final.append(float(other.loss(other.model, other.guide, x)))
             other.guide.temperature = at
             torch.set_rng_state(state)
@@ -132,6 +130,19 @@ def test_an_annealed_fit_is_compared_at_its_last_temperature(learned):
     assert [step.final_loss for step in taken] == final
     assert all((step.final_loss != step.loss) == (i in (23, 24, 38)) for i, step in enumerate(taken))
     assert all(map(torch.equal, svi.guide.parameters(), other.guide.parameters()))
+
+
+def test_comparing_leaves_running_statistics_alone():
+    """Every step counts once, and an annealed fit of no steps is none."""
+    torch.manual_seed(5)
+    normalised = torch.nn.BatchNorm1d(2)
+    svi = svi_of(lambda x: selection(normalised(x)), AutoConcrete, temperature=(1.0, 0.2))
+    svi.guide.setup(torch.randn(30, 2))
+    before = normalised.num_batches_tracked.item()
+    for steps in (40, 0):
+        schedule = Schedule(steps, lambda step: 0.01, progress=lambda step: step / 39)
+        list(svi_steps(svi, itertools.repeat((torch.randn(30, 2),)), schedule))
+    assert normalised.num_batches_tracked.item() == before + 40
 
 
 def test_divergence_names_step_site_and_remedy():

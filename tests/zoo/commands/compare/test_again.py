@@ -223,7 +223,7 @@ def test_who_stops_a_comparison_is_told_what_is_kept(kept, words, tmp_path):
     ("changed", "again"),
     [
         *[({}, False), ({"steps": 3, "draws": 9}, False), ({"steps": 9}, False)],
-        *[({"steps": 3}, True), ({"steps": 3, "warmup": 3}, True)],
+        *[({"steps": 3}, True), ({"steps": 3, "warmup": 3}, True), ({"draws": 3}, True)],
     ],
 )
 def test_only_a_smaller_budget_is_started_again(changed, again, tmp_path):
@@ -238,13 +238,13 @@ def test_only_a_smaller_budget_is_started_again(changed, again, tmp_path):
             (out / name).touch()
     _start_again(asked, out, told.append)
     gone = {"map.nc", "scoreboard.csv"} if again else set()
-    gone |= {"reference.nc"} if "warmup" in changed else set()
+    gone |= {"reference.nc"} if changed.keys() & {"warmup", "draws"} and again else set()
     kept = {"config.json", "letter.txt", "map.nc", "reference.nc", "scoreboard.csv"} - gone
     assert files(out) == kept
-    assert told == again * [
-        f"{out} held a comparison of 3 steps; the learning rate falls to zero over all steps, so that one of "
-        "6 starts again"
-    ]
+    why = "the learning rate falls to zero over all steps, so that one of 6"
+    if "steps" not in changed:
+        why = "its draws cannot be continued, so that this one"
+    assert told == again * [f"{out} held a comparison of {there.budget.steps} steps; {why} starts again"]
 
 
 def test_a_kept_law_is_used_only_with_the_state_that_belongs_to_it(tmp_path, monkeypatch):
