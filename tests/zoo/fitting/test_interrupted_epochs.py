@@ -60,8 +60,10 @@ def looked(guide, done: int) -> dict[str, float]:
     return {"done": done, "sum": sum(p.detach().sum().item() for p in guide.parameters())}
 
 
-def trained(name: str, data, file=None, *, plan: Training = PLAN, stop: Callable | None = None, every=-1.0):
-    """A guide, its history, and how many steps it took; ``stop`` is called before step 12 is taken.
+def trained(
+    name: str, data, file=None, *, plan: Training = PLAN, stop: Callable | None = None, every=-1.0, at=12
+):
+    """A guide, its history, and how many steps it took; ``stop`` is called before step ``at`` is taken.
 
     :param every: seconds between checkpoints
     """
@@ -70,7 +72,7 @@ def trained(name: str, data, file=None, *, plan: Training = PLAN, stop: Callable
 
     def counted(svi, *args):
         taken.append(1)
-        if stop is not None and len(taken) == 12 + 1:
+        if stop is not None and len(taken) == at + 1:
             stop()
         return step(svi, *args)
 
@@ -102,6 +104,16 @@ def test_an_interrupted_training_is_the_uninterrupted_one_bit_for_bit(name, digi
     state = resumed.state_dict()
     for key, value in whole.state_dict().items():
         assert key == "_extra_state" or torch.equal(state[key], value), key
+
+
+def test_what_says_whether_a_training_has_settled_survives_an_interruption(digits, tmp_path):
+    """The loss at the last temperature of step 12, by which the last tenth begins, is in the checkpoint."""
+    data, file = (digits.x, digits.y), tmp_path / "checkpoint"
+    _, history, _ = trained("concrete", data)
+    with pytest.raises(Killed):
+        trained("concrete", data, file, stop=kill, at=15)
+    _, found, taken = trained("concrete", data, file)
+    assert (taken, found.change) == (5, history.change)
 
 
 def test_ctrl_c_keeps_the_step_that_it_came_in(digits, tmp_path):
