@@ -35,7 +35,8 @@ and "which guide when" above them, both computed from the figures.
 
 The folder holds leaderboard.md, .csv and .png, runs.csv (every run), differences.csv (every pair of guides on
 every data set), and DATASET/split-S-seed-K/ (a comparison each, as of zoo compare). An interrupted call goes
-on when the same command is given again; more data sets, splits and seeds add to the same folder.
+on when the same command is given again; more data sets, splits and seeds add to the same folder. Another
+budget, or another number of steps, needs another folder.
 
 \b
 Budgets:
