@@ -32,6 +32,8 @@ _THOUSANDS = r"\d{1,3}(,\d{3})+(\.\d*)?|\d+,\d+"
 _WITH_UNIT = re.compile(rf"[-+−]?\s*({_MONEY}\s*[-+]?\d[\d.,]*|\d[\d.,]*\s*({_UNIT}|{_MONEY})|{_THOUSANDS})")
 #: How numbers are to be written.
 PLAINLY = "numbers without unit or separator, with a point, as 1234.5"
+#: What to do about a row with a missing value.
+FILL_IN = "remove the row, or fill in what is missing (zoo fit --missing impute, for new rows too)"
 _MISSING = frozenset({"", "na", "n/a", "nan", "+nan", "-nan", "null", "none", "?", "."})
 
 
@@ -191,7 +193,8 @@ def numbers(cells: Cells, names: Sequence[str]) -> np.ndarray:
 def number(cells: Cells, row: int, column: str, text: str) -> float:
     problem = not_a_number(text)
     if problem:
-        raise cells.fail(f"column {column!r}, row {row}: {problem}")
+        remedy = f"; {FILL_IN}" if is_missing(text) else ""
+        raise cells.fail(f"column {column!r}, row {row}: {problem}{remedy}")
     return float(text)
 
 

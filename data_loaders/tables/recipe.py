@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from data_loaders.errors import DataError
-from data_loaders.tables.cells import Cells, feature_columns, is_missing
+from data_loaders.tables.cells import FILL_IN, Cells, feature_columns, is_missing
 from data_loaders.tables.columns import Kind, missing_in, read_column
 
 if TYPE_CHECKING:
@@ -101,18 +101,19 @@ def encode(cells: Cells, columns: Sequence[Column]) -> tuple[np.ndarray, tuple[s
     """As `Recipe.encode`, of a file that has the columns; nothing is said of missing values."""
     import pandas as pd
 
-    frame, problems, notes = {}, [], []
+    frame, problems, notes, remedy = {}, [], [], ""
     for column in columns:
         texts = cells.column(column.name)
         frame[column.name], problem = read_column(texts, column.kind, column.levels)
-        if column.fill is None:
-            problem = problem or missing_in(texts)
+        if column.fill is None and not problem:
+            problem = missing_in(texts)
+            remedy = f"; {FILL_IN}" if problem else remedy
         if problem:
             problems.append(f"column {column.name!r}, {problem}")
         elif column.kind == "category":
             notes += _new_levels(column, texts)
     if problems:
-        raise cells.fail("; ".join(problems))
+        raise cells.fail("; ".join(problems) + remedy)
     table = _transformer(columns).fit_transform(pd.DataFrame(frame))
     return np.ascontiguousarray(table, dtype=np.float64), tuple(notes)
 

@@ -59,7 +59,7 @@ app.add_typer(data_app, name="data")
 
 
 def main() -> None:
-    """Entry point of the console script."""
+    """Runs the command of `sys.argv`; Ctrl-C means nothing to its end."""
     try:
         app()
     finally:

@@ -10,6 +10,7 @@ import pytest
 
 from data_loaders import DataError, load_csv
 from data_loaders.splits import standard_split
+from data_loaders.tables.cells import FILL_IN
 
 ROWS = [(i, 0.5 * i * i, (i * 7) % 10) for i in range(10)]
 
@@ -170,7 +171,7 @@ def test_a_missing_value_of_the_only_column_is_no_blank_line(blank, write):
     table = pd.DataFrame({"a": [1, None, 3]}).to_csv(index=False)
     assert table.count('""') == 1
     options = {"require_target": False, "columns": ["a"]}
-    assert _refusal(write(table), **options) == "column 'a', row 2: missing value ('')"
+    assert _refusal(write(table), **options) == f"column 'a', row 2: missing value (''); {FILL_IN}"
     data = load_csv(write(table.replace('""', blank)), **options)
     np.testing.assert_array_equal(data.x_test, [[1.0], [3.0]])
     two = load_csv(write('a,b\n1,2\n""\n3,4\n'), require_target=False, columns=["a", "b"])
@@ -266,7 +267,7 @@ def test_columns_that_do_not_fit(header, says, write):
 
 def test_bad_cell_in_rows_to_predict(write):
     message = _refusal(write("a,b\n1,2\n1,nan\n"), require_target=False, columns=["a", "b"])
-    assert message == "column 'b', row 2: missing value ('nan')"
+    assert message == f"column 'b', row 2: missing value ('nan'); {FILL_IN}"
 
 
 def test_oddities_of_a_table(write):

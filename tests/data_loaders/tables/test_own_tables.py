@@ -12,6 +12,7 @@ import pytest
 
 from data_loaders import DataError, Recipe, TableOptions, load_csv, load_rows, load_table, survey
 from data_loaders.splits import standard_split
+from data_loaders.tables.cells import FILL_IN
 from data_loaders.tables.columns import kind_of, unusable
 from data_loaders.tables.oddities import copied_rows, row_numbers, unseen_classes
 
@@ -230,6 +231,7 @@ def test_new_rows_with_cells_that_do_not_fit_name_all_columns(write):
         "column 'seen', row 4: '2020-02-31' is not a date as 2020-12-31",
     ):
         assert words in str(caught.value)
+    assert str(caught.value).endswith(f"; {FILL_IN}")
 
 
 def test_a_remedy_can_be_pasted_whatever_a_column_is_called(write):

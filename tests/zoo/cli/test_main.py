@@ -231,6 +231,22 @@ def test_an_option_that_is_no_number_is_named():
     assert "--seed" in result.stderr
 
 
+def test_ctrl_c_before_the_command_begins_is_a_line():
+    code = """
+import builtins
+kept = builtins.__import__
+def interrupted(name, *args, **kwargs):
+    if name == "typer":
+        raise KeyboardInterrupt
+    return kept(name, *args, **kwargs)
+builtins.__import__ = interrupted
+from zoo.__main__ import main
+main()
+"""
+    told = fresh_process(code, "list")
+    assert (told.returncode, told.stdout, told.stderr) == (130, "", "zoo: interrupted\n")
+
+
 @pytest.mark.slow
 def test_nothing_but_text_goes_into_a_pipe(tmp_path):
     """A fresh process whose output is no terminal: no escape sequences, no progress bar, no warnings."""
