@@ -19,12 +19,15 @@ REACHES: Mapping[str, float] = {"logits": 30.0, "rate_logits": 10.0, "log_scale"
 HIGHEST_RATE = 0.1
 
 
-def own_rates(lr: float, steps: int) -> dict[str, float]:
+def own_rates(lr: float, steps: int, times: float = 1.0) -> dict[str, float]:
     """Factors by which kinds of parameters need a higher rate than ``lr`` (for ``FlatGuide.optimizer``), so
     that each can go as far as it may have to in so many steps; never below 1.
+
+    :param times: how many times as far: a gradient that is mostly noise takes a parameter only a part of the
+        way that its rates allow
     """
     highest = max(1.0, HIGHEST_RATE / lr)
-    return {name: min(max(1.0, 2 * reach / (steps * lr)), highest) for name, reach in REACHES.items()}
+    return {name: min(max(1.0, 2 * times * reach / (steps * lr)), highest) for name, reach in REACHES.items()}
 
 
 def last_change(losses: Sequence[float], rates: Sequence[float]) -> Estimate:

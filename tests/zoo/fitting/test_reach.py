@@ -17,14 +17,15 @@ def cosine(lr: float, steps: int) -> list[float]:
     return [half_cosine(lr, step, steps) for step in range(steps)]
 
 
+@pytest.mark.parametrize("times", [1, 4])
 @pytest.mark.parametrize("steps", [200, 1000, 6000, 12_000, 150_000])
-def test_every_kind_of_parameter_has_its_reach_where_the_highest_rate_allows_it(steps):
+def test_every_kind_of_parameter_has_its_reach_where_the_highest_rate_allows_it(steps, times):
     """The sum of all learning rates, counted step by step."""
     lr = 1e-3
-    for name, factor in own_rates(lr, steps).items():
+    for name, factor in own_rates(lr, steps, times).items():
         reach = sum(cosine(lr * factor, steps))
         assert factor >= 1
-        assert reach > 0.999 * min(REACHES[name], HIGHEST_RATE * steps / 2)
+        assert reach > 0.999 * min(times * REACHES[name], HIGHEST_RATE * steps / 2)
 
 
 @pytest.mark.parametrize("steps", [2000, 10_000])

@@ -47,6 +47,7 @@ from zoo.experiments.lbbnn.metrics import (
 )
 from zoo.experiments.lbbnn.options import (
     COST,
+    FAST,
     FULL,
     FULL_CONVOLUTIONAL,
     FULL_DIGITS,
@@ -196,6 +197,29 @@ EXPERIMENTS = (
         unarrived=going_on(FEW_ROWS_GO_ON, ("*",), (*DENSE_LEARNING, "group-normal-jeffreys"), TABLE)
         | cold(TABLE)
         | promised("kmnist", TABLE),
+    ),
+    _of_this_kind(
+        name="lbbnn/dense",
+        summary="The networks of lbbnn/mnist, fmnist and kmnist in as many steps at twice the "
+        "learning rate, with inclusion logits and log-sds that can go four times as far: bounds are higher "
+        "and calibration errors smaller; prior inclusion and scales learned by layer (empirical Bayes), unless "
+        "the setting names them; rates: inclusion by output and input; fixed: nothing is learned.",
+        source=replace(source_of(FOLDER, "thesis-table-1")[0], table="Tables 1 (KMNIST), 2 (MNIST) and 3"),
+        run=Deferred("lbbnn.images", "table"),
+        metrics=TABLE,
+        datasets=("mnist", "fmnist", "kmnist"),
+        methods=(*METHODS, CORRELATED, "cold-mnf"),
+        settings=("default", "rates", CORRELATED_SETTING, "pi0.25-sd1", COLD_SETTING),
+        quick=Effort(trials=1, cost="10 minutes", options={**QUICK, **FAST}),
+        full=Effort(trials=3, cost="8 hours on 2 cores", options={**FULL, **FAST}),
+        published=printed.dense("thesis-table-1", "")
+        | printed.dense("thesis-table-2", "slides-mnist")
+        | printed.dense("thesis-table-3", "slides-fmnist"),
+        published_error=source_of(FOLDER, "thesis-table-1")[1],
+        explained=explanations(FOLDER, "dense"),
+        exists=_has_row,
+        notes={("kmnist", "*", "*", "*"): KMNIST, ("*", "cold-mnf", "*", "*"): COLD_NOTE},
+        questions=QUESTIONS,
     ),
     _of_this_kind(
         name="lbbnn/thesis",

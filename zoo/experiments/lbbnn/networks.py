@@ -272,8 +272,9 @@ def training_of(cell: Cell, rows: int, seed: int) -> Training:
         rate = 2 * THESIS_REACH / (epochs * max(1, rows // training.batch_size))
         training = replace(training, lr=min(max(rate, lowest), highest))
     elif method in LAWS:
-        training = replace(training, lr=RATE_OF_LAWS, batch_size=BATCH)
-        factors = own_rates(RATE_OF_LAWS, epochs * max(1, rows // BATCH))
+        rate, times = cell.options.get("rate", RATE_OF_LAWS), cell.options.get("reach", 1.0)
+        training = replace(training, lr=rate, batch_size=BATCH)
+        factors = own_rates(rate, epochs * max(1, rows // BATCH), times)
         training = replace(training, factors=factors, kl_weights=(min(FIRST_WEIGHT, weight), weight))
         if prior_of(cell.setting).common:
             training = replace(training, common=COMMON)

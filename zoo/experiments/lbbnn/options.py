@@ -18,6 +18,10 @@ FULL_DIGITS = {**FULL, "epochs": 60}
 #: (the note of ``lbbnn/cnn`` on its bound).
 QUICK_CONVOLUTIONAL = {"epochs": 1, "members": MEMBERS, "rows": 0, "device": "cpu"}
 FULL_CONVOLUTIONAL = {**QUICK_CONVOLUTIONAL, "epochs": 20}
+#: First learning rate, and how many times as far inclusion logits and log-sds can go as
+#: :mod:`zoo.fitting.reach` has it: gradients that are mostly noise take a parameter a part of the way that its
+#: rates allow.
+FAST = {"rate": 0.01, "reach": 4.0}
 COST = {"widths": "400-600", "rows": 0, "device": "cpu"}
 
 
@@ -28,6 +32,8 @@ def check_options(options: Mapping[str, Any]) -> None:
     for name in ("epochs", "members", "steps", "draws"):
         if options.get(name, 1) < 1:
             raise UserError(f"option {name} must be at least 1, not {options[name]}")
+    if options.get("reach", 1.0) < 1:
+        raise UserError(f"option reach must be at least 1, not {options['reach']:g}")
     if not 0 < options.get("held_out", 0.5) < 1:
         raise UserError(f"option held_out must be a share between 0 and 1, not {options['held_out']}")
     if options.get("rows", 0) < 0:

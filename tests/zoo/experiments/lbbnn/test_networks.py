@@ -15,9 +15,10 @@ from zoo.experiments import Cell
 from zoo.experiments.lbbnn import kept_networks, networks
 from zoo.experiments.lbbnn.metrics import CORRELATED, CORRELATED_SETTING, METHODS
 from zoo.experiments.lbbnn.networks import fit, images, make_guide, make_model, outside
+from zoo.experiments.lbbnn.options import FAST
 from zoo.fitting import epochs
 from zoo.fitting.cluster_tasks import own_code
-from zoo.fitting.reach import own_rates
+from zoo.fitting.reach import REACHES, own_rates
 from zoo.models.bnn import BNN
 from zoo.models.lenet import LeNet
 from zoo.models.weights import SpikeSlabWeights, sd_of_layer
@@ -129,6 +130,18 @@ def test_learning_rates(method, setting, epochs, rows, rate):
     assert (training.epochs, training.seed) == (epochs, 7)
     assert training.taken == (8 if method == "mnf-early" else epochs)
     assert training.taken > training.ramp * epochs  # or it would end as a cold posterior
+
+
+@pytest.mark.parametrize(
+    ("options", "rate", "times"), [({}, 5e-3, 1), (FAST, 0.01, 4), ({"rate": 0.02, "reach": 2.0}, 0.02, 2)]
+)
+def test_rate_and_reach_may_be_set(options, rate, times):
+    """6000 steps: at a first rate of r a parameter can go 3000 r far."""
+    place = Cell("x", "mnist", "lrt", "default", 0, options={**OPTIONS, "epochs": 20, **options})
+    training = networks.training_of(place, 60_000, 7)
+    rates = {name: training.lr * factor for name, factor in training.factors.items()}
+    assert training.lr == rate
+    assert rates == pytest.approx({name: max(rate, times * far / 3000) for name, far in REACHES.items()})
 
 
 @pytest.mark.parametrize(
