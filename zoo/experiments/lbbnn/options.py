@@ -19,8 +19,8 @@ FULL_DIGITS = {**FULL, "epochs": 60}
 QUICK_CONVOLUTIONAL = {"epochs": 1, "members": MEMBERS, "rows": 0, "device": "cpu"}
 FULL_CONVOLUTIONAL = {**QUICK_CONVOLUTIONAL, "epochs": 20}
 #: First learning rate, and how many times as far inclusion logits and log-sds can go as
-#: :mod:`zoo.fitting.reach` has it: gradients that are mostly noise take a parameter a part of the way that its
-#: rates allow.
+#: :mod:`zoo.fitting.reach` has it: gradients that are mostly noise take a parameter only a part of the way
+#: that its rates allow.
 FAST = {"rate": 0.01, "reach": 4.0}
 COST = {"widths": "400-600", "rows": 0, "device": "cpu"}
 

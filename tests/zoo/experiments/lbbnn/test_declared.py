@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("small_and_real")
 
 def test_all_experiments_are_there():
     expected = (
-        "simulation correlations digits mnist fmnist kmnist thesis cnn common frontier variance decisions "
+        "simulation correlations digits mnist fmnist kmnist dense thesis cnn common frontier variance decisions "
         "entropy training pictures export cost"
     )
     assert set(BY_NAME) == {f"lbbnn/{name}" for name in expected.split()}
