@@ -20,8 +20,8 @@ pytestmark = pytest.mark.usefixtures("small_and_real")
 
 def test_all_experiments_are_there():
     expected = (
-        "simulation correlations digits mnist fmnist kmnist dense thesis cnn common frontier variance decisions "
-        "entropy training pictures export cost"
+        "simulation correlations digits mnist fmnist kmnist dense thesis cnn common frontier variance "
+        "decisions entropy training pictures export cost"
     )
     assert set(BY_NAME) == {f"lbbnn/{name}" for name in expected.split()}
     assert all(find_experiment(name) is experiment for name, experiment in BY_NAME.items())
