@@ -1,9 +1,11 @@
-r"""What learning rate and ramp of the divergence make of a sparse network in a given number of epochs.
+r"""What learning rates and ramp of the divergence make of a sparse network in a given number of epochs.
 
-The choice of ``RATE_OF_LAWS`` in :mod:`zoo.experiments.lbbnn.networks` and of ``RAMP`` in
-:mod:`zoo.fitting.epochs`: 15 % of the training images are held out, test images are not looked at.
+The choice of ``RATE_OF_LAWS`` in :mod:`zoo.experiments.lbbnn.networks`, of ``FAST`` in
+:mod:`zoo.experiments.lbbnn.options` and of ``RAMP`` in :mod:`zoo.fitting.epochs`: 15 % of the training images
+are held out, test images are not looked at.
 
     python benchmarks/sparse_network_schedule.py --rates 0.001 0.005 0.01
+    python benchmarks/sparse_network_schedule.py --rates 0.005 0.01 0.02 --reaches 1 4 8 --setting default
     python benchmarks/sparse_network_schedule.py --ramps 0.05 0.15 0.2 0.3
     python benchmarks/sparse_network_schedule.py --network lenet --setting default --epochs 10 \
         --ramps 0.15 0.3 0.5
@@ -36,39 +38,38 @@ from zoo.experiments.lbbnn.networks import (
 from zoo.fitting.epochs import RAMP, bound, classes, train
 from zoo.fitting.reach import own_rates
 
-DATASET, HELD_OUT, MEMBERS, SEED = "mnist", 0.15, 10, 7
+HELD_OUT, MEMBERS, SEED = 0.15, 10, 7
 #: Hidden units; none for the convolutional network.
 WIDTHS: dict[str, tuple[int, ...]] = {"dense": (400, 600), "lenet": ()}
-METHODS, SETTINGS = ("lrt", "mnf", "concrete", "gaussian"), ("default", "rates", "fixed")
+METHODS, SETTINGS = ("lrt", "mnf", "concrete", "gaussian"), ("default", "rates", "fixed", "pi0.1-sd1")
 
 
-def fit(network: str, method: str, setting: str, epochs: int, rate: float, ramp: float) -> FittedNetworks:
-    """A network of the tables with another rate and ramp."""
-    cell = Cell("lbbnn/mnist", DATASET, method, setting, 0, options={"epochs": epochs})
-    data = images(DATASET, held_out=HELD_OUT)
-    plan = training_of(cell, len(data.x), SEED)
-    steps = epochs * plan.steps_an_epoch(len(data.x))
-    plan = replace(plan, lr=rate, ramp=ramp, factors=own_rates(rate, steps))
+def fit(place: Cell, network: str, rate: float, reach: float, ramp: float) -> FittedNetworks:
+    """A network of the tables with other rates and another ramp."""
+    data = images(place.dataset, held_out=HELD_OUT)
+    plan = training_of(place, len(data.x), SEED)
+    steps = plan.epochs * plan.steps_an_epoch(len(data.x))
+    plan = replace(plan, lr=rate, ramp=ramp, factors=own_rates(rate, steps, reach))
     torch.manual_seed(SEED)
-    model = make_model(method, setting, data, WIDTHS[network])
-    guide = make_guide(method, model, setting)
+    model = make_model(place.method, place.setting, data, WIDTHS[network])
+    guide = make_guide(place.method, model, place.setting)
     return FittedNetworks(model, [guide], data, train(guide.model, guide, (data.x, data.y), plan), SEED)
 
 
-def line(network: str, method: str, setting: str, epochs: int, rate: float, ramp: float) -> str:
+def line(place: Cell, network: str, rate: float, reach: float, ramp: float) -> str:
     """A row of the table."""
     begun = time.process_time()
-    fitted = fit(network, method, setting, epochs, rate, ramp)
+    fitted = fit(place, network, rate, reach, ramp)
     seconds = time.process_time() - begun
     guide, data = fitted.guides[0], fitted.data
-    x, y = validation(DATASET, None, "cpu", HELD_OUT)
+    x, y = validation(place.dataset, None, "cpu", HELD_OUT)
     right = accuracy(classes(fitted.ensemble(x, MEMBERS)), y)
     risen = fitted.history.change / len(data.x)
     stands = bound(guide, (data.x, data.y), seed=SEED)
     half = f"{guide.density()[1]:9.4f}" if isinstance(guide, AutoSpikeSlab) else " " * 9
     return (
-        f"{method:9} {setting:15} {rate:<7g} {ramp:<5g} {stands.value:8.4f} {stands.se:7.4f} {risen:7.4f} "
-        f"{right.value:9.4f} {half} {seconds:8.0f}"
+        f"{place.method:9} {place.setting:10} {rate:<7g} {reach:<5g} {ramp:<5g} "
+        f"{stands.value:8.4f} {stands.se:7.4f} {risen:7.4f} {right.value:9.4f} {half} {seconds:8.0f}"
     )
 
 
@@ -76,18 +77,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--dataset", choices=("mnist", "fmnist", "kmnist"), default="mnist")
     parser.add_argument("--network", choices=WIDTHS, default="dense", help="(default: %(default)s)")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=["lrt"])
     parser.add_argument("--setting", choices=SETTINGS, default="rates", help="prior (default: %(default)s)")
     parser.add_argument("--rates", nargs="+", type=float, default=[RATE_OF_LAWS], help="first learning rates")
+    parser.add_argument(
+        "--reaches", nargs="+", type=float, default=[1.0], help="times that logits and log-sds can go as far"
+    )
     parser.add_argument("--ramps", nargs="+", type=float, default=[RAMP], help="shares of the training")
     parser.add_argument("--epochs", type=int, default=20)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    print(f"{DATASET}, {options.network}, {options.epochs} epochs, seed {SEED}; nats an image")
-    print("method    setting         rate    ramp     bound      se  change  held out   density  CPU sec")
-    for method, rate, ramp in itertools.product(options.methods, options.rates, options.ramps):
-        print(line(options.network, method, options.setting, options.epochs, rate, ramp), flush=True)
+    print(f"{options.dataset}, {options.network}, {options.epochs} epochs, seed {SEED}; nats an image")
+    print("method    setting    rate    reach ramp     bound      se  change  held out   density  CPU sec")
+    tried = itertools.product(options.methods, options.rates, options.reaches, options.ramps)
+    for method, *schedule in tried:
+        place = Cell("", options.dataset, method, options.setting, 0, options={"epochs": options.epochs})
+        print(line(place, options.network, *schedule), flush=True)
 
 
 if __name__ == "__main__":
