@@ -33,7 +33,7 @@ _WITH_UNIT = re.compile(rf"[-+−]?\s*({_MONEY}\s*[-+]?\d[\d.,]*|\d[\d.,]*\s*({_
 #: How numbers are to be written.
 PLAINLY = "numbers without unit or separator, with a point, as 1234.5"
 #: What to do about a row with a missing value.
-FILL_IN = "remove the row, or fill in what is missing (zoo fit --missing impute, for new rows too)"
+FILL_IN = "remove the row or fill it in (beside a target: zoo fit --missing impute, for new rows too)"
 _MISSING = frozenset({"", "na", "n/a", "nan", "+nan", "-nan", "null", "none", "?", "."})
 
 

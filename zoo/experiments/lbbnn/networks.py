@@ -115,6 +115,7 @@ MEANS, THESIS_SCALE, THESIS_LOGITS = 0.2, 0.01, (0.0, 1.0)
 #: each, so that a low rate stops them early.  Of ``lrt`` after twenty epochs of MNIST, one run each: bound
 #: -0.372, -0.312 and -0.310 (+- 0.004) nats an image with 0.001, 0.005 and 0.01, and 3.0 % of the weights in
 #: place of 1.1 % with the last (``python benchmarks/sparse_network_schedule.py --rates 0.001 0.005 0.01``).
+#: Where logits and log-sds can go farther the last is better (``FAST``, docs/results/lbbnn/higher-rates.md).
 RATE, RATE_OF_LAWS = 1e-3, 5e-3
 #: The thesis's start of the logits is far from where they go: the rate is such that they can move by so much,
 #: within bounds.
@@ -227,7 +228,8 @@ def fit(
     """The networks of a cell.
 
     Options: ``epochs``, ``widths`` ("400-600"), ``rows`` (training images, 0 for all), ``device`` ("cpu",
-    "cuda"), and where there is a choice to make ``held_out`` (share of them to choose by).
+    "cuda"), where there is a choice to make ``held_out`` (share of them to choose by), and of methods with a
+    law for every weight ``rate`` and ``reach`` (:data:`zoo.experiments.lbbnn.options.FAST`).
     """
     options = cell.options
     data = images(cell.dataset, options["rows"] or None, options["device"], options.get("held_out", 0))

@@ -10,8 +10,10 @@ from typer.testing import CliRunner
 
 from tests.zoo.experiments.lbbnn.tiny_cells import BY_NAME, OPTIONS
 from zoo.cli.main import app
+from zoo.errors import UserError
 from zoo.experiments import Cell
 from zoo.experiments.engine.catalogue import find_experiment
+from zoo.experiments.engine.request import plan
 from zoo.experiments.lbbnn import declared, networks, selection
 from zoo.experiments.lbbnn.declared import EXPERIMENTS
 
@@ -113,3 +115,9 @@ def test_options_that_no_cell_can_have_are_refused_at_once(name, option, words, 
     assert result.exit_code == 2
     assert words in " ".join(result.output.split())
     assert not out.exists()
+
+
+def test_a_reach_below_one_is_refused():
+    with pytest.raises(UserError, match="option reach must be at least 1, not 0.5"):
+        plan("lbbnn/dense", budget="full", options={"reach": "0.5"})
+    assert plan("lbbnn/dense", budget="full", options={"reach": "8"}).effort.options["reach"] == 8
