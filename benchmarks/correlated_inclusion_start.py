@@ -19,6 +19,7 @@ import torch
 from zoo.evaluation.metrics import accuracy
 from zoo.experiments.engine.declaration import Cell
 from zoo.experiments.lbbnn import networks
+from zoo.experiments.lbbnn.options import EARLIER_RATES
 from zoo.fitting.epochs import bound, classes, train
 
 DATASET, SETTING, WIDTHS, MEMBERS = "digits", "pi0.1-sd1", "400-600", 10
@@ -26,7 +27,7 @@ DATASET, SETTING, WIDTHS, MEMBERS = "digits", "pi0.1-sd1", "400-600", 10
 
 def line(method: str, spread: float, epochs: int, trial: int) -> str:
     """A row of the table."""
-    options = {"epochs": epochs, "widths": WIDTHS, "rows": 0, "device": "cpu"}
+    options = {"epochs": epochs, "widths": WIDTHS, "rows": 0, "device": "cpu", **EARLIER_RATES}
     cell = Cell(f"lbbnn/{DATASET}", DATASET, method, SETTING, trial, options=options)
     data = networks.images(DATASET)
     model = networks.make_model(method, SETTING, data, networks.widths_of(cell))

@@ -21,6 +21,7 @@ from guides.core.settling import last_change
 from guides.core.svi import Step, shuffled_epochs, svi_steps
 from zoo.experiments.engine.declaration import Cell
 from zoo.experiments.lbbnn import networks
+from zoo.experiments.lbbnn.options import EARLIER_RATES
 from zoo.fitting.epochs import set_up
 from zoo.fitting.svi import fitting
 
@@ -52,7 +53,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=10)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    options = {"epochs": arguments.epochs, "widths": "400-600", "rows": 0, "device": "cpu"}
+    options = {"epochs": arguments.epochs, "widths": "400-600", "rows": 0, "device": "cpu", **EARLIER_RATES}
     place = f"lbbnn/{arguments.dataset}", arguments.dataset, METHOD, arguments.setting, 0
     steps, rates, images = steps_of(Cell(*place, options=options))
     print(f"{METHOD} on {arguments.dataset}, {arguments.setting}, {arguments.epochs} epochs")

@@ -22,6 +22,7 @@ from torch import Tensor
 from guides.core.flat_guide import FlatGuide
 from zoo.experiments.engine.declaration import Cell
 from zoo.experiments.lbbnn import networks
+from zoo.experiments.lbbnn.options import EARLIER_RATES
 from zoo.fitting.epochs import member_probabilities, single_network
 
 METHOD, NETWORKS = "lrt", 300
@@ -62,7 +63,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=20)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    options = {"epochs": arguments.epochs, "widths": "400-600", "rows": 0, "device": "cpu"}
+    options = {"epochs": arguments.epochs, "widths": "400-600", "rows": 0, "device": "cpu", **EARLIER_RATES}
     place = f"lbbnn/{arguments.dataset}", arguments.dataset, METHOD, arguments.setting, 0
     fitted = networks.fit(Cell(*place, options=options))
     print(f"{METHOD} on {arguments.dataset}, {arguments.setting}, {arguments.epochs} epochs; nats an image")

@@ -1,12 +1,11 @@
 r"""What learning rates and ramp of the divergence make of a sparse network in a given number of epochs.
 
-The choice of ``RATE_OF_LAWS`` in :mod:`zoo.experiments.lbbnn.networks`, of ``FAST`` in
-:mod:`zoo.experiments.lbbnn.options` and of ``RAMP`` in :mod:`zoo.fitting.epochs`: 15 % of the training images
-are held out, test images are not looked at.
+The choice of ``RATES`` in :mod:`zoo.experiments.lbbnn.options` and of ``RAMP`` in :mod:`zoo.fitting.epochs`:
+15 % of the training images are held out, test images are not looked at.
 
-    python benchmarks/sparse_network_schedule.py --rates 0.001 0.005 0.01
+    python benchmarks/sparse_network_schedule.py --rates 0.001 0.005 0.01 --reaches 1
     python benchmarks/sparse_network_schedule.py --rates 0.005 0.01 0.02 --reaches 1 4 8 --setting default
-    python benchmarks/sparse_network_schedule.py --ramps 0.05 0.15 0.2 0.3
+    python benchmarks/sparse_network_schedule.py --rates 0.005 --reaches 1 --ramps 0.05 0.15 0.2 0.3
     python benchmarks/sparse_network_schedule.py --network lenet --setting default --epochs 10 \
         --ramps 0.15 0.3 0.5
 
@@ -27,7 +26,6 @@ from guides import AutoSpikeSlab
 from zoo.evaluation.metrics import accuracy
 from zoo.experiments.engine.declaration import Cell
 from zoo.experiments.lbbnn.networks import (
-    RATE_OF_LAWS,
     FittedNetworks,
     images,
     make_guide,
@@ -35,6 +33,7 @@ from zoo.experiments.lbbnn.networks import (
     training_of,
     validation,
 )
+from zoo.experiments.lbbnn.options import RATES
 from zoo.fitting.epochs import RAMP, bound, classes, train
 from zoo.fitting.reach import own_rates
 
@@ -81,9 +80,15 @@ def main() -> None:
     parser.add_argument("--network", choices=WIDTHS, default="dense", help="(default: %(default)s)")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=["lrt"])
     parser.add_argument("--setting", choices=SETTINGS, default="rates", help="prior (default: %(default)s)")
-    parser.add_argument("--rates", nargs="+", type=float, default=[RATE_OF_LAWS], help="first learning rates")
     parser.add_argument(
-        "--reaches", nargs="+", type=float, default=[1.0], help="times that logits and log-sds can go as far"
+        "--rates", nargs="+", type=float, default=[RATES["rate"]], help="first learning rates"
+    )
+    parser.add_argument(
+        "--reaches",
+        nargs="+",
+        type=float,
+        default=[RATES["reach"]],
+        help="times that logits and log-sds can go as far",
     )
     parser.add_argument("--ramps", nargs="+", type=float, default=[RAMP], help="shares of the training")
     parser.add_argument("--epochs", type=int, default=20)
@@ -93,7 +98,9 @@ def main() -> None:
     print("method    setting    rate    reach ramp     bound      se  change  held out   density  CPU sec")
     tried = itertools.product(options.methods, options.rates, options.reaches, options.ramps)
     for method, *schedule in tried:
-        place = Cell("", options.dataset, method, options.setting, 0, options={"epochs": options.epochs})
+        place = Cell(
+            "", options.dataset, method, options.setting, 0, options={"epochs": options.epochs, **RATES}
+        )
         print(line(place, options.network, *schedule), flush=True)
 
 

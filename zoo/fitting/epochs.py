@@ -47,7 +47,7 @@ NETWORKS = 50
 #: Share of a training in which the weight of the divergence grows, unless it says otherwise.  Of ``lrt`` on
 #: MNIST, twenty epochs, one run each: bound -0.322, -0.312, -0.318 and -0.349 (+- 0.004) nats an image with
 #: 0.05, 0.15, 0.2 and 0.3, and 11 % of the weights in place of 1 % with the first
-#: (``python benchmarks/sparse_network_schedule.py --ramps 0.05 0.15 0.2 0.3``).
+#: (``python benchmarks/sparse_network_schedule.py --rates 0.005 --reaches 1 --ramps 0.05 0.15 0.2 0.3``).
 RAMP = 0.15
 #: A checkpoint of a large network takes a part of a second.
 SECONDS_BETWEEN_CHECKPOINTS = 60.0

@@ -110,13 +110,9 @@ SPREAD, LOGITS = 0.3, (2.0, 4.0)
 MVN_SPREAD = 0.5
 #: The thesis's: bounds of the means, sds, bounds of the logits.
 MEANS, THESIS_SCALE, THESIS_LOGITS = 0.2, 0.01, (0.0, 1.0)
-#: First learning rates of Adam, which fall to zero along a half cosine: of points and dropout, and of those
-#: with a law for every weight.  A learned prior follows the guide and the guide the prior, by small steps
-#: each, so that a low rate stops them early.  Of ``lrt`` after twenty epochs of MNIST, one run each: bound
-#: -0.372, -0.312 and -0.310 (+- 0.004) nats an image with 0.001, 0.005 and 0.01, and 3.0 % of the weights in
-#: place of 1.1 % with the last (``python benchmarks/sparse_network_schedule.py --rates 0.001 0.005 0.01``).
-#: Where logits and log-sds can go farther the last is better (``FAST``, docs/results/lbbnn/higher-rates.md).
-RATE, RATE_OF_LAWS = 1e-3, 5e-3
+#: First learning rate of Adam, which falls to zero along a half cosine, of points and dropout; of what has a
+#: law for every weight it is an option (:data:`zoo.experiments.lbbnn.options.RATES`).
+RATE = 1e-3
 #: The thesis's start of the logits is far from where they go: the rate is such that they can move by so much,
 #: within bounds.
 THESIS_REACH, THESIS_RATES = 6.0, (2e-4, 5e-3)
@@ -228,8 +224,9 @@ def fit(
     """The networks of a cell.
 
     Options: ``epochs``, ``widths`` ("400-600"), ``rows`` (training images, 0 for all), ``device`` ("cpu",
-    "cuda"), where there is a choice to make ``held_out`` (share of them to choose by), and of methods with a
-    law for every weight ``rate`` and ``reach`` (:data:`zoo.experiments.lbbnn.options.FAST`).
+    "cuda"), where there is a choice to make ``held_out`` (share of them to choose by), and, unless the recipe
+    is the thesis's, of methods with a law for every weight ``rate`` and ``reach``
+    (:data:`zoo.experiments.lbbnn.options.RATES`).
     """
     options = cell.options
     data = images(cell.dataset, options["rows"] or None, options["device"], options.get("held_out", 0))
@@ -274,9 +271,9 @@ def training_of(cell: Cell, rows: int, seed: int) -> Training:
         rate = 2 * THESIS_REACH / (epochs * max(1, rows // training.batch_size))
         training = replace(training, lr=min(max(rate, lowest), highest))
     elif method in LAWS:
-        rate, times = cell.options.get("rate", RATE_OF_LAWS), cell.options.get("reach", 1.0)
+        rate = cell.options["rate"]
         training = replace(training, lr=rate, batch_size=BATCH)
-        factors = own_rates(rate, epochs * max(1, rows // BATCH), times)
+        factors = own_rates(rate, epochs * max(1, rows // BATCH), cell.options["reach"])
         training = replace(training, factors=factors, kl_weights=(min(FIRST_WEIGHT, weight), weight))
         if prior_of(cell.setting).common:
             training = replace(training, common=COMMON)

@@ -9,19 +9,26 @@ from typing import Any
 from zoo.errors import UserError
 
 MEMBERS = 10
-#: Of the dense networks: for a look one epoch on the first 20,000 rows; then 20 on all (rows 0).
-QUICK = {"epochs": 1, "members": MEMBERS, "widths": "400-600", "rows": 20_000, "device": "cpu"}
-FULL = {**QUICK, "epochs": 20, "rows": 0}
-#: On digits, where ``lrt`` ends 0.08 to 0.16 nats an image lower after twenty.
-FULL_DIGITS = {**FULL, "epochs": 60}
+#: First learning rate of what has a law for every weight, and how many times as far inclusion logits and
+#: log-sds can go as :mod:`zoo.fitting.reach` has it: gradients that are mostly noise take a parameter only a
+#: part of the way that its rates allow.  At half the rate and a reach of one fits ended in as many steps at
+#: worse bounds (docs/results/lbbnn/higher-rates.md).
+RATES = {"rate": 0.01, "reach": 4.0}
+#: Of what has not been run again since.
+EARLIER_RATES = {"rate": 0.005, "reach": 1.0}
+#: By the thesis's recipe, which has rates of its own: for a look one epoch on the first 20,000 rows; then 20
+#: on all (rows 0).
+QUICK_RECIPE = {"epochs": 1, "members": MEMBERS, "widths": "400-600", "rows": 20_000, "device": "cpu"}
+FULL_RECIPE = {**QUICK_RECIPE, "epochs": 20, "rows": 0}
+#: Of the dense networks.
+QUICK, FULL = {**QUICK_RECIPE, **RATES}, {**FULL_RECIPE, **RATES}
+EARLIER_QUICK, EARLIER_FULL = {**QUICK, **EARLIER_RATES}, {**FULL, **EARLIER_RATES}
+#: On digits, where ``lrt`` ended 0.08 to 0.16 nats an image lower after twenty.
+FULL_DIGITS = {**EARLIER_FULL, "epochs": 60}
 #: Of the convolutional ones, whose widths are those of the publications; 5 epochs show the start of a fit
 #: (the note of ``lbbnn/cnn`` on its bound).
-QUICK_CONVOLUTIONAL = {"epochs": 1, "members": MEMBERS, "rows": 0, "device": "cpu"}
+QUICK_CONVOLUTIONAL = {"epochs": 1, "members": MEMBERS, "rows": 0, "device": "cpu", **EARLIER_RATES}
 FULL_CONVOLUTIONAL = {**QUICK_CONVOLUTIONAL, "epochs": 20}
-#: First learning rate, and how many times as far inclusion logits and log-sds can go as
-#: :mod:`zoo.fitting.reach` has it: gradients that are mostly noise take a parameter only a part of the way
-#: that its rates allow.
-FAST = {"rate": 0.01, "reach": 4.0}
 COST = {"widths": "400-600", "rows": 0, "device": "cpu"}
 
 

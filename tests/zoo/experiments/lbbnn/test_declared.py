@@ -16,13 +16,14 @@ from zoo.experiments.engine.catalogue import find_experiment
 from zoo.experiments.engine.request import plan
 from zoo.experiments.lbbnn import declared, networks, selection
 from zoo.experiments.lbbnn.declared import EXPERIMENTS
+from zoo.experiments.lbbnn.options import RATES
 
 pytestmark = pytest.mark.usefixtures("small_and_real")
 
 
 def test_all_experiments_are_there():
     expected = (
-        "simulation correlations digits mnist fmnist kmnist dense thesis cnn common frontier variance "
+        "simulation correlations digits mnist fmnist kmnist thesis cnn common frontier variance "
         "decisions entropy training pictures export cost"
     )
     assert set(BY_NAME) == {f"lbbnn/{name}" for name in expected.split()}
@@ -37,7 +38,8 @@ def test_methods_settings_and_data_exist(experiment):
     assert {setting.partition("-kl")[0] for setting in experiment.settings} <= set(networks.PRIORS)
     assert set(experiment.datasets) <= {"digits", *networks.OUTSIDE}
     for _, method, setting in experiment.combinations():
-        networks.training_of(Cell("x", "mnist", method, setting, 0, options={"epochs": 1}), 1000, 0)
+        options = {"epochs": 1, **RATES, **experiment.full.options}
+        networks.training_of(Cell("x", "mnist", method, setting, 0, options=options), 1000, 0)
         networks.make_guide(method, networks.BNN(4, outputs=10, likelihood="categorical"), setting)
     work = "steps" if "cost" in experiment.name else "epochs"
     assert experiment.full.options[work] > experiment.quick.options[work]
@@ -119,5 +121,5 @@ def test_options_that_no_cell_can_have_are_refused_at_once(name, option, words, 
 
 def test_a_reach_below_one_is_refused():
     with pytest.raises(UserError, match="option reach must be at least 1, not 0.5"):
-        plan("lbbnn/dense", budget="full", options={"reach": "0.5"})
-    assert plan("lbbnn/dense", budget="full", options={"reach": "8"}).effort.options["reach"] == 8
+        plan("lbbnn/mnist", budget="full", options={"reach": "0.5"})
+    assert plan("lbbnn/mnist", budget="full", options={"reach": "8"}).effort.options["reach"] == 8

@@ -15,7 +15,7 @@ from zoo.experiments import Cell
 from zoo.experiments.lbbnn import kept_networks, networks
 from zoo.experiments.lbbnn.metrics import CORRELATED, CORRELATED_SETTING, METHODS
 from zoo.experiments.lbbnn.networks import fit, images, make_guide, make_model, outside
-from zoo.experiments.lbbnn.options import FAST
+from zoo.experiments.lbbnn.options import EARLIER_RATES, RATES
 from zoo.fitting import epochs
 from zoo.fitting.cluster_tasks import own_code
 from zoo.fitting.reach import REACHES, own_rates
@@ -23,7 +23,7 @@ from zoo.models.bnn import BNN
 from zoo.models.lenet import LeNet
 from zoo.models.weights import SpikeSlabWeights, sd_of_layer
 
-OPTIONS = {"epochs": 1, "members": 4, "widths": "12-10", "rows": 200, "device": "cpu"}
+OPTIONS = {"epochs": 1, "members": 4, "widths": "12-10", "rows": 200, "device": "cpu", **RATES}
 NETWORK = BNN(64, widths=(12, 10), outputs=10, likelihood="categorical", weights=SpikeSlabWeights(0.1, 1.0))
 
 
@@ -103,16 +103,16 @@ def test_early_network_is_the_same_one_stopped_early():
 @pytest.mark.parametrize(
     ("method", "setting", "epochs", "rows", "rate"),
     [
-        ("lrt", "default", 20, 60_000, 5e-3),
-        ("gaussian", "default", 20, 60_000, 5e-3),
-        ("mnf", "pi0.1-sd1", 500, 60_000, 5e-3),
+        ("lrt", "default", 20, 60_000, 1e-2),
+        ("gaussian", "default", 20, 60_000, 1e-2),
+        ("mnf", "pi0.1-sd1", 500, 60_000, 1e-2),
         ("lrt", "thesis", 250, 60_000, 2e-4),
-        ("lrt", "default", 20, 8_000, 5e-3),
+        ("lrt", "default", 20, 8_000, 1e-2),
         ("lrt", "thesis", 20, 60_000, 1e-3),
         ("mlp", "default", 20, 8_000, 1e-3),
-        ("mnf-early", "default", 20, 60_000, 5e-3),
-        ("cold-lrt", "learned-kl0.1", 20, 60_000, 5e-3),
-        ("lrt", "rates-common", 20, 60_000, 5e-3),
+        ("mnf-early", "default", 20, 60_000, 1e-2),
+        ("cold-lrt", "learned-kl0.1", 20, 60_000, 1e-2),
+        ("lrt", "rates-common", 20, 60_000, 1e-2),
     ],
 )
 def test_learning_rates(method, setting, epochs, rows, rate):
@@ -124,7 +124,7 @@ def test_learning_rates(method, setting, epochs, rows, rate):
     if method == "mlp" or setting == "thesis":
         assert (training.factors, training.kl_weights) == ({}, (1.0, 1.0))
     else:
-        assert training.factors == own_rates(rate, steps)
+        assert training.factors == own_rates(rate, steps, times=4)
         assert training.kl_weights == (0.01, 0.1 if "cold" in method else 1.0)
     assert training.common == (networks.COMMON if setting == "rates-common" else {})
     assert (training.epochs, training.seed) == (epochs, 7)
@@ -133,7 +133,8 @@ def test_learning_rates(method, setting, epochs, rows, rate):
 
 
 @pytest.mark.parametrize(
-    ("options", "rate", "times"), [({}, 5e-3, 1), (FAST, 0.01, 4), ({"rate": 0.02, "reach": 2.0}, 0.02, 2)]
+    ("options", "rate", "times"),
+    [({}, 0.01, 4), (EARLIER_RATES, 5e-3, 1), ({"rate": 0.02, "reach": 2.0}, 0.02, 2)],
 )
 def test_rate_and_reach_may_be_set(options, rate, times):
     """6000 steps: at a first rate of r a parameter can go 3000 r far."""

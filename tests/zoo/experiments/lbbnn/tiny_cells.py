@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 from zoo.experiments.lbbnn.declared import EXPERIMENTS
+from zoo.experiments.lbbnn.options import RATES
 
-OPTIONS = {"epochs": 1, "members": 4, "widths": "12-10", "rows": 200, "device": "cpu", "steps": 4}
+OPTIONS = {"epochs": 1, "members": 4, "widths": "12-10", "rows": 200, "device": "cpu", "steps": 4, **RATES}
 BY_NAME = {experiment.name: experiment for experiment in EXPERIMENTS}
 
 
