@@ -16,6 +16,7 @@ from zoo.experiments.lbbnn.family import COLD_NOTE, COLD_SETTING, KMNIST, of_ima
 from zoo.experiments.lbbnn.going_on import (
     CONVOLUTIONS_GO_ON,
     LAWS,
+    cold,
     digits,
     earlier,
     going_on,
@@ -118,7 +119,7 @@ EXPERIMENTS = (
         Effort(trials=3, cost="2 hours on 2 cores", options=FULL_DIGITS),
         notes={("*", "*", "*", "*"): "an epoch stands for 20 passes over the 1617 rows"},
         revision=6,  # bounds from more networks
-        unarrived=earlier(TABLE, *LAWS, "cold-mnf") | digits(TABLE),
+        unarrived=earlier(TABLE, *LAWS) | cold(TABLE) | digits(TABLE),
     ),
     _dense(
         "mnist",
@@ -128,7 +129,7 @@ EXPERIMENTS = (
         thesis="thesis-table-2",
         slides="slides-mnist",
         revision=7,  # other rates
-        unarrived=learned(TABLE),
+        unarrived=learned(TABLE) | cold(TABLE),
     ),
     _dense(
         "fmnist",
@@ -138,7 +139,7 @@ EXPERIMENTS = (
         thesis="thesis-table-3",
         slides="slides-fmnist",
         revision=7,  # other rates
-        unarrived=learned(TABLE),
+        unarrived=learned(TABLE) | cold(TABLE),
     ),
     _dense(
         "kmnist",
@@ -148,7 +149,7 @@ EXPERIMENTS = (
         thesis="thesis-table-1",
         notes={("kmnist", "*", "*", "*"): KMNIST},
         revision=7,  # other rates
-        unarrived=learned(TABLE),
+        unarrived=learned(TABLE) | cold(TABLE),
     ),
     of_images(
         name="lbbnn/thesis",
@@ -189,7 +190,8 @@ EXPERIMENTS = (
         published_error=source_of(FOLDER, "slides-cnn-mnist")[1],
         explained=explanations(FOLDER, "cnn"),
         notes={("kmnist", "*", "*", "*"): KMNIST, ("*", "cold-mnf", "*", "*"): COLD_NOTE},
-        unarrived=earlier(CONVOLUTIONAL, *LAWS, "cold-mnf")
+        unarrived=earlier(CONVOLUTIONAL, "lrt", "mnf", "gaussian")
+        | cold(CONVOLUTIONAL)
         | going_on(CONVOLUTIONS_GO_ON, ("default",), ("lrt", "mnf", "gaussian"), CONVOLUTIONAL),
         questions=CONVOLUTIONAL_QUESTIONS,
     ),
@@ -210,7 +212,7 @@ EXPERIMENTS = (
         exists=lambda dataset, method, setting: method.startswith("cold-") != setting.endswith("-kl1"),
         notes={("*", method, "*", "*"): COLD_NOTE for method in ("cold-lrt", "cold-mnf")}
         | {("kmnist", "*", "*", "*"): KMNIST},
-        unarrived=earlier(FRONTIER, "lrt", "mnf", "cold-lrt", "cold-mnf"),
+        unarrived=earlier(FRONTIER, "lrt", "mnf") | cold(FRONTIER, "cold-lrt", "cold-mnf"),
         finish=Deferred("lbbnn.plots", "plot_frontier"),
         questions={
             "Ten drawn networks on the test images": tuple(SCORES),
@@ -233,7 +235,7 @@ EXPERIMENTS = (
         quick=Effort(trials=1, cost="10 minutes", options=EARLIER_QUICK),
         full=Effort(trials=3, cost="3 hours on 2 cores", options=EARLIER_FULL),
         notes={("kmnist", "*", "*", "*"): KMNIST},
-        unarrived=earlier(TABLE),
+        unarrived=earlier(TABLE, "lrt", "mnf"),
         questions=QUESTIONS,
     ),
     of_images(

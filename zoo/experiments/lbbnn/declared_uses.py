@@ -38,7 +38,7 @@ EXPERIMENTS = (
         published_error=source_of(FOLDER, "slides-decisions")[1],
         explained=explanations(FOLDER, "decisions"),
         notes={("kmnist", "*", "*", "*"): KMNIST},
-        unarrived=earlier(DECISIONS),
+        unarrived=earlier(DECISIONS, *INCLUDING, "gaussian", "group-normal-jeffreys"),
         questions={
             "What is decided, and how well": ("decided", "accuracy_decided", "accuracy_all"),
             "What is decided that should not be": ("decided_outside",),
@@ -66,7 +66,9 @@ EXPERIMENTS = (
         full=Effort(trials=1, cost="35 minutes on 2 cores", options=EARLIER_FULL),
         notes={("kmnist", "*", "*", "*"): KMNIST},
         finish=Deferred("lbbnn.plots", "plot_entropies"),
-        unarrived=earlier(("accuracy", "entropy_inside", "entropy_outside", "auroc")),
+        unarrived=earlier(
+            ("accuracy", "entropy_inside", "entropy_outside", "auroc"), "lrt", "mnf", "mnf-early"
+        ),
         questions={
             "How sure the ensemble is": ("accuracy", "entropy_inside", "entropy_outside", "auroc"),
             "Where the bound stands": ("bound_change",),
@@ -90,7 +92,10 @@ EXPERIMENTS = (
         quick=Effort(trials=1, cost="5 minutes", options={**EARLIER_QUICK, "epochs": 2}),
         full=Effort(trials=1, cost="20 minutes on 2 cores", options=EARLIER_FULL),
         finish=Deferred("lbbnn.plots", "plot_training"),
-        unarrived=earlier(["nll_ensemble_test", "nll_ensemble_train", "nll_mean_test", "nll_mean_train"]),
+        unarrived=earlier(
+            ["nll_ensemble_test", "nll_ensemble_train", "nll_mean_test", "nll_mean_train"],
+            *("lrt", "mnf", "concrete", "gaussian"),
+        ),
         questions={
             "Ten drawn networks": ("nll_ensemble_test", "nll_ensemble_train", "nll_best"),
             "The posterior mean network": ("nll_mean_test", "nll_mean_train"),
@@ -114,7 +119,7 @@ EXPERIMENTS = (
         quick=Effort(trials=1, cost="3 minutes", options=EARLIER_QUICK),
         full=Effort(trials=1, cost="15 minutes on 2 cores", options=EARLIER_FULL),
         finish=Deferred("lbbnn.plots", "plot_pictures"),
-        unarrived=earlier(["entropy_low", "wrong_low", "entropy_high", "wrong_high"]),
+        unarrived=earlier(["entropy_low", "wrong_low", "entropy_high", "wrong_high"], "lrt", "mnf"),
         questions={
             "Images of lowest entropy": ("entropy_low", "wrong_low"),
             "Images of highest entropy": ("entropy_high", "wrong_high"),
@@ -131,7 +136,7 @@ EXPERIMENTS = (
         methods=("lrt", "mnf", "concrete"),
         quick=Effort(trials=1, cost="1 minute", options=EARLIER_QUICK),
         full=Effort(trials=1, cost="10 minutes on 2 cores", options=EARLIER_FULL),
-        unarrived=earlier(["density_half"]),
+        unarrived=earlier(["density_half"], *INCLUDING),
         questions=EXPORT_QUESTIONS,
     ),
     of_images(

@@ -113,6 +113,10 @@ MEANS, THESIS_SCALE, THESIS_LOGITS = 0.2, 0.01, (0.0, 1.0)
 #: First learning rate of Adam, which falls to zero along a half cosine, of points and dropout; of what has a
 #: law for every weight it is an option (:data:`zoo.experiments.lbbnn.options.RATES`).
 RATE = 1e-3
+#: First rate and reach of cold posteriors, which are there to predict.  At the rates of posteriors they
+#: predict images that are held out worse: ``cold-mnf`` of MNIST with inclusion 0.02 and a weight of 0.1 has
+#: 98.07 % (one run) where it has 98.40 +- 0.06 % with these, and -0.066 nats an image for -0.057 +- 0.001.
+COLD_RATE, COLD_REACH = 5e-3, 1.0
 #: The thesis's start of the logits is far from where they go: the rate is such that they can move by so much,
 #: within bounds.
 THESIS_REACH, THESIS_RATES = 6.0, (2e-4, 5e-3)
@@ -224,8 +228,8 @@ def fit(
     """The networks of a cell.
 
     Options: ``epochs``, ``widths`` ("400-600"), ``rows`` (training images, 0 for all), ``device`` ("cpu",
-    "cuda"), where there is a choice to make ``held_out`` (share of them to choose by), and, unless the recipe
-    is the thesis's, of methods with a law for every weight ``rate`` and ``reach``
+    "cuda"), where there is a choice to make ``held_out`` (share of them to choose by), and of posteriors
+    with a law for every weight, unless the recipe is the thesis's, ``rate`` and ``reach``
     (:data:`zoo.experiments.lbbnn.options.RATES`).
     """
     options = cell.options
@@ -271,9 +275,11 @@ def training_of(cell: Cell, rows: int, seed: int) -> Training:
         rate = 2 * THESIS_REACH / (epochs * max(1, rows // training.batch_size))
         training = replace(training, lr=min(max(rate, lowest), highest))
     elif method in LAWS:
-        rate = cell.options["rate"]
+        cold = weight < 1
+        rate = COLD_RATE if cold else cell.options["rate"]
+        reach = COLD_REACH if cold else cell.options["reach"]
         training = replace(training, lr=rate, batch_size=BATCH)
-        factors = own_rates(rate, epochs * max(1, rows // BATCH), cell.options["reach"])
+        factors = own_rates(rate, epochs * max(1, rows // BATCH), reach)
         training = replace(training, factors=factors, kl_weights=(min(FIRST_WEIGHT, weight), weight))
         if prior_of(cell.setting).common:
             training = replace(training, common=COMMON)
