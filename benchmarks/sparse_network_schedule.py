@@ -7,7 +7,7 @@ The choice of ``RATES`` in :mod:`zoo.experiments.lbbnn.options` and of ``RAMP`` 
     python benchmarks/sparse_network_schedule.py --rates 0.005 0.01 0.02 --reaches 1 4 8 --setting default
     python benchmarks/sparse_network_schedule.py --rates 0.005 --reaches 1 --ramps 0.05 0.15 0.2 0.3
     python benchmarks/sparse_network_schedule.py --network lenet --setting default --epochs 10 \
-        --ramps 0.15 0.3 0.5
+        --rates 0.005 --reaches 1 --ramps 0.15 0.3 0.5
 
 A dense network takes three to six minutes in 20 epochs, LeNet seven.  Needs ``ZOO_DATA``, or the download
 of MNIST.
