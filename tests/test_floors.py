@@ -114,7 +114,7 @@ def test_the_walk_sees_the_house(graph):
     assert graph.number_of_edges() > 300
     assert graph.has_edge("guides", "guides.variational.mean_field")
     assert graph.has_edge("zoo.experiments.engine.catalogue", "zoo.experiments.lbbnn.declared")
-    assert graph.has_edge("zoo.experiments.lbbnn.declared", "zoo.experiments.lbbnn.images")
+    assert graph.has_edge("zoo.experiments.lbbnn.declared_networks", "zoo.experiments.lbbnn.images")
     assert graph.has_edge("zoo.experiments.sspbp.networks", "guides.message_passing")
 
 
