@@ -6,6 +6,8 @@ The choice of ``RATES`` in :mod:`zoo.experiments.lbbnn.options` and of ``RAMP`` 
     python benchmarks/sparse_network_schedule.py --rates 0.001 0.005 0.01 --reaches 1
     python benchmarks/sparse_network_schedule.py --rates 0.005 0.01 0.02 --reaches 1 4 8 --setting default
     python benchmarks/sparse_network_schedule.py --rates 0.005 --reaches 1 --ramps 0.05 0.15 0.2 0.3
+    python benchmarks/sparse_network_schedule.py --methods cold-mnf --setting fixed-kl0.1 --rates 0.005 \
+        --reaches 1
     python benchmarks/sparse_network_schedule.py --network lenet --setting default --epochs 10 \
         --rates 0.005 --reaches 1 --ramps 0.15 0.3 0.5
 
@@ -40,7 +42,8 @@ from zoo.fitting.reach import own_rates
 HELD_OUT, MEMBERS, SEED = 0.15, 10, 7
 #: Hidden units; none for the convolutional network.
 WIDTHS: dict[str, tuple[int, ...]] = {"dense": (400, 600), "lenet": ()}
-METHODS, SETTINGS = ("lrt", "mnf", "concrete", "gaussian"), ("default", "rates", "fixed", "pi0.1-sd1")
+METHODS = ("lrt", "mnf", "concrete", "gaussian", "cold-lrt", "cold-mnf")
+SETTINGS = ("default", "rates", "fixed", "pi0.1-sd1", "fixed-kl0.1")
 
 
 def fit(place: Cell, network: str, rate: float, reach: float, ramp: float) -> FittedNetworks:

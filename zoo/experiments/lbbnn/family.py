@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from zoo.experiments.engine.declaration import Experiment
-from zoo.experiments.lbbnn.options import check_options
+from zoo.experiments.lbbnn.options import COLD_RATES, check_options
 
 PAPER = "Skaaret-Lund 2022, latent binary Bayesian neural networks (thesis); Hubin and Storvik 2019"
 #: Of the tables of networks: what ``lbbnn/frontier`` found to be sparse, sharp and calibrated.
 COLD_SETTING = "fixed-kl0.1"
 COLD_NOTE = (
     "a cold posterior, of data that count 1/kl times: sharper than the posterior, and not it; its first rate "
-    "is 0.005 and its reach 1, whatever the options say"
+    f"is {COLD_RATES['rate']:g} and its reach {COLD_RATES['reach']:g}, whatever the options say"
 )
 KMNIST = (
     "where the training images cannot be had, 8000 of the test images train and 2000 test, and an epoch is "

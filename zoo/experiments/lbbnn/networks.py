@@ -34,6 +34,7 @@ from guides.core.starts import initial_value
 from guides.variational.sparse_networks import mean_weights, median_weights
 from zoo.experiments.engine.declaration import Cell
 from zoo.experiments.lbbnn import kept_networks
+from zoo.experiments.lbbnn.options import COLD_RATES
 from zoo.fitting.devices import check_device
 from zoo.fitting.epochs import (
     History,
@@ -113,10 +114,6 @@ MEANS, THESIS_SCALE, THESIS_LOGITS = 0.2, 0.01, (0.0, 1.0)
 #: First learning rate of Adam, which falls to zero along a half cosine, of points and dropout; of what has a
 #: law for every weight it is an option (:data:`zoo.experiments.lbbnn.options.RATES`).
 RATE = 1e-3
-#: First rate and reach of cold posteriors, which are there to predict.  At the rates of posteriors they
-#: predict images that are held out worse: ``cold-mnf`` of MNIST with inclusion 0.02 and a weight of 0.1 has
-#: 98.07 % (one run) where it has 98.40 +- 0.06 % with these, and -0.066 nats an image for -0.057 +- 0.001.
-COLD_RATE, COLD_REACH = 5e-3, 1.0
 #: The thesis's start of the logits is far from where they go: the rate is such that they can move by so much,
 #: within bounds.
 THESIS_REACH, THESIS_RATES = 6.0, (2e-4, 5e-3)
@@ -275,11 +272,9 @@ def training_of(cell: Cell, rows: int, seed: int) -> Training:
         rate = 2 * THESIS_REACH / (epochs * max(1, rows // training.batch_size))
         training = replace(training, lr=min(max(rate, lowest), highest))
     elif method in LAWS:
-        cold = weight < 1
-        rate = COLD_RATE if cold else cell.options["rate"]
-        reach = COLD_REACH if cold else cell.options["reach"]
-        training = replace(training, lr=rate, batch_size=BATCH)
-        factors = own_rates(rate, epochs * max(1, rows // BATCH), reach)
+        rates = COLD_RATES if weight < 1 else cell.options
+        training = replace(training, lr=rates["rate"], batch_size=BATCH)
+        factors = own_rates(rates["rate"], epochs * max(1, rows // BATCH), rates["reach"])
         training = replace(training, factors=factors, kl_weights=(min(FIRST_WEIGHT, weight), weight))
         if prior_of(cell.setting).common:
             training = replace(training, common=COMMON)

@@ -145,6 +145,14 @@ def test_rate_and_reach_may_be_set(options, rate, times):
     assert rates == pytest.approx({name: max(rate, times * far / 3000) for name, far in REACHES.items()})
 
 
+def test_cold_posteriors_keep_their_rates_whatever_the_options_say():
+    def training(rates):
+        place = Cell("x", "mnist", "cold-mnf", "fixed-kl0.1", 0, options={**OPTIONS, "epochs": 20, **rates})
+        return networks.training_of(place, 60_000, 7)
+
+    assert training({"rate": 0.02, "reach": 8.0}) == training(EARLIER_RATES)
+
+
 @pytest.mark.parametrize(
     ("dataset", "setting", "rows", "passes"),
     [
