@@ -2,7 +2,7 @@ r"""What the start of the logits' spread makes of correlated inclusions in a net
 
 The choice of ``MVN_SPREAD`` in :mod:`zoo.experiments.lbbnn.networks`: the same cell of ``lbbnn/digits`` from
 several starts, beside independent inclusions (``lrt``), whose bound the correlated ones have where their
-covariance is zero.
+covariance is zero; at the earlier rates (``EARLIER_RATES``).
 
     python benchmarks/correlated_inclusion_start.py --spreads 0.1 0.5 2.0 --trials 1
 

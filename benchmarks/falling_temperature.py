@@ -2,7 +2,8 @@ r"""What a falling temperature hides of what `concrete` still gains at the end o
 
 The lower the temperature the lower the relaxed bound of one and the same guide.  Along a fit the temperature
 falls from 1 to 0.1, in its last tenth (counted in learning rates) from 0.25 on.  So the pages compare the two
-ends of that tenth at the last temperature (`bound_change`); here both changes stand side by side.
+ends of that tenth at the last temperature (`bound_change`); here both changes stand side by side, at the
+earlier rates (``EARLIER_RATES``).
 
     python benchmarks/falling_temperature.py --dataset kmnist --setting pi0.25-sd1 --epochs 60
 

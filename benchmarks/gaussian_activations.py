@@ -3,7 +3,7 @@ r"""Where local reparameterization takes spikes and slabs for Gaussian, and what
 In training a layer's output has Gaussian noise with the moments of its weights.  Here networks are drawn
 after a fit, and the weights of one layer after the other are replaced by Gaussian ones with the same moments
 (of the second also those alone that are more likely in than out): where all are, the mean loss is that which
-training sees.
+training sees.  At the earlier rates (``EARLIER_RATES``).
 
     python benchmarks/gaussian_activations.py --dataset kmnist --setting pi0.25-sd1 --epochs 60
 

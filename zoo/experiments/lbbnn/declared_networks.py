@@ -13,7 +13,7 @@ from typing import Any
 from zoo.experiments.engine.declaration import UNPUBLISHED, Deferred, Effort, Experiment, Place
 from zoo.experiments.engine.published import explanations, source_of
 from zoo.experiments.lbbnn import printed
-from zoo.experiments.lbbnn.family import COLD_NOTE, COLD_SETTING, KMNIST, of_images
+from zoo.experiments.lbbnn.family import COLD_NOTE, COLD_SETTING, KMNIST, POINT_NOTE, of_images
 from zoo.experiments.lbbnn.going_on import (
     CONVOLUTIONS_GO_ON,
     POSTERIORS,
@@ -50,6 +50,8 @@ from zoo.experiments.lbbnn.options import (
 )
 from zoo.experiments.lbbnn.printed import FOLDER
 
+#: Without a law for every weight.
+POINT_METHODS = tuple(method for method in METHODS if method not in POSTERIORS)
 CONVOLUTIONAL = {name: text for name, text in TABLE.items() if name != "density_paths"}
 FALL_APART = (
     "one of three runs of lrt and one of mnf fell apart: drawn networks have bounds of -0.98 and -0.95, "
@@ -97,7 +99,9 @@ def _dense(
         published_error=errors,
         explained=explanations(FOLDER, name),
         exists=_has_row,
-        notes={("*", "cold-mnf", "*", "*"): COLD_NOTE, **(notes or {})},
+        notes={("*", "cold-mnf", "*", "*"): COLD_NOTE}
+        | {("*", method, "*", "*"): POINT_NOTE for method in POINT_METHODS}
+        | dict(notes or {}),
         questions=QUESTIONS,
         **others,
     )

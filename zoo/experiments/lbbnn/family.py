@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from zoo.experiments.engine.declaration import Experiment
-from zoo.experiments.lbbnn.options import COLD_RATES, check_options
+from zoo.experiments.lbbnn.options import COLD_RATES, POINT_RATE, check_options
 
 PAPER = "Skaaret-Lund 2022, latent binary Bayesian neural networks (thesis); Hubin and Storvik 2019"
 #: Of the tables of networks: what ``lbbnn/frontier`` found to be sparse, sharp and calibrated.
@@ -14,6 +14,7 @@ COLD_NOTE = (
     "a cold posterior, of data that count 1/kl times: sharper than the posterior, and not it; its first rate "
     f"is {COLD_RATES['rate']:g} and its reach {COLD_RATES['reach']:g}, whatever the options say"
 )
+POINT_NOTE = f"its first rate is {POINT_RATE:g}, whatever the options say"
 KMNIST = (
     "where the training images cannot be had, 8000 of the test images train and 2000 test, and an epoch is "
     "four passes (one under the thesis's recipe): such numbers do not compare with published ones"

@@ -12,7 +12,7 @@ CONVOLUTIONS_GO_ON = (
     "1.5 and 0.7 % of the weights more likely in than out (--set epochs=5, 10, 80); on KMNIST 20 and 60 at "
     "-1.07 and -0.96 with 0.5 and 0.7 %; the other learned priors and Fashion-MNIST by analogy"
 )
-COMMON_GO_ON = (
+LEARNED_GO_ON = (
     "where the weights of a layer also move as one (lbbnn/common --set rate=0.01 --set reach=4), lrt with "
     "priors by layer ends in as many steps on MNIST at -0.21 nats in place of -0.23, less accurate (one run);"
     " on KMNIST nine times as many at half the rate (--set epochs=180 --set rate=0.005 --set reach=1) end at "
@@ -68,7 +68,7 @@ def earlier(metrics: Collection[str], *methods: str) -> dict[Place, str]:
 
 def learned(metrics: Collection[str]) -> dict[Place, str]:
     """Of the methods that learn priors; what has no prior to learn is called ``default`` too."""
-    return going_on(COMMON_GO_ON, ("default", "rates"), LEARNING, metrics)
+    return going_on(LEARNED_GO_ON, ("default", "rates"), LEARNING, metrics)
 
 
 def cold(metrics: Collection[str], *methods: str) -> dict[Place, str]:

@@ -34,7 +34,7 @@ from guides.core.starts import initial_value
 from guides.variational.sparse_networks import mean_weights, median_weights
 from zoo.experiments.engine.declaration import Cell
 from zoo.experiments.lbbnn import kept_networks
-from zoo.experiments.lbbnn.options import COLD_RATES
+from zoo.experiments.lbbnn.options import COLD_RATES, POINT_RATE
 from zoo.fitting.devices import check_device
 from zoo.fitting.epochs import (
     History,
@@ -111,9 +111,6 @@ SPREAD, LOGITS = 0.3, (2.0, 4.0)
 MVN_SPREAD = 0.5
 #: The thesis's: bounds of the means, sds, bounds of the logits.
 MEANS, THESIS_SCALE, THESIS_LOGITS = 0.2, 0.01, (0.0, 1.0)
-#: First learning rate of Adam, which falls to zero along a half cosine, of points and dropout; of what has a
-#: law for every weight it is an option (:data:`zoo.experiments.lbbnn.options.RATES`).
-RATE = 1e-3
 #: The thesis's start of the logits is far from where they go: the rate is such that they can move by so much,
 #: within bounds.
 THESIS_REACH, THESIS_RATES = 6.0, (2e-4, 5e-3)
@@ -263,7 +260,7 @@ def training_of(cell: Cell, rows: int, seed: int) -> Training:
     published = prior_of(cell.setting).published
     passes = PASSES.get(cell.dataset, 1) if rows < FEW_ROWS and not published else 1
     epochs = cell.options["epochs"] * passes
-    training = Training(epochs, lr=RATE, seed=seed)
+    training = Training(epochs, lr=POINT_RATE, seed=seed)
     method, weight = cell.method.removeprefix(COLD), kl_weight(cell.setting)
     if (weight < 1) != cell.method.startswith(COLD):
         raise ValueError(f"{cell.method} at weight {weight} of the divergence: what is cold is called so")

@@ -10,6 +10,9 @@ from typing import Any
 from zoo.errors import UserError
 
 MEMBERS = 10
+#: First learning rate of Adam, which falls to zero along a half cosine, of points and dropout, whatever the
+#: options say.
+POINT_RATE = 1e-3
 #: First learning rate of what has a law for every weight, and how many times as far inclusion logits and
 #: log-sds can go as :mod:`zoo.fitting.reach` has it: gradients that are mostly noise take a parameter only a
 #: part of the way that its rates allow.  At half the rate and a reach of one fits ended in as many steps at
@@ -17,8 +20,7 @@ MEMBERS = 10
 RATES = {"rate": 0.01, "reach": 4.0}
 #: Of cold posteriors, whatever the options say: they are there to predict, and images that are held out they
 #: predict better at these.  ``python benchmarks/sparse_network_schedule.py --methods cold-mnf --setting
-#: fixed-kl0.1 --rates 0.005 --reaches 1`` and ``--rates 0.01 --reaches 4``: 98.28 and
-#: 98.00 % (one run each).
+#: fixed-kl0.1 --rates 0.005 --reaches 1`` and ``--rates 0.01 --reaches 4``: 98.28 and 98.00 % (one run each).
 COLD_RATES = {"rate": 0.005, "reach": 1.0}
 #: Of what has not been run again since.
 EARLIER_RATES = {"rate": 0.005, "reach": 1.0}
