@@ -37,6 +37,7 @@ from zoo.errors import UserError
 from zoo.evaluation.estimates import Estimate
 from zoo.fitting.checkpoints import read_checkpoint, resume, saving, start, write_checkpoint
 from zoo.fitting.reach import last_change
+from zoo.fitting.subnormal import subnormal_numbers_are_zero
 from zoo.fitting.svi import fitting
 from zoo.seeds import stable_seed
 
@@ -155,7 +156,8 @@ def train(
     run = _Run(model, guide, data, training)
     save = None if checkpoint is None else partial(run.save, checkpoint)
     steps = seeded_rng(stable_seed("steps", training.seed))
-    with steps, fitting(), saving(save, SECONDS_BETWEEN_CHECKPOINTS) as step_taken:
+    saved = saving(save, SECONDS_BETWEEN_CHECKPOINTS)
+    with steps, fitting(), subnormal_numbers_are_zero(), saved as step_taken:
         run.begin(checkpoint, each_epoch)
         for _ in run.steps(each_epoch):
             step_taken()

@@ -13,12 +13,10 @@ from typing import Any
 from zoo.experiments.engine.declaration import UNPUBLISHED, Deferred, Effort, Experiment, Place
 from zoo.experiments.engine.published import explanations, source_of
 from zoo.experiments.lbbnn import printed
-from zoo.experiments.lbbnn.family import COLD_NOTE, COLD_SETTING, KMNIST, POINT_NOTE, of_images
+from zoo.experiments.lbbnn.family import COLD_NOTE, COLD_SETTING, KMNIST, of_images
 from zoo.experiments.lbbnn.going_on import (
     CONVOLUTIONS_GO_ON,
-    POSTERIORS,
     cold,
-    digits,
     earlier,
     going_on,
     learned,
@@ -50,8 +48,6 @@ from zoo.experiments.lbbnn.options import (
 )
 from zoo.experiments.lbbnn.printed import FOLDER
 
-#: Without a law for every weight.
-POINT_METHODS = tuple(method for method in METHODS if method not in POSTERIORS)
 CONVOLUTIONAL = {name: text for name, text in TABLE.items() if name != "density_paths"}
 FALL_APART = (
     "one of three runs of lrt and one of mnf fell apart: drawn networks have bounds of -0.98 and -0.95, "
@@ -99,9 +95,7 @@ def _dense(
         published_error=errors,
         explained=explanations(FOLDER, name),
         exists=_has_row,
-        notes={("*", "cold-mnf", "*", "*"): COLD_NOTE}
-        | {("*", method, "*", "*"): POINT_NOTE for method in POINT_METHODS}
-        | dict(notes or {}),
+        notes={("*", "cold-mnf", "*", "*"): COLD_NOTE, **(notes or {})},
         questions=QUESTIONS,
         **others,
     )
@@ -131,11 +125,11 @@ EXPERIMENTS = (
     _dense(
         "digits",
         "digits (8 x 8 images, embedded)",
-        Effort(trials=1, cost="4 minutes", options={**EARLIER_QUICK, "epochs": 4}),
+        Effort(trials=1, cost="4 minutes", options={**QUICK, "epochs": 4}),
         Effort(trials=3, cost="2 hours on 2 cores", options=FULL_DIGITS),
         notes={("*", "*", "*", "*"): "an epoch stands for 20 passes over the 1617 rows"},
-        revision=6,  # bounds from more networks
-        unarrived=earlier(TABLE, *POSTERIORS) | cold(TABLE) | digits(TABLE),
+        revision=7,  # other rates
+        unarrived=cold(TABLE),
     ),
     _dense(
         "mnist",

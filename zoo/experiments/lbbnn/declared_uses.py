@@ -6,9 +6,8 @@ from zoo.experiments.engine.declaration import UNPUBLISHED, Deferred, Effort, So
 from zoo.experiments.engine.published import explanations, source_of
 from zoo.experiments.lbbnn import printed
 from zoo.experiments.lbbnn.family import KMNIST, PAPER, of_images
-from zoo.experiments.lbbnn.going_on import earlier
 from zoo.experiments.lbbnn.metrics import EXPORT, EXPORT_QUESTIONS, INCLUDING, METHODS, SCORES, SETTLING
-from zoo.experiments.lbbnn.options import COST, EARLIER_FULL, EARLIER_QUICK
+from zoo.experiments.lbbnn.options import COST, FULL, QUICK
 from zoo.experiments.lbbnn.printed import FOLDER
 
 DECISIONS = {
@@ -21,7 +20,7 @@ DECISIONS = {
 EXPERIMENTS = (
     of_images(
         name="lbbnn/decisions",
-        revision=4,
+        revision=5,
         summary="Decide only where the ensemble gives its class a probability of 0.95 or more; the "
         "probabilities are averages of proper softmax outputs.",
         source=source_of(FOLDER, "slides-decisions")[0],
@@ -32,13 +31,12 @@ EXPERIMENTS = (
         },
         datasets=("mnist", "fmnist", "kmnist"),
         methods=(*INCLUDING, "gaussian", "concrete-dropout", "group-normal-jeffreys", "mlp", "deep-ensemble"),
-        quick=Effort(trials=1, cost="5 minutes", options=EARLIER_QUICK),
-        full=Effort(trials=1, cost="60 minutes on 2 cores", options=EARLIER_FULL),
+        quick=Effort(trials=1, cost="5 minutes", options=QUICK),
+        full=Effort(trials=1, cost="60 minutes on 2 cores", options=FULL),
         published=printed.decisions(),
         published_error=source_of(FOLDER, "slides-decisions")[1],
         explained=explanations(FOLDER, "decisions"),
         notes={("kmnist", "*", "*", "*"): KMNIST},
-        unarrived=earlier(DECISIONS, *INCLUDING, "gaussian", "group-normal-jeffreys"),
         questions={
             "What is decided, and how well": ("decided", "accuracy_decided", "accuracy_all"),
             "What is decided that should not be": ("decided_outside",),
@@ -47,7 +45,7 @@ EXPERIMENTS = (
     ),
     of_images(
         name="lbbnn/entropy",
-        revision=4,
+        revision=5,
         summary="Entropy of the ensemble's predictions on its own test images and on those of another data "
         "set; mnf-early is the same network stopped early, on purpose less accurate.",
         source=Source(PAPER, "figures of in- and out-of-domain entropy"),
@@ -62,13 +60,10 @@ EXPERIMENTS = (
         },
         datasets=("digits", "mnist", "fmnist", "kmnist"),
         methods=("lrt", "mnf", "mnf-early", "mlp", "deep-ensemble"),
-        quick=Effort(trials=1, cost="5 minutes", options=EARLIER_QUICK),
-        full=Effort(trials=1, cost="35 minutes on 2 cores", options=EARLIER_FULL),
+        quick=Effort(trials=1, cost="5 minutes", options=QUICK),
+        full=Effort(trials=1, cost="35 minutes on 2 cores", options=FULL),
         notes={("kmnist", "*", "*", "*"): KMNIST},
         finish=Deferred("lbbnn.plots", "plot_entropies"),
-        unarrived=earlier(
-            ("accuracy", "entropy_inside", "entropy_outside", "auroc"), "lrt", "mnf", "mnf-early"
-        ),
         questions={
             "How sure the ensemble is": ("accuracy", "entropy_inside", "entropy_outside", "auroc"),
             "Where the bound stands": ("bound_change",),
@@ -76,7 +71,7 @@ EXPERIMENTS = (
     ),
     of_images(
         name="lbbnn/training",
-        revision=4,
+        revision=5,
         summary="Negative log likelihood against epochs, drawn in training-<data set>.png.",
         source=Source(PAPER, "figures of the training loss"),
         run=Deferred("lbbnn.images", "training_curve"),
@@ -89,13 +84,9 @@ EXPERIMENTS = (
         },
         datasets=("digits", "mnist"),
         methods=("lrt", "mnf", "concrete", "gaussian", "mlp"),
-        quick=Effort(trials=1, cost="5 minutes", options={**EARLIER_QUICK, "epochs": 2}),
-        full=Effort(trials=1, cost="20 minutes on 2 cores", options=EARLIER_FULL),
+        quick=Effort(trials=1, cost="5 minutes", options={**QUICK, "epochs": 2}),
+        full=Effort(trials=1, cost="20 minutes on 2 cores", options=FULL),
         finish=Deferred("lbbnn.plots", "plot_training"),
-        unarrived=earlier(
-            ["nll_ensemble_test", "nll_ensemble_train", "nll_mean_test", "nll_mean_train"],
-            *("lrt", "mnf", "concrete", "gaussian"),
-        ),
         questions={
             "Ten drawn networks": ("nll_ensemble_test", "nll_ensemble_train", "nll_best"),
             "The posterior mean network": ("nll_mean_test", "nll_mean_train"),
@@ -103,7 +94,7 @@ EXPERIMENTS = (
     ),
     of_images(
         name="lbbnn/pictures",
-        revision=4,
+        revision=5,
         summary="The test images of lowest and highest entropy in every class, drawn in "
         "<data set>-<method>.png.",
         source=Source(PAPER, "figures of images of low and high entropy"),
@@ -116,10 +107,9 @@ EXPERIMENTS = (
         },
         datasets=("mnist", "fmnist", "kmnist"),
         methods=("lrt", "mnf"),
-        quick=Effort(trials=1, cost="3 minutes", options=EARLIER_QUICK),
-        full=Effort(trials=1, cost="15 minutes on 2 cores", options=EARLIER_FULL),
+        quick=Effort(trials=1, cost="3 minutes", options=QUICK),
+        full=Effort(trials=1, cost="15 minutes on 2 cores", options=FULL),
         finish=Deferred("lbbnn.plots", "plot_pictures"),
-        unarrived=earlier(["entropy_low", "wrong_low", "entropy_high", "wrong_high"], "lrt", "mnf"),
         questions={
             "Images of lowest entropy": ("entropy_low", "wrong_low"),
             "Images of highest entropy": ("entropy_high", "wrong_high"),
@@ -127,16 +117,15 @@ EXPERIMENTS = (
     ),
     of_images(
         name="lbbnn/export",
-        revision=4,
+        revision=5,
         summary="The median probability network as a program without its zeros: size and speed.",
         source=UNPUBLISHED,
         run=Deferred("lbbnn.images", "export"),
         metrics=EXPORT,
         datasets=("mnist",),
         methods=("lrt", "mnf", "concrete"),
-        quick=Effort(trials=1, cost="1 minute", options=EARLIER_QUICK),
-        full=Effort(trials=1, cost="10 minutes on 2 cores", options=EARLIER_FULL),
-        unarrived=earlier(["density_half"], *INCLUDING),
+        quick=Effort(trials=1, cost="1 minute", options=QUICK),
+        full=Effort(trials=1, cost="10 minutes on 2 cores", options=FULL),
         questions=EXPORT_QUESTIONS,
     ),
     of_images(

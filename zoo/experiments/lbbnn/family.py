@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from zoo.experiments.engine.declaration import Experiment
+from zoo.experiments.lbbnn.metrics import POINT_METHODS
 from zoo.experiments.lbbnn.options import COLD_RATES, POINT_RATE, check_options
 
 PAPER = "Skaaret-Lund 2022, latent binary Bayesian neural networks (thesis); Hubin and Storvik 2019"
@@ -25,6 +26,11 @@ ENDED = 0.05
 
 
 def of_images(**declared: Any) -> Experiment:
-    """An experiment of this family: all check their options alike, and say alike what has not settled."""
+    """An experiment of this family: all check their options alike, and say alike what has not settled, and
+    which methods have a rate of their own.
+    """
     settled = {"bound_change": ENDED} if "bound_change" in declared["metrics"] else {}
-    return Experiment(check=check_options, settled=settled, **declared)
+    own_rate = POINT_METHODS if "rate" in declared["full"].options else ()
+    notes = {("*", method, "*", "*"): POINT_NOTE for method in own_rate if method in declared["methods"]}
+    notes |= declared.pop("notes", {})
+    return Experiment(check=check_options, settled=settled, notes=notes, **declared)

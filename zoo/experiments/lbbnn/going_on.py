@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from zoo.experiments.engine.declaration import Place
-from zoo.experiments.lbbnn.metrics import CORRELATED, INCLUDING
+from zoo.experiments.lbbnn.metrics import LEARNING
 
 CONVOLUTIONS_GO_ON = (
     "of lrt on MNIST 5, 10, 20 and 80 epochs end at -0.269, -0.230, -0.197 and -0.137 nats, with 1.9, 1.6, "
@@ -25,14 +25,6 @@ EARLIER = (
     "bounds (but lrt and mnf with inclusion 0.25 on Fashion-MNIST) and with other densities; other networks "
     "by analogy"
 )
-DIGITS_GO_ON = (
-    "three times as many epochs (one run each, --set epochs=180) end at other bounds, with fewer weights "
-    "more likely in than out: concrete at -0.88 nats by layer and -0.75 by rates in place of -1.51 and "
-    "-1.34, with slabs N(0, 1) at -1.53 and -2.24 (inclusion 0.1 and 0.25) in place of -2.55 and -3.40, "
-    "lrt and mnf with 0.25 at -1.66 in place of -1.92 and -1.91; nine times as many (--set epochs=540) take "
-    "concrete by layer to -0.78 and with 0.1 to -1.16, mnf with 0.25 to -1.61, and 27 times as many (--set "
-    "epochs=1620) mnf to -1.58"
-)
 COLD_GOES_ON = (
     "of cold-mnf with inclusion 0.02 and a weight of 0.1 three times as many epochs (three runs each, --set "
     "epochs=60) end on MNIST at a bound of -1.45 in place of -1.98 nats, with 3.3 in place of 4.3 % of the "
@@ -42,10 +34,6 @@ COLD_GOES_ON = (
 )
 #: What a longer fit leaves as it is: what is learned is counted, or says itself how a fit ended.
 UNMOVED = ("bound_charge", "bound_change")
-#: Methods whose priors can be learned.
-LEARNING = (*INCLUDING, "gaussian", CORRELATED)
-#: Methods with a law for every weight; points and dropout have rates of their own.
-POSTERIORS = (*LEARNING, "group-normal-jeffreys")
 
 
 def going_on(
@@ -74,9 +62,3 @@ def learned(metrics: Collection[str]) -> dict[Place, str]:
 def cold(metrics: Collection[str], *methods: str) -> dict[Place, str]:
     """Of posteriors in whose training the divergence counts less than whole."""
     return going_on(COLD_GOES_ON, ("*",), methods or ("cold-mnf",), metrics)
-
-
-def digits(metrics: Collection[str]) -> dict[Place, str]:
-    """Of what was seen to go on there."""
-    found = going_on(DIGITS_GO_ON, ("pi0.25-sd1",), ("lrt", "mnf"), metrics)
-    return found | going_on(DIGITS_GO_ON, ("*",), ("concrete",), metrics)

@@ -11,6 +11,12 @@ INCLUDING = ("lrt", "mnf", "concrete")
 #: With correlated indicators, and the prior that it is fitted under: none can be learned.
 CORRELATED, CORRELATED_SETTING = "mvn", "pi0.1-sd1"
 
+#: Those whose priors can be learned, and all that have a law for every weight; points and dropout have rates
+#: of their own.
+LEARNING = (*INCLUDING, "gaussian", CORRELATED)
+POSTERIORS = (*LEARNING, "group-normal-jeffreys")
+POINT_METHODS = tuple(method for method in METHODS if method not in POSTERIORS)
+
 SCORES = {
     "accuracy": "share of test images that the ensemble of drawn networks gets right; higher is better",
     "nll": "mean negative log probability that this ensemble gives to the label, nats; lower is better",
