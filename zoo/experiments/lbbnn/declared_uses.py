@@ -6,6 +6,7 @@ from zoo.experiments.engine.declaration import UNPUBLISHED, Deferred, Effort, So
 from zoo.experiments.engine.published import explanations, source_of
 from zoo.experiments.lbbnn import printed
 from zoo.experiments.lbbnn.family import KMNIST, PAPER, of_images
+from zoo.experiments.lbbnn.going_on import learned
 from zoo.experiments.lbbnn.metrics import EXPORT, EXPORT_QUESTIONS, INCLUDING, METHODS, SCORES, SETTLING
 from zoo.experiments.lbbnn.options import COST, FULL, QUICK
 from zoo.experiments.lbbnn.printed import FOLDER
@@ -37,6 +38,7 @@ EXPERIMENTS = (
         published_error=source_of(FOLDER, "slides-decisions")[1],
         explained=explanations(FOLDER, "decisions"),
         notes={("kmnist", "*", "*", "*"): KMNIST},
+        unarrived=learned(DECISIONS, ("default",), (*INCLUDING, "gaussian")),
         questions={
             "What is decided, and how well": ("decided", "accuracy_decided", "accuracy_all"),
             "What is decided that should not be": ("decided_outside",),
@@ -64,6 +66,9 @@ EXPERIMENTS = (
         full=Effort(trials=1, cost="35 minutes on 2 cores", options=FULL),
         notes={("kmnist", "*", "*", "*"): KMNIST},
         finish=Deferred("lbbnn.plots", "plot_entropies"),
+        unarrived=learned(
+            ("accuracy", "entropy_inside", "entropy_outside", "auroc"), ("default",), ("lrt", "mnf")
+        ),
         questions={
             "How sure the ensemble is": ("accuracy", "entropy_inside", "entropy_outside", "auroc"),
             "Where the bound stands": ("bound_change",),
@@ -87,6 +92,11 @@ EXPERIMENTS = (
         quick=Effort(trials=1, cost="5 minutes", options={**QUICK, "epochs": 2}),
         full=Effort(trials=1, cost="20 minutes on 2 cores", options=FULL),
         finish=Deferred("lbbnn.plots", "plot_training"),
+        unarrived=learned(
+            ("nll_ensemble_test", "nll_ensemble_train", "nll_mean_test", "nll_mean_train"),
+            ("default",),
+            (*INCLUDING, "gaussian"),
+        ),
         questions={
             "Ten drawn networks": ("nll_ensemble_test", "nll_ensemble_train", "nll_best"),
             "The posterior mean network": ("nll_mean_test", "nll_mean_train"),
@@ -110,6 +120,9 @@ EXPERIMENTS = (
         quick=Effort(trials=1, cost="3 minutes", options=QUICK),
         full=Effort(trials=1, cost="15 minutes on 2 cores", options=FULL),
         finish=Deferred("lbbnn.plots", "plot_pictures"),
+        unarrived=learned(
+            ("entropy_low", "wrong_low", "entropy_high", "wrong_high"), ("default",), ("lrt", "mnf")
+        ),
         questions={
             "Images of lowest entropy": ("entropy_low", "wrong_low"),
             "Images of highest entropy": ("entropy_high", "wrong_high"),
@@ -126,6 +139,7 @@ EXPERIMENTS = (
         methods=("lrt", "mnf", "concrete"),
         quick=Effort(trials=1, cost="1 minute", options=QUICK),
         full=Effort(trials=1, cost="10 minutes on 2 cores", options=FULL),
+        unarrived=learned(("density_half",), ("default",), INCLUDING),
         questions=EXPORT_QUESTIONS,
     ),
     of_images(

@@ -54,9 +54,13 @@ def earlier(metrics: Collection[str], *methods: str) -> dict[Place, str]:
     return going_on(EARLIER, ("*",), methods, metrics)
 
 
-def learned(metrics: Collection[str]) -> dict[Place, str]:
+def learned(
+    metrics: Collection[str],
+    settings: Sequence[str] = ("default", "rates"),
+    methods: Sequence[str] = LEARNING,
+) -> dict[Place, str]:
     """Of the methods that learn priors; what has no prior to learn is called ``default`` too."""
-    return going_on(LEARNED_GO_ON, ("default", "rates"), LEARNING, metrics)
+    return going_on(LEARNED_GO_ON, settings, methods, metrics)
 
 
 def cold(metrics: Collection[str], *methods: str) -> dict[Place, str]:
