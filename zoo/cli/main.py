@@ -91,13 +91,20 @@ def friendly(command: Callable) -> Callable:
 
 
 class Command(TyperCommand):
-    """One that refuses empty names of files and data, which typer takes for the working directory."""
+    """One that refuses empty names of files and data, which typer takes for the working directory, and says
+    of a word too many how several names are given.
+    """
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:
         if name := _empty_name(args):
             complain(f"{name} is an empty name: is a shell variable in its place not set?")
             raise typer.Exit(2)
-        return super().parse_args(ctx, args)
+        ctx.allow_extra_args = True  # they are refused below, with the remedy
+        rest = super().parse_args(ctx, args)
+        if rest:
+            complain(f"{rest[0]!r} is a word too many: several names have commas and no spaces between (a,b)")
+            raise typer.Exit(2)
+        return rest
 
 
 def _empty_name(args: list[str]) -> str:

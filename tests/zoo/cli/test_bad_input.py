@@ -235,6 +235,21 @@ def test_a_name_that_is_empty_is_called_so(call, name, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        ["reproduce", "example/dice", "--datasets", "fair", "loaded"],
+        ["compare", "diabetes", "--out", "out", "--guides", "mean-field", "loaded", "other"],
+        ["data", "show", "yacht", "loaded"],
+    ],
+)
+def test_a_word_too_many_is_refused_with_the_remedy(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    line = refused(*call)
+    assert line == "zoo: 'loaded' is a word too many: several names have commas and no spaces between (a,b)"
+    assert list(tmp_path.iterdir()) == []
+
+
 def refused_out(command: str, data: object, out: object) -> str:
     return refused(command, data, "--out", out)
 
