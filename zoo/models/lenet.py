@@ -101,5 +101,12 @@ class LeNet:
 
 
 def _mean_pooling(maps: Tensor) -> Tensor:
-    """Means of 2 x 2 positions, ``[..., channels, side, side]``; torch's takes no particles."""
-    return F.avg_pool2d(maps.flatten(0, -4), 2).unflatten(0, maps.shape[:-3])
+    """Means of 2 x 2 positions, ``[..., channels, side, side]``.
+
+    A filter of quarters for each channel: numbers are those of ``F.avg_pool2d``, which on a CPU took four
+    times as long, a fifth of a training step.
+    """
+    channels = maps.shape[-3]
+    quarters = maps.new_full((channels, 1, 2, 2), 0.25)
+    pooled = F.conv2d(maps.flatten(0, -4), quarters, stride=2, groups=channels)
+    return pooled.unflatten(0, maps.shape[:-3])
