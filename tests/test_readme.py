@@ -137,6 +137,13 @@ def test_the_table_is_of_the_leaderboard():
     assert rows == expected
 
 
+def test_the_words_under_the_picture_are_those_of_its_page():
+    page = (ROOT / "docs" / "results" / "boston.md").read_text()
+    command, words = re.search(r"picture above is from `(.+?)`.+?\n> (.+?)\n", README.read_text(), re.S).groups()
+    assert f"made by: `{command}`" in page
+    assert words in " ".join(page.split("\n\n"))
+
+
 def test_figures_of_us_crime_are_those_of_its_page():
     page = (ROOT / "docs" / "results" / "lbbnn" / "compare-us_crime.md").read_text()
     sentence = r"`joint-spike-slab` is at a W1 of (\S+ ± \S+), `spike-slab` at (\S+ ± \S+)\.\n"
