@@ -42,7 +42,7 @@ from guides.core.svi import unwatched
 from guides.flows import fused
 from guides.variational.multipliers import Multipliers
 from zoo.fitting.memory import keep_freed_memory
-from zoo.models.lenet import LeNet
+from zoo.models.lenet import LeNet, mean_pooling
 from zoo.models.weights import GaussianWeights, SpikeSlabWeights
 
 WIDTHS, BATCH, CONVOLUTIONAL_BATCH = (784, 400, 600, 10), 100, 200
@@ -148,12 +148,19 @@ def large_case() -> dict[str, Callable[[], object]]:
     return classifiers(plain, guides, BATCH)
 
 
+class MeanPooling(nn.Module):
+    """That of LeNet."""
+
+    def forward(self, maps: Tensor) -> Tensor:
+        return mean_pooling(maps)
+
+
 def convolutional_case() -> dict[str, Callable[[], object]]:
     gaussian, mixed = (LeNet(WIDTHS[0], weights=law) for law in (GaussianWeights(), SpikeSlabWeights(0.1)))
     layers: list[nn.Module] = [nn.Unflatten(1, (1, gaussian.side, gaussian.side))]
     for out, into, *kernel in gaussian.layers:
         if kernel:
-            layers += [nn.Conv2d(into, out, kernel), nn.ReLU(), nn.AvgPool2d(2)]
+            layers += [nn.Conv2d(into, out, kernel), nn.ReLU(), MeanPooling()]
         else:
             layers += [nn.Flatten(), nn.Linear(into, out), nn.ReLU()]
     guides = {

@@ -138,10 +138,12 @@ def test_the_table_is_of_the_leaderboard():
 
 
 def test_the_words_under_the_picture_are_those_of_its_page():
-    page = (ROOT / "docs" / "results" / "boston.md").read_text()
-    command, words = re.search(r"picture above is from `(.+?)`.+?\n> (.+?)\n", README.read_text(), re.S).groups()
-    assert f"made by: `{command}`" in page
-    assert words in " ".join(page.split("\n\n"))
+    under = r"picture above is from `(.+?)`.+?(R-hat \S+)\)\. Its \[table\]\((.+?)\).+?\n> (.+?)\n"
+    command, rhat, path, words = re.search(under, README.read_text(), re.S).groups()
+    _, made, _, *verdict, _, _ = (ROOT / path).read_text().split("\n\n")
+    assert f"made by: `{command}`" in made
+    assert f"{rhat}, " in (ROOT / path).read_text()
+    assert words == " ".join(verdict)
 
 
 def test_figures_of_us_crime_are_those_of_its_page():

@@ -50,6 +50,10 @@ app = typer.Typer(
 )
 #: Options that name a file or folder.
 PATHS = ("--out", "--input")
+REMEDIES = (
+    "a list has commas and no spaces (a,b), a name with spaces stands in quotes, and an option that may be "
+    "repeated is named each time"
+)
 data_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -92,7 +96,7 @@ def friendly(command: Callable) -> Callable:
 
 class Command(TyperCommand):
     """One that refuses empty names of files and data, which typer takes for the working directory, and says
-    of a word too many how several names are given.
+    how what a word too many was meant for is written.
     """
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:
@@ -101,8 +105,8 @@ class Command(TyperCommand):
             raise typer.Exit(2)
         ctx.allow_extra_args = True  # they are refused below, with the remedy
         rest = super().parse_args(ctx, args)
-        if rest:
-            complain(f"{rest[0]!r} is a word too many: several names have commas and no spaces between (a,b)")
+        if rest and not ctx.resilient_parsing:
+            complain(f"{rest[0]!r} is a word too many: {REMEDIES} ({ctx.command_path} --help)")
             raise typer.Exit(2)
         return rest
 
@@ -134,7 +138,7 @@ def _global(
     pass
 
 
-@app.command("list")
+@app.command("list", cls=Command)
 @friendly
 def list_command(
     paper: Annotated[
@@ -158,7 +162,7 @@ def show_command(
     show(name)
 
 
-@data_app.command("list")
+@data_app.command("list", cls=Command)
 @friendly
 def data_list() -> None:
     """All data sets, a line each."""

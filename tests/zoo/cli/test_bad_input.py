@@ -236,17 +236,21 @@ def test_a_name_that_is_empty_is_called_so(call, name, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "call",
+    ("command", "words"),
     [
-        ["reproduce", "example/dice", "--datasets", "fair", "loaded"],
-        ["compare", "diabetes", "--out", "out", "--guides", "mean-field", "loaded", "other"],
-        ["data", "show", "yacht", "loaded"],
+        ("reproduce", ["example/dice", "--datasets", "fair", "loaded"]),
+        ("compare", ["diabetes", "--out", "out", "--guides", "mean-field", "loaded", "other"]),
+        ("fit", ["my", "loaded", "--out", "out"]),
+        ("data show", ["yacht", "loaded"]),
+        ("list", ["loaded"]),
+        ("data list", ["loaded"]),
     ],
 )
-def test_a_word_too_many_is_refused_with_the_remedy(call, tmp_path, monkeypatch):
+def test_a_word_too_many_is_refused_with_the_remedy(command, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    line = refused(*call)
-    assert line == "zoo: 'loaded' is a word too many: several names have commas and no spaces between (a,b)"
+    line = refused(*command.split(), *words)
+    assert line.startswith("zoo: 'loaded' is a word too many: a list has commas and no spaces (a,b), ")
+    assert line.endswith(f" (zoo {command} --help)")
     assert list(tmp_path.iterdir()) == []
 
 
