@@ -35,8 +35,8 @@ EARLIER_QUICK, EARLIER_FULL = {**QUICK_RECIPE, **EARLIER_RATES}, {**FULL_RECIPE,
 #: (one run each).
 FULL_DIGITS = {**FULL, "epochs": 60}
 #: Of the convolutional ones, whose widths are those of the publications; 5 epochs show the start of a fit
-#: (the note of ``lbbnn/cnn`` on its bound).
-QUICK_CONVOLUTIONAL = {"epochs": 1, "members": MEMBERS, "rows": 0, "device": "cpu", **EARLIER_RATES}
+#: (docs/results/lbbnn/convolutions.md).
+QUICK_CONVOLUTIONAL = {"epochs": 1, "members": MEMBERS, "rows": 0, "device": "cpu", **RATES}
 FULL_CONVOLUTIONAL = {**QUICK_CONVOLUTIONAL, "epochs": 20}
 COST = {"widths": "400-600", "rows": 0, "device": "cpu"}
 
