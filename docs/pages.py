@@ -300,7 +300,7 @@ def complete(app, name: str, source: list[str]) -> None:
     if not name.startswith("results/"):
         return
     if name == "results/README":
-        source[0] += "\n```{toctree}\n:hidden:\n:glob:\n\ncalibration\nleaderboard*\n*/*\n```\n"
+        source[0] += "\n```{toctree}\n:hidden:\n:glob:\n\nboston\ncalibration\nleaderboard*\n*/*\n```\n"
     elif not source[0].startswith("# "):
         source[0] = f"# {name.removeprefix('results/')}\n\n{source[0]}"
 
