@@ -90,8 +90,9 @@ def test_wheel_holds_every_module_and_data_file(wheel):
 
 
 @pytest.mark.slow
-def test_wheel_works_in_a_fresh_environment(wheel, tmp_path):
+def test_wheel_works_in_a_fresh_environment(wheel, tmp_path, monkeypatch):
     """Away from the repository.  The environment sees the packages that are needed, and not this one."""
+    monkeypatch.delenv("PYTHONPATH", raising=False)  # it may name the repository
     venv.create(tmp_path / "env", symlinks=True)
     python = tmp_path / "env" / "bin" / "python"
     (site,) = tmp_path.glob("env/lib/*/site-packages")
