@@ -148,7 +148,7 @@ def test_the_words_under_the_picture_are_those_of_its_page():
 
 def test_figures_of_us_crime_are_those_of_its_page():
     page = (ROOT / "docs" / "results" / "lbbnn" / "compare-us_crime.md").read_text()
-    sentence = r"`joint-spike-slab` is at a W1 of (\S+ ± \S+), `spike-slab` at (\S+ ± \S+)\.\n"
+    sentence = r"`joint-spike-slab` is at a W1 of (\S+ ± \S+), `spike-slab` at (\S+ ± \S+) \(one fit each"
     joint, independent = re.search(sentence, README.read_text()).groups()
     assert f"joint-spike-slab (W1 {joint})" in page
     assert f"then spike-slab ({independent})" in page
