@@ -15,23 +15,26 @@ parameters is in nobody's draws: they are regularised by the random laws, and th
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyro
 import torch
 from pyro import poutine
+from pyro.infer.autoguide.initialization import init_to_value
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from guides.bootstrap.base_measures import BaseMeasure, Rows, base_for, check_rows
 from guides.bootstrap.posterior_bootstrap import PosteriorBootstrap
 from guides.bootstrap.training import ClosedForm, InClosedForm, Law, Objective, Progress, Training, train
 from guides.bootstrap.weighted_loss import Parameters, WeightedLoss
 from guides.bootstrap.weights import check_process, dirichlet_weights, stream_seed
-from guides.core.arguments import row_not_finite
+from guides.core.arguments import check_parameters, check_tensors, row_not_finite
 from guides.core.checks import check_counts
-from guides.core.rng import seeded_rng
+from guides.core.rng import kept_rng, seeded_rng
 from guides.core.starts import initial_value
 from guides.core.svi import DivergenceError
 from guides.posterior.draws import Posterior
@@ -42,6 +45,8 @@ TOGETHER = 100
 PASSING = 4000
 #: Iterations of the inner optimisation in a step of the training, from where the last step ended.
 INNER = 10
+#: What would become of a ``pyro.param``.
+FATE = "is not one of the module, so that it would stay at its start"
 
 
 class _ByOptimisation:
@@ -49,9 +54,13 @@ class _ByOptimisation:
 
     def __init__(self, module: nn.Module, args: tuple, validation: tuple | None, plate: str | None):
         self.module, self.target = module, WeightedLoss.of(module, args, "mle", plate)
-        self.held = None if validation is None else WeightedLoss.of(module, validation, "mle", plate)
-        start = self.target.starts(initial_value, 1)
-        self.local = {name: value[0].requires_grad_() for name, value in start.items()}
+        self.held = None if validation is None else _held_out(module, validation, plate)
+        start = _one_start(self.target)
+        self.local = {name: value.requires_grad_() for name, value in start.items()}
+
+    def found(self) -> Parameters:
+        """The local sites as they are."""
+        return self.target.constrained({name: value.detach() for name, value in self.local.items()})
 
     def loss(self, law: Law) -> tuple[Tensor, Parameters]:
         values, n = list(self.local.values()), self.target.rows
@@ -75,6 +84,17 @@ class _ByOptimisation:
         with torch.no_grad():
             n = self.held.rows
             return -self.held(sites, torch.full((n,), 1 / n, dtype=torch.float64)).item()
+
+
+def _one_start(target: WeightedLoss) -> Parameters:
+    return {name: value[0] for name, value in target.starts(initial_value, 1).items()}
+
+
+def _held_out(module: nn.Module, validation: tuple, plate: str | None) -> WeightedLoss:
+    try:
+        return WeightedLoss.of(module, validation, "mle", plate)
+    except ValueError as error:
+        raise ValueError(f"the validation: {error}") from error
 
 
 # ------------------------------------------------------------------------------------------------- the method
@@ -124,26 +144,38 @@ class SharedParameterBootstrap:
         :param restarts: starts; the first is the model as it is, the others by ``reset_parameters`` of its
             parts; one whose numbers leave the finite ones is none
         :param seed: of weights, pseudo-observations and starts; the caller's generators stay as they are
+        :warns UserWarning: of batch normalisation that does not know the weights, and of a model that uses
+            its rows together
         :raises ValueError: rows that are not finite, fewer than two, a base measure that does not fit them;
-            restarts of a part with parameters and without ``reset_parameters``
+            restarts of a part with parameters and without ``reset_parameters``; a parameter that is not the
+            module's, a local site that the likelihood does not see
+        :raises TypeError: an argument that is no tensor but NumPy's or a table
         :raises DivergenceError: a RuntimeError, when the losses of no start are finite, or no score
         """
         check_counts(restarts=restarts)
         if restarts > 1:
             check_restarts(self.model)
+        check_tensors(args)
+        if not isinstance(validation, tuple | list | None):
+            raise TypeError(
+                f"validation must be a tuple of the model's arguments, not a {type(validation).__name__}"
+            )
         for i, part in enumerate(validation or ()):
             if isinstance(part, Tensor) and part.dim() and (row := row_not_finite(part)) is not None:
                 raise ValueError(f"argument {i} of the validation is not finite in row {row}")
         training = training or Training()
         generator = torch.Generator().manual_seed(stream_seed("laws", seed))
-        found: list[tuple[Progress, dict]] = []
+        found: list[tuple[Progress, dict, Parameters]] = []
         with pyro.get_param_store().scope(), poutine.block(), seeded_rng(seed):
+            with frozen(self.model):
+                check_parameters(self.model, args, fate=FATE)
             target = WeightedLoss.of(self.model, args, "mle", self.plate)
             rows, base = target.row_values, None
             check_rows(rows)
             if self.concentration:
                 base = base_for(self.base_measure, rows)
                 target.check_base(base)
+            self._check_uses(target, base)
             draws = Laws(rows, self.concentration, base, self.num_pseudo)
             for start in range(restarts):
                 if start:
@@ -154,18 +186,29 @@ class SharedParameterBootstrap:
                 except DivergenceError as error:
                     reason = error
                     continue
-                found.append((progress, copy.deepcopy(self.model.state_dict())))
+                local = objective.found() if isinstance(objective, _ByOptimisation) else {}
+                found.append((progress, copy.deepcopy(self.model.state_dict()), local))
         if not found:
             raise reason
-        best, state = max(found, key=lambda pair: pair[0].score)
+        best, state, local = max(found, key=lambda start: start[0].score)
         self.model.load_state_dict(state)
         info = {
             "method": "shared-parameter-bootstrap", "concentration": self.concentration,
             "num_pseudo": self.num_pseudo, "seed": seed, "steps": len(best.losses), "kept_step": best.best,
             "lr": training.lr, "validation": best.score if best.scores else None,
-            "starts": [progress.score for progress, _ in found],
+            "starts": [progress.score for progress, *_ in found],
         }  # fmt: skip
-        return SharedPosterior(self.model, args, draws, info, best, self.plate)
+        return SharedPosterior(self.model, args, draws, info, best, self.plate, local)
+
+    def _check_uses(self, target: WeightedLoss, base: BaseMeasure | None) -> None:
+        """What a model does with its rows and sites; one with a closed form has been thought about."""
+        warn_of_batch_norm(self.model)
+        if has_closed_form(self.model):
+            return
+        with kept_rng(), evaluating(self.model):
+            target.check_seen(_one_start(target))
+            if base is not None:
+                target.warn_of_other_densities(base)
 
     def _objective(self, args: tuple, validation: tuple | None) -> Objective:
         if has_closed_form(self.model):
@@ -178,6 +221,7 @@ class SharedPosterior:
     """Trained shared parameters, and any number of draws of the local ones.
 
     :ivar info: of the training, JSON-safe
+    :ivar local: where the inner optimisation of a model without a closed form ended; draws start there
     """
 
     model: nn.Module
@@ -186,29 +230,42 @@ class SharedPosterior:
     info: dict
     progress: Progress
     plate: str | None = None
+    local: Parameters = field(default_factory=dict)
 
-    def draws(self, n: int, seed: int = 0) -> Parameters:
-        """Independent draws of the local sites, ``{site: [n, *site]}``."""
+    def draws(self, n: int, seed: int = 0, *, steps: int = 1000, lr: float = 0.05) -> Parameters:
+        """Independent draws of the local sites, ``{site: [n, *site]}``.
+
+        :param steps, lr: as of :meth:`PosteriorBootstrap.fit`, of a model without a closed form
+        :warns UnsettledWarning: when some of these are not at their minimum
+        """
         check_counts(n=n)
         if not has_closed_form(self.model):
             process = self.laws
             base = process.base if process.concentration else None
+            start = init_to_value(values=self.local, fallback=initial_value)
             bootstrap = PosteriorBootstrap(
-                self.model, process.concentration, base, process.num_pseudo or None, plate=self.plate
+                self.model,
+                process.concentration,
+                base,
+                process.num_pseudo or None,
+                init_loc_fn=start,
+                plate=self.plate,
             )
-            with frozen(self.model):
-                return bootstrap.fit(*self.args, num_draws=n, seed=stream_seed("draws", seed)).draws()
+            settings = {"num_draws": n, "seed": stream_seed("draws", seed), "steps": steps, "lr": lr}
+            with frozen(self.model), evaluating(self.model):
+                return bootstrap.fit(*self.args, **settings).draws()
         return local_draws(self.model, self.laws, n, seed)
 
-    def posterior(self, n: int = 100, seed: int = 0) -> Posterior:
+    def posterior(self, n: int = 100, seed: int = 0, *, steps: int = 1000, lr: float = 0.05) -> Posterior:
         """``n`` draws, as every method ends in."""
-        return Posterior.from_draws(self.model, self.draws(n, seed), {**self.info, "draw_seed": seed})
+        draws = self.draws(n, seed, steps=steps, lr=lr)
+        return Posterior.from_draws(self.model, draws, {**self.info, "draw_seed": seed})
 
 
 def local_draws(model: ClosedForm, laws: Laws, num_draws: int, seed: int = 0) -> Parameters:
     """Of a model with a closed form.  Rows pass the shared parameters once, for all draws."""
     generator, parts = torch.Generator().manual_seed(stream_seed("draws", seed)), []
-    with torch.no_grad():
+    with torch.no_grad(), evaluating(model):
         z = model.encode(*laws.rows)[0]
         for count in _batches(num_draws):
             weights, pseudo = laws.draw(count, generator)
@@ -265,6 +322,30 @@ def frozen(module: nn.Module) -> Iterator[None]:
     finally:
         for parameter in parameters:
             parameter.requires_grad_(True)
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Within it, a module is in evaluation mode, whose statistics no run changes."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
+
+
+def warn_of_batch_norm(module: nn.Module) -> None:
+    """Torch's own takes every row for one, whatever it weighs."""
+    for name, part in module.named_modules():
+        if isinstance(part, _BatchNorm):
+            warnings.warn(
+                f"{name or 'the model'} ({type(part).__name__}) does not know the weights of the rows: take "
+                "guides.flows.weighted_batch_norm.WeightedBatchNorm",
+                stacklevel=4,
+            )
+            return
 
 
 def has_closed_form(model: nn.Module) -> bool:

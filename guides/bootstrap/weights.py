@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import hashlib
 import math
+from numbers import Real
 
 import torch
 from torch import Tensor
+
+from guides.core.checks import check_counts
 
 #: Pseudo-observations by default: the truncation of the process that Fong et al. (2019) use.
 NUM_PSEUDO = 500
@@ -21,10 +24,10 @@ NUM_PSEUDO = 500
 
 def check_process(concentration: float, base_measure: object, num_pseudo: int | None) -> int:
     """Pseudo-observations of a draw, none with a concentration of zero; :raises ValueError: out of range"""
-    if not 0 <= concentration < math.inf:
-        raise ValueError(f"concentration must be a number of rows, zero or more; got {concentration}")
-    if num_pseudo is not None and num_pseudo < 1:
-        raise ValueError(f"num_pseudo must be at least 1, got {num_pseudo}")
+    if not (isinstance(concentration, Real) and 0 <= concentration < math.inf):
+        raise ValueError(f"concentration must be a number of rows, zero or more; got {concentration!r}")
+    if num_pseudo is not None:
+        check_counts(num_pseudo=num_pseudo)
     if concentration == 0 and (base_measure is not None or num_pseudo is not None):
         raise ValueError("a base measure and pseudo-observations need a concentration above zero")
     return (num_pseudo or NUM_PSEUDO) if concentration else 0

@@ -90,14 +90,20 @@ def check_pairing(site: Mapping) -> None:
     """Of an observed site of a trace, Pyro's or NumPyro's: every number has one law, and one place in the
     plates.  Validation would see it in ``SVI``; samplers run without.
 
-    :raises ValueError: data ``[n, 1]`` and laws ``[n]`` or the other way round, so that every law would score
-        every number, or every number were scored ``n`` times
+    :raises ValueError: data and laws of different lengths; data ``[n, 1]`` and laws ``[n]`` or the other way
+        round, so that every law would score every number, or every number were scored ``n`` times
     """
     law, value = site["fn"], np.shape(site["value"])
     inner = len(value) - law.event_dim
     batch, own, event = tuple(law.batch_shape), value[:inner], value[inner:]
     places = {frame.dim: frame.size for frame in site["cond_indep_stack"] if frame.dim is not None}
-    together = np.broadcast_shapes(own, batch)
+    try:
+        together = np.broadcast_shapes(own, batch)
+    except ValueError:
+        raise ValueError(
+            f"the observed site {site['name']!r} has data of shape {list(value)} and laws of shape "
+            f"{[*batch, *law.event_shape]}: pass as many rows of data as of everything else"
+        ) from None
     loose = [dim for dim in range(-len(together), 0) if together[dim] > 1 and dim not in places]
     squared = math.prod(together) > math.prod(batch) == math.prod(own)
     if event != tuple(law.event_shape) or (loose if places else squared):

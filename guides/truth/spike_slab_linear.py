@@ -102,29 +102,32 @@ class _SpikeSlab:
 
     def factor(self, gram: Tensor, moment: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Of A = x'x + I/s^2 (batch of submatrices): L with A = L L', z = L^-1 x'y, S = y'y - |z|^2."""
-        eye = torch.eye(gram.shape[-1], dtype=gram.dtype) / self.slab_scale**2
+        eye = torch.eye(gram.shape[-1], dtype=gram.dtype) * self.slab_scale**-2
         root = torch.linalg.cholesky(gram + eye)
         z = half_solve(root, moment)
         return root, z, (self.total - z.square().sum(-1)).clamp_min(0.0)  # below 0 only by rounding
 
     def check_rounding(self) -> None:
-        """:raises ValueError: where S, a difference, is so small beside y'y, or |z|^2 so rough where columns
-        nearly depend on each other, that rounding is seen
+        """:raises ValueError: where S, a difference, is so small beside y'y, or |z|^2 and det A so rough
+        where columns nearly depend on each other, that rounding is seen
         """
-        root, z, left = self.factor(self.gram, self.moment)  # the least S of all models has all columns
+        try:
+            root, z, left = self.factor(self.gram, self.moment)  # the least S of all models has all columns
+        except torch.linalg.LinAlgError:  # of what is positive in exact numbers
+            raise _rounded(math.inf) from None
         residual, w = left.item(), half_solve(root, z, transposed=True).abs()
+        size = root.abs() @ root.abs().mT
         # S = y'y - 2 w'x'y + w'A w, whose terms are as rough as they are large
-        terms = self.total + 2 * w @ self.moment.abs() + w @ (root.abs() @ root.abs().mT) @ w
-        rounding = torch.finfo(torch.float64).eps * len(w) * float(terms)
+        terms = self.total + 2 * w @ self.moment.abs() + w @ size @ w
+        eps = torch.finfo(torch.float64).eps
+        rounding = eps * len(w) * float(terms)
         known = self.noise_scale is not None
         slope = 0.5 / self.noise_scale**2 if known else 0.5 * self.rows / (2 * self.b + residual)
-        nats = slope * rounding
-        if nats > SEEN:
-            raise ValueError(
-                "y is so large beside its noise, or columns of x are so nearly dependent, that rounding may "
-                f"change the evidence by {nats:.2g} nats: centre and scale x and y, leave a column out, or "
-                "fix no noise as small as that"
-            )
+        # log det A moves by the trace of A^-1 E, where E is what A is rounded by
+        volume = 0.5 * eps * float((torch.cholesky_inverse(root).abs() * size).sum())
+        nats = slope * rounding + volume
+        if not nats <= SEEN:
+            raise _rounded(nats)
 
     def log_evidence(self, gram: Tensor, moment: Tensor) -> Tensor:
         """log p(y | model) = -log det(I + s^2 x'x) / 2 + the integral over tau."""
@@ -166,6 +169,15 @@ class _SpikeSlab:
         # torch's gamma sampler takes the generator by this private name only
         shape = torch.full_like(residual, self.a + self.rows / 2)
         return torch._standard_gamma(shape, generator=generator) / (self.b + residual / 2)
+
+
+def _rounded(nats: float) -> ValueError:
+    said = f"by {nats:.2g} nats" if math.isfinite(nats) else "without end"
+    return ValueError(
+        "y is so large beside its noise, or columns of x are so nearly dependent, that rounding may change "
+        f"the evidence {said}: centre and scale x and y, leave a column out, take a smaller slab, or fix no "
+        "noise as small as that"
+    )
 
 
 def enumerate_spike_slab(

@@ -67,7 +67,8 @@ def inclusion_of_columns(log_probs: Tensor, p: int) -> Tensor:
     """Sum of the probabilities of the models whose bit i is set, [p]."""
     probs = log_probs.exp()
     number = torch.arange(len(probs))
-    return torch.stack([probs[(number >> i) & 1 == 1].sum() for i in range(p)])
+    # a sum of many numbers may end a rounding above one
+    return torch.stack([probs[(number >> i) & 1 == 1].sum() for i in range(p)]).clamp_max(1.0)
 
 
 def draw_models(log_probs: Tensor, n: int, generator: torch.Generator) -> Tensor:

@@ -35,8 +35,11 @@ def test_arguments_that_contradict_each_other():
         PosteriorBootstrap(linear, num_pseudo=10)
     with pytest.raises(ValueError, match="loss must be"):
         PosteriorBootstrap(linear, loss="mpa")
-    with pytest.raises(ValueError, match="num_pseudo must be at least 1"):
-        PosteriorBootstrap(linear, 1.0, num_pseudo=0)
+    with pytest.raises(ValueError, match="concentration must be a number of rows, zero or more; got 'a'"):
+        PosteriorBootstrap(linear, "a")
+    for wrong in (0, 2.5):
+        with pytest.raises(ValueError, match=f"num_pseudo must be a positive whole number, got {wrong}"):
+            PosteriorBootstrap(linear, 1.0, num_pseudo=wrong)
     with pytest.raises(ValueError, match="num_draws must be a positive whole number"):
         PosteriorBootstrap(linear).fit(*regression(), num_draws=0)
 
@@ -54,6 +57,14 @@ def test_rows_that_cannot_be_weighted():
         PosteriorBootstrap(linear).fit(x[:1], y[:1])
     with pytest.raises(ValueError, match="observes nothing"):
         PosteriorBootstrap(linear).fit(x)
+
+
+def test_targets_of_another_length():
+    x, y = regression()
+    with pytest.raises(
+        ValueError, match=r"site 'y' has data of shape \[\d+\] and laws .*: pass as many rows"
+    ):
+        PosteriorBootstrap(linear).fit(x, y[:-3])
 
 
 def test_models_that_have_no_rows():
