@@ -542,7 +542,7 @@ def test_draws_take_as_many_steps_as_they_are_told():
 @pytest.mark.parametrize("training", [True, False])
 def test_draws_leave_a_flow_as_it_is(training):
     """Its statistics, and the mode of every part of it."""
-    flow = FlowDensity(3, blocks=1).double()
+    flow = FlowDensity(3, blocks=2).double()
     found = brief(flow, rows(features=3))
     first, state = found.draws(2)["mean"], copy.deepcopy(flow.state_dict())
     flow.train(training)

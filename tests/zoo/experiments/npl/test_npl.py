@@ -14,6 +14,7 @@ from pyro import distributions as dist
 from pyro import poutine
 
 from data_loaders import load_density
+from guides.bootstrap.base_measures import PredictiveBase
 from guides.posterior.draws import Posterior
 from guides.posterior.evaluate import log_joint
 from zoo.errors import FailedError, UserError
@@ -76,6 +77,32 @@ def test_the_process_of_a_method(cell, method, monkeypatch):
     assert (base is not None) == (method == "npl_empirical")
     if base is not None:
         assert base.rows[0] is rows.pool
+
+
+@pytest.mark.parametrize("name", ["ml", "ml_mean", "wlb_naive", "wlb_naive_mean"])
+def test_what_is_fitted_by_a_method_without_a_process(cell, name, monkeypatch):
+    asked = []
+    for way in ("maximum_likelihood", "weighted_bootstrap"):
+        monkeypatch.setattr(
+            flows, way, lambda rows, shape, effort, way=way, **how: asked.append((way, effort.draws, how))
+        )
+    place = cell("table-4.2", "mixture-10", name, "1000")
+    flows.fit(place, flows.rows_of(load_density("mixture-10"), 1000, place), None)
+    mean = {"mean": name.endswith("_mean")}
+    naive = ("weighted_bootstrap", place.options["naive"], mean)
+    assert asked == [naive if "naive" in name else ("maximum_likelihood", place.options["draws"], mean)]
+
+
+@pytest.mark.parametrize("setting", BY_NAME["npl/figure-b2"].settings)
+def test_a_setting_names_the_shape_of_its_flow(cell, setting, monkeypatch):
+    shapes = []
+    monkeypatch.setattr(flows, "_scored", lambda place, rows, shape: shapes.append(shape))
+    flows.variant(cell("figure-b2", "mixture-10", "wlb_shared", setting))
+    blocks, *options = setting.split("-")
+    (shape,) = shapes
+    assert (shape.blocks, shape.hidden) == (int(blocks), (12,))
+    told = {"bn": shape.batch_norm, "id": shape.identity, "cov": shape.covariance}
+    assert {name for name, on in told.items() if on} == set(options)
 
 
 @pytest.mark.parametrize("setting", ["1", "1-id-cov", "5-bn"])
@@ -170,14 +197,24 @@ def test_networks_beside_nuts(cell, method, monkeypatch):
     assert ("last_tenth" in figures) == method.startswith("bootstrap")
 
 
-def test_pseudo_observations_of_the_prior_are_a_share_of_the_rows(cell, monkeypatch):
+@pytest.mark.parametrize("name", ["bootstrap-mle", "bootstrap-map", "bootstrap-prior"])
+def test_pseudo_observations_of_the_prior_are_a_share_of_the_rows(cell, name, monkeypatch):
     asked = []
     monkeypatch.setattr(regressions, "PosteriorBootstrap", lambda model, **process: asked.append(process))
     monkeypatch.setattr(regressions, "_bootstrapped", lambda *args: None)
-    problem, place = line(), cell("regression", "line", "bootstrap-prior", alpha=0.25)
-    regressions._fitted(place, regressions.BNN(1, widths=(3,)), problem)
-    assert asked[0]["concentration"] == 0.25 * len(problem.x)
-    assert asked[0]["num_pseudo"] == 20
+    problem, place = line(), cell("regression", "line", name, alpha=0.25)
+    model = regressions.BNN(1, widths=(3,))
+    regressions._fitted(place, model, problem)
+    (process,) = asked
+    assert process.pop("loss") == ("mle" if name == "bootstrap-mle" else "map")
+    if name == "bootstrap-prior":
+        assert process.pop("concentration") == 0.25 * len(problem.x)
+        assert process.pop("num_pseudo") == 20
+        base = process.pop("base_measure")
+        assert isinstance(base, PredictiveBase)
+        assert (base.model, base.site) == (model, "y")
+        assert base.inputs[0] is problem.x
+    assert not process
 
 
 def test_labelled_rows_are_standardised_by_those_of_training():
