@@ -27,7 +27,7 @@ from torch.func import vmap
 
 from guides.bootstrap.base_measures import BaseMeasure, Rows, base_for
 from guides.bootstrap.remaining import joined, newtons_step
-from guides.bootstrap.weighted_loss import Loss, Parameters, WeightedLoss
+from guides.bootstrap.weighted_loss import AT_THE_START, Loss, Parameters, WeightedLoss
 from guides.bootstrap.weights import check_process, dirichlet_weights
 from guides.core.arguments import FixedParameters, check_parameters, check_tensors
 from guides.core.checks import check_counts, check_numbers
@@ -52,7 +52,9 @@ class PosteriorBootstrap:
     Latent sites are the parameters ``theta``.  Each draw has weights, pseudo-observations and a start of its
     own, and is minimised by Adam; all draws together (``torch.func.vmap``) where the model allows it.  A step
     of Adam is as long as ``lr`` whatever the units of the data: standardise them, or raise ``lr`` or
-    ``steps`` until no :class:`UnsettledWarning` comes.
+    ``steps`` until no :class:`UnsettledWarning` comes.  Of what the data do not determine (more columns than
+    rows, columns that add up to another) a loss without a prior has no one minimum: there draws end where
+    their starts lead, and ``loss="map"`` is the one to take.
 
     :param model: a Pyro model; its observed sites lie in a plate ``pyro.plate(name, len(x))``
     :param concentration: ``a``, in rows of data: 0 leaves the base measure out
@@ -108,6 +110,7 @@ class PosteriorBootstrap:
             ``info["remaining_gain"]`` what a step of Newton's gains still, and ``info["remaining_way"]`` how
             far it goes, in sds of the draws (NaN where the loss has no second derivative, as Laplace's)
         :warns UnsettledWarning: when draws are not at their minimum yet
+        :warns UserWarning: when numbers of a site are where they started in all draws
         :raises UnsupportedSiteError: a discrete site, or one with a row a datum
         :raises ValueError: a site that the loss does not depend on; no plate around the data, several that
             nothing tells apart, a subsampled one; rows that are not finite or fewer than two; a base measure
@@ -129,6 +132,7 @@ class PosteriorBootstrap:
             pseudo = self._pseudo(target, num_draws, generator)
             target.check_seen({name: value[0] for name, value in start.items()})
             end = _minimise(target, start, weights, pseudo, steps, lr, jobs, on_step)
+        _warn_unseen(start, end)
         _warn_unsettled(start, end, steps, lr)
         info = {
             "method": "posterior-bootstrap", "concentration": self.concentration,
@@ -256,7 +260,25 @@ def _adam(
 def _check_finite(losses: Tensor, step: int) -> None:
     if not losses.isfinite().all():
         draw = int((~losses.isfinite()).nonzero()[0])
-        raise DivergenceError(f"draw {draw}, step {step}: the loss is {losses[draw]:g}; lower lr")
+        remedy = "lower lr" if step else AT_THE_START
+        raise DivergenceError(f"draw {draw}, step {step}: the loss is {losses[draw]:g}; {remedy}")
+
+
+def _warn_unseen(start: Parameters, end: _End) -> None:
+    """A number that the loss does not depend on, that of a column of zeros for instance, has a slope of zero
+    at every step, and stays where it started to the last digit.
+    """
+    for name, value in end.minimum.items():
+        unmoved = (value == start[name]).all(0)
+        if unmoved.any():
+            places = unmoved.nonzero()
+            first = f", {name}{places[0].tolist()} for one," if unmoved.dim() else ""
+            warnings.warn(
+                f"{len(places)} of {unmoved.numel()} numbers of site {name!r}{first} are where they started "
+                "in all draws: the loss does not depend on them, and their spread is that of the starts; "
+                "loss='map' has their prior, or leave them out of the model",
+                stacklevel=3,
+            )
 
 
 def _warn_unsettled(start: Parameters, end: _End, steps: int, lr: float) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from guides.bootstrap.base_measures import Rows
-from guides.bootstrap.weighted_loss import Parameters
+from guides.bootstrap.weighted_loss import AT_THE_START, Parameters
 from guides.core.checks import check_counts, check_numbers
 from guides.core.svi import DivergenceError
 from guides.flows.weighted_batch_norm import weighted_rows
@@ -135,7 +135,8 @@ def _evaluated(objective: Objective, law: Law, progress: Progress, step: int) ->
         loss, sites = objective.loss(law)
     progress.losses.append(loss.item())
     if not math.isfinite(progress.losses[-1]):
-        raise DivergenceError(f"step {step}: the loss is {progress.losses[-1]:g}; lower lr")
+        remedy = "lower lr" if step else AT_THE_START
+        raise DivergenceError(f"step {step}: the loss is {progress.losses[-1]:g}; {remedy}")
     objective.module.eval()
     score = objective.score(sites)
     if score is not None:

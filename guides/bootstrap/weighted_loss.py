@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributions import Transform, biject_to
 
 from guides.bootstrap.base_measures import BaseMeasure, Rows
-from guides.core.arguments import REMEDY, check_pairing, row_not_finite
+from guides.core.arguments import REMEDY, check_observed, check_pairing, row_not_finite
 from guides.core.rng import kept_rng
 from guides.core.sites import UnsupportedSiteError
 
@@ -25,6 +25,8 @@ Parameters = dict[str, Tensor]
 Loss = Callable[..., Tensor]
 #: What to do about an argument that is taken for rows.
 PARTIAL = "if one of them has no rows, but as many places, bind it to the model with functools.partial"
+#: What to do about a loss that no step of the learning has made what it is.
+AT_THE_START = "look for NaN, infinities and outliers in the data, and for a fixed noise that is too small"
 #: Pseudo-observations that are drawn to see whether the likelihood allows them.
 TRIED = 100
 
@@ -59,6 +61,7 @@ class WeightedLoss:
         transforms = _transforms({name: sites[name] for name in sites if name not in observed}, plate.name)
         _check_supports(model, args, {name: sites[name]["value"] for name in transforms}, transforms)
         with_rows = _with_rows(args, plate.size)
+        check_observed(observed)
         if plate.size < 2:
             raise ValueError(f"a bootstrap of rows needs at least two, plate {plate.name!r} has {plate.size}")
         return cls(model, args, transforms, plate, with_rows, loss)

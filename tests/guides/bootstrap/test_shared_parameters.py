@@ -518,8 +518,8 @@ def test_batch_norm_without_weights_is_warned_of():
 
 
 def test_rows_that_are_used_together_are_warned_of():
+    base = EmpiricalBase((rows(6) + 1e4,))
     with pytest.warns(UserWarning, match="site 'x' has another density with pseudo-observations"):
-        base = EmpiricalBase((rows(6) + 1e4,))
         brief(Shifted(2, "together"), rows(), concentration=50.0, base_measure=base, num_pseudo=20)
 
 
