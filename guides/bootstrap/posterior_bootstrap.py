@@ -130,9 +130,9 @@ class PosteriorBootstrap:
                 num_draws, target.rows, self.num_pseudo, self.concentration, generator
             )
             pseudo = self._pseudo(target, num_draws, generator)
-            target.check_seen({name: value[0] for name, value in start.items()})
+            unseen = target.check_seen({name: value[0] for name, value in start.items()})
             end = _minimise(target, start, weights, pseudo, steps, lr, jobs, on_step)
-        _warn_unseen(start, end)
+        _warn_unseen({name: value for name, value in start.items() if name not in unseen}, end)
         _warn_unsettled(start, end, steps, lr)
         info = {
             "method": "posterior-bootstrap", "concentration": self.concentration,
@@ -268,8 +268,8 @@ def _warn_unseen(start: Parameters, end: _End) -> None:
     """A number that the loss does not depend on, that of a column of zeros for instance, has a slope of zero
     at every step, and stays where it started to the last digit.
     """
-    for name, value in end.minimum.items():
-        unmoved = (value == start[name]).all(0)
+    for name, value in start.items():
+        unmoved = (end.minimum[name] == value).all(0)
         if unmoved.any():
             places = unmoved.nonzero()
             first = f", {name}{places[0].tolist()} for one," if unmoved.dim() else ""

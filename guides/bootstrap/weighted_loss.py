@@ -180,9 +180,10 @@ class WeightedLoss:
     def constrained(self, parameters: Parameters) -> Parameters:
         return {name: self.transforms[name](value) for name, value in parameters.items()}
 
-    def check_seen(self, parameters: Parameters) -> None:
+    def check_seen(self, parameters: Parameters) -> list[str]:
         """Of a loss of the user's own it warns.
 
+        :returns: the sites that it does not depend on
         :raises ValueError: a site that the likelihood does not depend on, whose draws would be its starts
         """
         start = {name: value.clone().requires_grad_() for name, value in parameters.items()}
@@ -192,13 +193,14 @@ class WeightedLoss:
         )
         unseen = [name for name, slope in itertools.zip_longest(start, slopes) if slope is None]
         if not unseen:
-            return
+            return []
         names = ", ".join(map(repr, unseen))
         said = f"the loss does not depend on site {names}, whose draws would be its starts"
         if callable(self.loss):
             warnings.warn(said, stacklevel=3)
         else:
             raise ValueError(f"{said}: loss='map' has its prior; or leave it out of the model")
+        return unseen
 
     def __call__(self, parameters: Parameters, weights: Tensor, *pseudo: Tensor) -> Tensor:
         """``sum_i W_i loss_i`` of one draw: parameters ``{name: [*site]}``, weights ``[n + m]``."""
