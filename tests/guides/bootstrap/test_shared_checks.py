@@ -69,7 +69,7 @@ def test_draws_start_where_the_training_ended():
     x = rows() + 100
     found = SharedParameterBootstrap(Shifted(2)).fit(x, training=Training(steps=30, lr=0.02))
     mean = found.draws(20)["mean"]  # an UnsettledWarning is an error here
-    assert ((mean.mean(0) - x.mean(0)).abs() < 4.5 * x.std(0) / len(x) ** 0.5).all()
+    assert ((mean.mean(0) - x.mean(0)).abs() < 4.5 * mean.std(0) / len(mean) ** 0.5).all()
 
 
 def test_draws_take_as_many_steps_as_they_are_told():
