@@ -17,7 +17,6 @@ from zoo.experiments.lbbnn.family import COLD_NOTE, COLD_SETTING, KMNIST, of_ima
 from zoo.experiments.lbbnn.going_on import (
     CONVOLUTIONS_GO_ON,
     cold,
-    earlier,
     going_on,
     learned,
 )
@@ -36,8 +35,6 @@ from zoo.experiments.lbbnn.metrics import (
     VARIANCE,
 )
 from zoo.experiments.lbbnn.options import (
-    EARLIER_FULL,
-    EARLIER_QUICK,
     FULL,
     FULL_CONVOLUTIONAL,
     FULL_DIGITS,
@@ -207,7 +204,7 @@ EXPERIMENTS = (
     ),
     of_images(
         name="lbbnn/frontier",
-        revision=4,
+        revision=5,  # other rates
         summary="What prior, guide and weight of the divergence (kl) make of accuracy, calibration, density "
         "and bound; the last 15 % of the training images are held out to choose by. Weights below 1 are cold "
         "posteriors.",
@@ -217,12 +214,12 @@ EXPERIMENTS = (
         datasets=("mnist", "fmnist", "kmnist"),
         methods=("lrt", "mnf", "cold-lrt", "cold-mnf"),
         settings=tuple(f"{prior}-kl{weight}" for prior in FRONTIER_PRIORS for weight in KL_WEIGHTS),
-        quick=Effort(trials=1, cost="1 hour on 2 cores", options={**EARLIER_QUICK, "held_out": 0.15}),
-        full=Effort(trials=3, cost="days on 2 cores", options={**EARLIER_FULL, "held_out": 0.15}),
+        quick=Effort(trials=1, cost="1 hour on 2 cores", options={**QUICK, "held_out": 0.15}),
+        full=Effort(trials=3, cost="days on 2 cores", options={**FULL, "held_out": 0.15}),
         exists=lambda dataset, method, setting: method.startswith("cold-") != setting.endswith("-kl1"),
         notes={("*", method, "*", "*"): COLD_NOTE for method in ("cold-lrt", "cold-mnf")}
         | {("kmnist", "*", "*", "*"): KMNIST},
-        unarrived=earlier(FRONTIER, "lrt", "mnf") | cold(FRONTIER, "cold-lrt", "cold-mnf"),
+        unarrived=cold(FRONTIER, "cold-lrt", "cold-mnf"),
         finish=Deferred("lbbnn.plots", "plot_frontier"),
         questions={
             "Ten drawn networks on the test images": tuple(SCORES),
@@ -233,6 +230,7 @@ EXPERIMENTS = (
     ),
     of_images(
         name="lbbnn/common",
+        revision=2,  # other rates
         summary="A learned prior follows the weights and they the prior, by small steps each. With -common "
         "the inclusion logits and log-sds of a layer also move as one, by the sum of their gradients, in as "
         "many steps of the same fit; rates: inclusion by output and input.",
@@ -242,10 +240,9 @@ EXPERIMENTS = (
         datasets=("mnist", "fmnist", "kmnist"),
         methods=("lrt", "mnf"),
         settings=("default", "default-common", "rates", "rates-common"),
-        quick=Effort(trials=1, cost="10 minutes", options=EARLIER_QUICK),
-        full=Effort(trials=3, cost="3 hours on 2 cores", options=EARLIER_FULL),
+        quick=Effort(trials=1, cost="10 minutes", options=QUICK),
+        full=Effort(trials=3, cost="3 hours on 2 cores", options=FULL),
         notes={("kmnist", "*", "*", "*"): KMNIST},
-        unarrived=earlier(TABLE, "lrt", "mnf"),
         questions=QUESTIONS,
     ),
     of_images(
