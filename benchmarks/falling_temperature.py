@@ -2,10 +2,10 @@ r"""What a falling temperature hides of what `concrete` still gains at the end o
 
 The lower the temperature the lower the relaxed bound of one and the same guide.  Along a fit the temperature
 falls from 1 to 0.1, in its last tenth (counted in learning rates) from 0.25 on.  So the pages compare the two
-ends of that tenth at the last temperature (`bound_change`); here both changes stand side by side, at the
-earlier rates (``EARLIER_RATES``).
+ends of that tenth at the last temperature (`bound_change`); here both changes stand side by side.
 
-    python benchmarks/falling_temperature.py --dataset kmnist --setting pi0.25-sd1 --epochs 60
+    python benchmarks/falling_temperature.py --dataset kmnist --setting pi0.25-sd1 --epochs 60 \
+        --rate 0.005 --reach 1
 
 A fit takes about seven minutes there, a minute by default.  KMNIST is downloaded, or read from ZOO_DATA; the
 digits ship inside scikit-learn.
@@ -22,7 +22,7 @@ from guides.core.settling import last_change
 from guides.core.svi import Step, shuffled_epochs, svi_steps
 from zoo.experiments.engine.declaration import Cell
 from zoo.experiments.lbbnn import networks
-from zoo.experiments.lbbnn.options import EARLIER_RATES
+from zoo.experiments.lbbnn.options import RATES
 from zoo.fitting.epochs import set_up
 from zoo.fitting.svi import fitting
 
@@ -52,9 +52,18 @@ def main() -> None:
     parser.add_argument("--dataset", default="digits", choices=("digits", "mnist", "fmnist", "kmnist"))
     parser.add_argument("--setting", default="default", choices=("default", "pi0.1-sd1", "pi0.25-sd1"))
     parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--rate", type=float, default=RATES["rate"], help="first learning rate")
+    parser.add_argument("--reach", type=float, default=RATES["reach"], help="see zoo.fitting.reach")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    options = {"epochs": arguments.epochs, "widths": "400-600", "rows": 0, "device": "cpu", **EARLIER_RATES}
+    options = {
+        "epochs": arguments.epochs,
+        "widths": "400-600",
+        "rows": 0,
+        "device": "cpu",
+        "rate": arguments.rate,
+        "reach": arguments.reach,
+    }
     place = f"lbbnn/{arguments.dataset}", arguments.dataset, METHOD, arguments.setting, 0
     steps, rates, images = steps_of(Cell(*place, options=options))
     print(f"{METHOD} on {arguments.dataset}, {arguments.setting}, {arguments.epochs} epochs")

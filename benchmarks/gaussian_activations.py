@@ -3,9 +3,10 @@ r"""Where local reparameterization takes spikes and slabs for Gaussian, and what
 In training a layer's output has Gaussian noise with the moments of its weights.  Here networks are drawn
 after a fit, and the weights of one layer after the other are replaced by Gaussian ones with the same moments
 (of the second also those alone that are more likely in than out): where all are, the mean loss is that which
-training sees.  At the earlier rates (``EARLIER_RATES``).
+training sees.
 
-    python benchmarks/gaussian_activations.py --dataset kmnist --setting pi0.25-sd1 --epochs 60
+    python benchmarks/gaussian_activations.py --dataset kmnist --setting pi0.25-sd1 --epochs 60 \
+        --rate 0.005 --reach 1
 
 A fit takes about three minutes.  KMNIST is downloaded, or read from ZOO_DATA; the digits ship inside
 scikit-learn.
@@ -22,7 +23,7 @@ from torch import Tensor
 from guides.core.flat_guide import FlatGuide
 from zoo.experiments.engine.declaration import Cell
 from zoo.experiments.lbbnn import networks
-from zoo.experiments.lbbnn.options import EARLIER_RATES
+from zoo.experiments.lbbnn.options import RATES
 from zoo.fitting.epochs import member_probabilities, single_network
 
 METHOD, NETWORKS = "lrt", 300
@@ -61,9 +62,12 @@ def main() -> None:
     parser.add_argument("--dataset", default="digits", choices=("digits", "mnist", "fmnist", "kmnist"))
     parser.add_argument("--setting", default="pi0.25-sd1", choices=("default", "pi0.1-sd1", "pi0.25-sd1"))
     parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--rate", type=float, default=RATES["rate"], help="first learning rate")
+    parser.add_argument("--reach", type=float, default=RATES["reach"], help="see zoo.fitting.reach")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    options = {"epochs": arguments.epochs, "widths": "400-600", "rows": 0, "device": "cpu", **EARLIER_RATES}
+    rates = {"rate": arguments.rate, "reach": arguments.reach}
+    options = {"epochs": arguments.epochs, "widths": "400-600", "rows": 0, "device": "cpu", **rates}
     place = f"lbbnn/{arguments.dataset}", arguments.dataset, METHOD, arguments.setting, 0
     fitted = networks.fit(Cell(*place, options=options))
     print(f"{METHOD} on {arguments.dataset}, {arguments.setting}, {arguments.epochs} epochs; nats an image")

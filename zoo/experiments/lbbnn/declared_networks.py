@@ -219,7 +219,8 @@ EXPERIMENTS = (
         exists=lambda dataset, method, setting: method.startswith("cold-") != setting.endswith("-kl1"),
         notes={("*", method, "*", "*"): COLD_NOTE for method in ("cold-lrt", "cold-mnf")}
         | {("kmnist", "*", "*", "*"): KMNIST},
-        unarrived=cold(FRONTIER, "cold-lrt", "cold-mnf"),
+        unarrived=learned(FRONTIER, ("learned-kl1", "rates-kl1"), ("lrt", "mnf"))
+        | cold(FRONTIER, "cold-lrt", "cold-mnf"),
         finish=Deferred("lbbnn.plots", "plot_frontier"),
         questions={
             "Ten drawn networks on the test images": tuple(SCORES),
@@ -243,6 +244,7 @@ EXPERIMENTS = (
         quick=Effort(trials=1, cost="10 minutes", options=QUICK),
         full=Effort(trials=3, cost="3 hours on 2 cores", options=FULL),
         notes={("kmnist", "*", "*", "*"): KMNIST},
+        unarrived=learned(TABLE, methods=("lrt", "mnf")),
         questions=QUESTIONS,
     ),
     of_images(

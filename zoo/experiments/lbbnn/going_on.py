@@ -20,12 +20,6 @@ LEARNED_GO_ON = (
     "-1.03 in place of -1.11, with rates at -0.91 in place of -0.96 (one run each); the other learned priors "
     "by analogy"
 )
-EARLIER = (
-    "these are the earlier rates: at twice the learning rate, with inclusion logits and log-sds that can go "
-    "four times as far, the dense networks of lbbnn/mnist, fmnist and kmnist end in as many steps at better "
-    "bounds (but lrt and mnf with inclusion 0.25 on Fashion-MNIST) and with other densities; other networks "
-    "by analogy"
-)
 COLD_GOES_ON = (
     "of cold-mnf with inclusion 0.02 and a weight of 0.1 three times as many epochs (three runs each, --set "
     "epochs=60) end on MNIST at a bound of -1.45 in place of -1.98 nats, with 3.3 in place of 4.3 % of the "
@@ -48,11 +42,6 @@ def going_on(
         for metric in metrics
         if metric not in UNMOVED
     }
-
-
-def earlier(metrics: Collection[str], *methods: str) -> dict[Place, str]:
-    """Of posteriors at the earlier rates by these methods."""
-    return going_on(EARLIER, ("*",), methods, metrics)
 
 
 def learned(

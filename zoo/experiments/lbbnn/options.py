@@ -22,15 +22,12 @@ RATES = {"rate": 0.01, "reach": 4.0}
 #: predict better at these.  ``python benchmarks/sparse_network_schedule.py --methods cold-mnf --setting
 #: fixed-kl0.1 --rates 0.005 --reaches 1`` and ``--rates 0.01 --reaches 4``: 98.28 and 98.00 % (one run each).
 COLD_RATES = {"rate": 0.005, "reach": 1.0}
-#: Of what has not been run again since.
-EARLIER_RATES = {"rate": 0.005, "reach": 1.0}
 #: By the thesis's recipe, which has rates of its own: for a look one epoch on the first 20,000 rows; then 20
 #: on all (rows 0).
 QUICK_RECIPE = {"epochs": 1, "members": MEMBERS, "widths": "400-600", "rows": 20_000, "device": "cpu"}
 FULL_RECIPE = {**QUICK_RECIPE, "epochs": 20, "rows": 0}
 #: Of the dense networks.
 QUICK, FULL = {**QUICK_RECIPE, **RATES}, {**FULL_RECIPE, **RATES}
-EARLIER_QUICK, EARLIER_FULL = {**QUICK_RECIPE, **EARLIER_RATES}, {**FULL_RECIPE, **EARLIER_RATES}
 #: On digits, where by layer ``lrt`` and ``concrete`` ended 0.08 and 0.16 nats an image lower after twenty
 #: (one run each).
 FULL_DIGITS = {**FULL, "epochs": 60}

@@ -16,7 +16,7 @@ from zoo.experiments.engine.catalogue import find_experiment
 from zoo.experiments.engine.request import plan
 from zoo.experiments.lbbnn import declared, networks, selection
 from zoo.experiments.lbbnn.declared import EXPERIMENTS
-from zoo.experiments.lbbnn.options import EARLIER_RATES, RATES
+from zoo.experiments.lbbnn.options import RATES
 
 pytestmark = pytest.mark.usefixtures("small_and_real")
 
@@ -121,12 +121,11 @@ def test_options_that_no_cell_can_have_are_refused_at_once(name, option, words, 
 
 
 def test_pages_have_the_rates_that_they_name():
-    """Those that arrive, what has not been run again the earlier ones, the rest none."""
-    earlier = {"frontier", "common"}
+    """Those that arrive; the thesis's recipe, timings and regressions have rates of their own."""
     none = {"thesis", "variance", "cost", "simulation", "correlations"}
     for name, experiment in BY_NAME.items():
         page = name.removeprefix("lbbnn/")
-        expected = EARLIER_RATES if page in earlier else {} if page in none else RATES
+        expected = {} if page in none else RATES
         for effort in (experiment.quick, experiment.full):
             assert {key: effort.options[key] for key in RATES if key in effort.options} == expected, name
 

@@ -15,7 +15,7 @@ from zoo.experiments import Cell
 from zoo.experiments.lbbnn import kept_networks, networks
 from zoo.experiments.lbbnn.metrics import CORRELATED, CORRELATED_SETTING, METHODS
 from zoo.experiments.lbbnn.networks import fit, images, make_guide, make_model, outside
-from zoo.experiments.lbbnn.options import EARLIER_RATES, RATES
+from zoo.experiments.lbbnn.options import COLD_RATES, RATES
 from zoo.fitting import epochs
 from zoo.fitting.cluster_tasks import own_code
 from zoo.fitting.reach import REACHES, own_rates
@@ -134,7 +134,7 @@ def test_learning_rates(method, setting, epochs, rows, rate):
 
 @pytest.mark.parametrize(
     ("options", "rate", "times"),
-    [({}, 0.01, 4), (EARLIER_RATES, 5e-3, 1), ({"rate": 0.02, "reach": 2.0}, 0.02, 2)],
+    [({}, 0.01, 4), ({"rate": 0.005, "reach": 1.0}, 5e-3, 1), ({"rate": 0.02, "reach": 2.0}, 0.02, 2)],
 )
 def test_rate_and_reach_may_be_set(options, rate, times):
     """6000 steps: at a first rate of r a parameter can go 3000 r far."""
@@ -150,7 +150,7 @@ def test_cold_posteriors_keep_their_rates_whatever_the_options_say():
         place = Cell("x", "mnist", "cold-mnf", "fixed-kl0.1", 0, options={**OPTIONS, "epochs": 20, **rates})
         return networks.training_of(place, 60_000, 7)
 
-    assert training({"rate": 0.02, "reach": 8.0}) == training(EARLIER_RATES)
+    assert training({"rate": 0.02, "reach": 8.0}) == training(COLD_RATES)
 
 
 @pytest.mark.parametrize(
