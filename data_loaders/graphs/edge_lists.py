@@ -27,12 +27,21 @@ class EdgeList:
     """A graph as it grew.
 
     `edges` is [m, 2] int64, sender and recipient of every edge, m >= 1; nodes are numbered from 0 in the
-    order of their first appearance, the sender of an edge before its recipient. `times` is [m] float64 and
-    never falls; without known times edges are one unit apart.
+    order of their first appearance, the sender of an edge before its recipient. `times` is [m] float64,
+    finite, and never falls; without known times edges are one unit apart. :func:`edge_list` puts both right.
+
+    :raises DataError: for anything else
     """
 
     edges: np.ndarray
     times: np.ndarray
+
+    def __post_init__(self) -> None:
+        check_ends(self.edges)
+        if len(self.times) != len(self.edges):
+            raise DataError(f"{len(self.edges)} edges need as many times, not {len(self.times)}")
+        if not np.isfinite(self.times).all() or (np.diff(self.times) < 0).any():
+            raise DataError("times must be finite and never fall: edge_list sorts edges by theirs")
 
     def __len__(self) -> int:
         return len(self.edges)
@@ -58,6 +67,24 @@ class EdgeList:
         graph.add_nodes_from(range(self.num_nodes))
         graph.add_edges_from((u, v) for u, v in self.edges.tolist() if u != v)
         return graph
+
+
+def check_ends(edges: np.ndarray) -> None:
+    """:raises DataError: unless these are pairs ``[m, 2]``, one at least, of numbers by first appearance"""
+    if edges.size == 0:
+        raise DataError("a graph without edges: there is nothing that grows")
+    if edges.ndim != 2 or edges.shape[1] != 2:
+        raise DataError(f"edges are pairs of nodes, [m, 2], not {list(edges.shape)}")
+    check_numbering(edges.ravel())
+
+
+def check_numbering(ends: np.ndarray) -> None:
+    """:raises DataError: unless nodes ``[n]`` are whole numbers, from 0 on by first appearance"""
+    highest = np.maximum.accumulate(ends)
+    if ends.dtype.kind not in "iu" or ends[0] != 0 or ends.min() < 0 or (np.diff(highest) > 1).any():
+        raise DataError(
+            "nodes must be numbered from 0 by first appearance (data_loaders.graphs.edge_lists.edge_list)"
+        )
 
 
 def edge_list(

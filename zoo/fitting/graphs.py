@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Protocol
 
 import networkx as nx
@@ -62,10 +63,13 @@ class GraphTraining:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if min(self.epochs, self.batch, self.patience) < 1:
-            raise UserError("epochs, graphs at a time and patience are 1 or more")
-        if not (self.lr >= 0 and self.clip > 0):
-            raise UserError("a learning rate is not negative, and a norm to clip at is positive")
+        counts = self.epochs, self.batch, self.patience
+        if not all(isinstance(count, Integral) and count >= 1 for count in counts):
+            raise UserError("epochs, graphs at a time and patience are whole and 1 or more")
+        if not (0 <= self.lr < math.inf and self.clip > 0):
+            raise UserError("a learning rate is finite and not negative, and a norm to clip at is positive")
+        if not (isinstance(self.seed, Integral) and self.seed >= 0):
+            raise UserError(f"a seed is a whole number and not negative, not {self.seed}")
 
 
 @dataclass
@@ -94,6 +98,11 @@ class GraphFit:
         tenth = max(1, len(self.validation) // 10)
         return self.validation[-1] - self.validation[-1 - tenth] if len(self.validation) > tenth else math.nan
 
+    @property
+    def ended(self) -> dict[str, float]:
+        """:attr:`change` as a figure; none after a single epoch, which has nothing to change from."""
+        return {} if math.isnan(self.change) else {"change": self.change}
+
 
 def train(
     model: GrowthModel,
@@ -117,6 +126,7 @@ def train(
     if not training or not validation:
         raise UserError("training needs graphs, and others to validate")
     start, fit, best = time.perf_counter(), GraphFit(), math.inf
+    list(batches(validation, AT_ONCE, model.window))  # those that are too large are told before an epoch
     groups = list(batches(training, settings.batch, model.window))
     optimiser = torch.optim.Adam(model.parameters(), settings.lr)
     steps = settings.epochs * len(groups)
@@ -128,7 +138,7 @@ def train(
         for group in groups:
             loss, norm = _step(model, [training[i] for i in group], optimiser, settings.clip)
             if not math.isfinite(loss):
-                raise FailedError(f"the likelihood is not finite in epoch {epoch}")
+                raise FailedError(f"the likelihood is not finite in epoch {epoch}: lower lr")
             schedule.step()
             total += loss
             norms.append(norm)
@@ -178,7 +188,7 @@ def nats_an_edge(model: GrowthModel, graphs: Sequence[EdgeList]) -> float:
     """Minus the log-likelihood over the number of edges."""
     value = float(nats(model, graphs).sum() / sum(map(len, graphs)))
     if not math.isfinite(value):
-        raise FailedError("the likelihood of the validation graphs is not finite")
+        raise FailedError("the likelihood of the validation graphs is not finite: lower lr")
     return value
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from data_loaders import DataError
-from data_loaders.graphs.edge_lists import breadth_first, edge_list, first_appearance, from_networkx
+from data_loaders.graphs.edge_lists import EdgeList, breadth_first, edge_list, first_appearance, from_networkx
 
 
 def test_labels_of_any_kind_are_numbered_by_first_appearance():
@@ -18,6 +18,24 @@ def test_labels_of_any_kind_are_numbered_by_first_appearance():
     assert graph.times.tolist() == [0, 1, 2]
     assert (len(graph), graph.num_nodes) == (3, 4)
     np.testing.assert_array_equal(first_appearance(np.array([[7, 7], [2, 7]])), [[0, 0], [1, 0]])
+
+
+@pytest.mark.parametrize(
+    ("edges", "times", "words"),
+    [
+        ([(0, 2), (0, 1)], [0, 1], "numbered from 0 by first appearance"),
+        ([(5, 7)], [0], "numbered from 0 by first appearance"),
+        ([(0.0, 1.5)], [0], "numbered from 0 by first appearance"),
+        ([(0, 1, 2)], [0], r"pairs of nodes, \[m, 2\], not \[1, 3\]"),
+        ([], [], "a graph without edges"),
+        ([(0, 1), (1, 2)], [0], "2 edges need as many times, not 1"),
+        ([(0, 1), (1, 2)], [5, 1], "times must be finite and never fall"),
+        ([(0, 1), (1, 2)], [0, np.nan], "times must be finite and never fall"),
+    ],
+)
+def test_an_edge_list_that_is_none_is_refused(edges, times, words):
+    with pytest.raises(DataError, match=words):
+        EdgeList(np.array(edges), np.array(times, dtype=float))
 
 
 def test_edges_are_sorted_by_time_and_ties_stay_in_order():

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from data_loaders.graphs.edge_lists import EdgeList, edge_list
-from zoo.errors import UserError
+from zoo.errors import FailedError, UserError
 from zoo.fitting import graphs as fitting
 from zoo.fitting.graphs import GraphFit, GraphTraining, fit_graphs, median_gap, nats_an_edge, train
 from zoo.models.graphs import edge_batches
@@ -120,6 +120,20 @@ def test_graphs_are_as_large_as_the_window_of_the_model_makes_them(monkeypatch):
     assert np.isfinite(train(EdgeGraphModel(window=2), graphs, graphs, settings).validation).all()
     with pytest.raises(UserError, match="a graph of 30 edges and 2 nodes"):
         train(EdgeGraphModel(), graphs, graphs, settings)
+
+
+def test_a_validation_graph_that_is_too_large_is_told_before_the_training(monkeypatch):
+    model = OneNumber()
+    monkeypatch.setattr(edge_batches, "MOST_OF_ONE", 10_000)
+    with pytest.raises(UserError, match="a graph of 9 edges and 10 nodes needs 0 GB: cut it"):
+        train(model, [path(1)], [path(VALIDATION)], GraphTraining(epochs=1))
+    assert model.seen == []
+
+
+def test_a_likelihood_that_is_not_finite_names_the_remedy():
+    model = OneNumber()
+    with pytest.raises(FailedError, match="validation graphs is not finite: lower lr"):
+        train(model, [path(1)], [path(VALIDATION)], GraphTraining(epochs=2, lr=1e30))
 
 
 def test_change_is_that_of_the_last_tenth_of_the_epochs():

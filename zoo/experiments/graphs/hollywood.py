@@ -60,8 +60,7 @@ def grade_senders(cell: Cell) -> Mapping[str, float]:
         "exact": exact,
         "senders": float(np.concatenate(away).mean()),
         "gradient": max(fit.gradient),
-        "change": fit.change,
-    }
+    } | fit.ended
 
 
 def grade_growth(cell: Cell) -> Mapping[str, float]:
@@ -75,7 +74,7 @@ def grade_growth(cell: Cell) -> Mapping[str, float]:
         drawn = PROCESS.sample(len(test), length, seed=cell.seed)
     else:
         model, fit = trained(cell, training, validation)
-        training_figures = {"change": fit.change}
+        training_figures = fit.ended
         drawn = model.sample(len(test), length, seed=stable_seed("draws", cell.seed))
     nodes = np.stack([np.maximum.accumulate(graph.edges.max(1)) + 1 for graph in drawn])
     expected = PROCESS.expected_nodes(np.arange(1, length + 1))

@@ -79,8 +79,7 @@ def _drawn(cell: Cell, parts: Parts) -> Drawn:
         "gradient": max(fit.gradient),
         "skipped": float(fit.skipped),
         "epoch": float(fit.best),
-        "change": fit.change,
-    }
+    } | fit.ended
     return Drawn(_copies(model, copied, stable_seed("draws", cell.seed)), figures)
 
 

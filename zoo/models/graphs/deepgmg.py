@@ -110,13 +110,17 @@ class DeepGMG(nn.Module):
     # ------------------------------------------------------------------------------------------- likelihood
 
     def forward(self, graphs: Sequence[EdgeList]) -> None:
-        """The Pyro model of a batch of graphs."""
+        """The Pyro model of a batch of graphs; a site that would have no row, as both in graphs of one node,
+        is left out.
+        """
         pyro.module("deepgmg", self)
         found = self.decisions([arrivals(graph) for graph in graphs])
-        with pyro.plate("decisions", len(found.taken)):
-            pyro.sample("another", dist.Bernoulli(logits=found.another), obs=found.taken)
-        with pyro.plate("edges", len(found.chosen)):
-            pyro.sample("end", dist.Categorical(logits=found.end), obs=found.chosen)
+        if len(found.taken):
+            with pyro.plate("decisions", len(found.taken)):
+                pyro.sample("another", dist.Bernoulli(logits=found.another), obs=found.taken)
+        if len(found.chosen):
+            with pyro.plate("edges", len(found.chosen)):
+                pyro.sample("end", dist.Categorical(logits=found.end), obs=found.chosen)
 
     def log_prob(self, graphs: Sequence[EdgeList]) -> Tensor:
         """Of one way to build every graph, given its number of nodes: nodes in their order, the earlier nodes

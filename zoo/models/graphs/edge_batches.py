@@ -153,6 +153,8 @@ class Plan:
 
     @classmethod
     def of(cls, graphs: Sequence[EdgeList]) -> Plan:
+        """:raises UserError: for graphs of another kind"""
+        check_kind(graphs)
         order, lengths, alive = by_length([len(graph) for graph in graphs])
         sender, recipient = (padded([graphs[i].edges[:, end] for i in order]) for end in (0, 1))
         after = np.maximum.accumulate(np.maximum(sender, recipient), 0) + 1
@@ -171,6 +173,16 @@ class Plan:
             left=torch.as_tensor(lengths[graph_of_row] - step_of_row),
             graph_of_row=torch.as_tensor(graph_of_row),
         )
+
+
+def check_kind(graphs: Sequence[EdgeList]) -> None:
+    """:raises UserError: unless all are growing graphs"""
+    for graph in graphs:
+        if not isinstance(graph, EdgeList):
+            raise UserError(
+                f"a {type(graph).__name__} is no growing graph: edge_list and from_networkx "
+                "(data_loaders.graphs.edge_lists) make one of it"
+            )
 
 
 def by_length(lengths: Sequence[int]) -> tuple[np.ndarray, np.ndarray, list[int]]:
@@ -201,8 +213,9 @@ def batches(graphs: Sequence[EdgeList], size: int, window: int | None = None) ->
 
     :param window: messages pass along the last so many edges only
 
-    :raises UserError: for a graph that is too large alone
+    :raises UserError: for a graph that is too large alone, or of another kind
     """
+    check_kind(graphs)
     batch: list[int] = []
     most = 0
     for place in sorted(range(len(graphs)), key=lambda i: (len(graphs[i]), graphs[i].num_nodes)):
@@ -251,10 +264,10 @@ def longest_first(
 
 def of_each(num_graphs: int, number: int | Sequence[int], what: str) -> list[int]:
     """:raises UserError: where ``number`` is neither one of 1 or more nor as many of them as graphs"""
-    found = [int(number)] * num_graphs if isinstance(number, Integral) else [int(n) for n in number]
-    if len(found) != num_graphs or min(found, default=1) < 1:
-        raise UserError(f"{num_graphs} graphs need {num_graphs} numbers of {what}, 1 or more")
-    return found
+    found = [number] * num_graphs if isinstance(number, Integral) else list(number)
+    if len(found) != num_graphs or not all(isinstance(n, Integral) and n >= 1 for n in found):
+        raise UserError(f"{num_graphs} graphs need {num_graphs} numbers of {what}, whole and 1 or more")
+    return [int(n) for n in found]
 
 
 def check_room(graphs: int, nodes: int) -> None:

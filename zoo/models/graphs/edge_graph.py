@@ -9,6 +9,7 @@ all graphs are scored at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -115,8 +116,8 @@ class EdgeGraphModel(nn.Module):
         super().__init__()
         if aggregation not in ("mean", "log", "sum"):
             raise UserError(f"messages are aggregated by mean, log or sum, not {aggregation!r}")
-        if window is not None and window < 1:
-            raise UserError(f"a window has at least one edge, not {window}")
+        if window is not None and not (isinstance(window, Integral) and window >= 1):
+            raise UserError(f"a window is a whole number of edges, at least one, not {window}")
         self.state, self.aggregation, self.timed, self.window = state, aggregation, timed, window
         self.sees_end, self.steady = sees_end, aggregation == "sum"
         whole, end = 2 * state, int(sees_end)

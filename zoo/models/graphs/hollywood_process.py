@@ -22,7 +22,7 @@ from scipy.special import gammaln
 from torch import Tensor
 
 from data_loaders import DataError
-from data_loaders.graphs.edge_lists import EdgeList
+from data_loaders.graphs.edge_lists import EdgeList, check_ends, check_numbering
 from data_loaders.graphs.random_graphs import check_hollywood, hollywood
 from zoo.models.traits import Traits
 
@@ -75,10 +75,20 @@ class HollywoodProcess:
         return hollywood(lengths, self.alpha, self.sigma, np.random.default_rng(seed))
 
     def expected_nodes(self, num_edges: int | np.ndarray) -> np.ndarray:
-        """Exact mean number of nodes after so many edges; same shape."""
-        a, s, ends = self.alpha, self.sigma, 2 * np.asarray(num_edges, dtype=np.float64)
-        logs = gammaln(a + s + ends) + gammaln(a + 1) - gammaln(a + ends) - gammaln(a + s)
-        return np.exp(logs) / s - a / s
+        """Exact mean number of nodes after so many edges; same shape.
+
+        After M ends it is N + alpha / sigma over 1 + alpha / sigma that grows, by a factor of
+        (M + alpha + sigma) / (M + alpha) an end: a sum of their logs keeps what gamma functions would lose
+        where alpha is large or sigma small.
+
+        :raises DataError: for anything but positive whole numbers
+        """
+        edges = np.asarray(num_edges)
+        if edges.dtype.kind not in "iu" or (edges < 1).any():
+            raise DataError(f"numbers of edges are whole and 1 or more, not {num_edges}")
+        a, s = self.alpha, self.sigma
+        grown = np.cumsum(np.log1p(s / (a + np.arange(1, 2 * edges.max()))))[2 * edges - 2]
+        return np.exp(grown) + a / s * np.expm1(grown)
 
     def expected_nodes_of_many(self, num_edges: int | np.ndarray) -> np.ndarray:
         """Equation 5.8, the limit of :meth:`expected_nodes` for many edges; same shape.
@@ -92,21 +102,14 @@ class HollywoodProcess:
 def _pairs(edges: Tensor | np.ndarray | EdgeList) -> np.ndarray:
     """``[m, 2]``, one edge at least."""
     found = np.asarray(edges.edges if isinstance(edges, EdgeList) else edges)
-    if found.size == 0:
-        raise DataError("a graph without edges: there is nothing that grows")
-    if found.ndim != 2 or found.shape[1] != 2:
-        raise DataError(f"edges are pairs of nodes, [m, 2], not {list(found.shape)}")
+    check_ends(found)
     return found
 
 
 def _counts(ends: np.ndarray) -> tuple[np.ndarray, int]:
     """How often each node appears, and how many ends there are."""
     ends = ends.ravel()
-    highest = np.maximum.accumulate(ends)
-    if ends[0] != 0 or (ends < 0).any() or (np.diff(highest) > 1).any():
-        raise DataError(
-            "nodes must be numbered from 0 by first appearance (data_loaders.graphs.edge_lists.edge_list)"
-        )
+    check_numbering(ends)
     return np.bincount(ends), ends.size
 
 

@@ -130,7 +130,13 @@ def test_unit_of_time_is_set_by_the_graphs():
     assert model.unit.item() == 60
 
 
-@pytest.mark.parametrize("wrong", [{"epochs": 0}, {"batch": 0}, {"patience": 0}, {"lr": -1.0}, {"clip": 0.0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"epochs": 0}, {"batch": 0}, {"patience": 0}, {"lr": -1.0}, {"clip": 0.0},
+        {"epochs": 2.5}, {"lr": math.inf}, {"lr": math.nan}, {"seed": -1}, {"seed": 0.5},
+    ],
+)  # fmt: skip
 def test_training_that_cannot_be_is_refused(wrong):
     with pytest.raises(UserError, match="1 or more|not negative"):
         GraphTraining(**wrong)
@@ -187,6 +193,15 @@ def test_cells_of_the_hollywood_process(cell):
     plot_growth(place.folder, [Record(place, "ok", figures, 1.0, place.folder)])
     assert (senders / "figure-5.2.png").stat().st_size > 5000
     assert (place.folder / "figure-5.3.png").stat().st_size > 5000
+
+
+def test_one_epoch_has_figures_too(cell):
+    """But no change."""
+    for grade in (hollywood.grade_senders, hollywood.grade_growth):
+        figures = grade(cell("ours_no_time", "hollywood", epochs=1))
+        assert "change" not in figures
+        assert all(math.isfinite(value) for value in figures.values())
+    assert "change" not in models.compare(cell("ours_time", epochs=1))
 
 
 def test_a_setting_is_that_of_the_model(cell):

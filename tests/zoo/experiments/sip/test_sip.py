@@ -112,15 +112,28 @@ def test_nuts_samples_under_the_prior_that_was_learned(tmp_path, monkeypatch):
         assert torch.equal(value, learned[name]), name
 
 
-def test_inducing_inputs_start_together_or_at_rows(tmp_path):
+def test_inducing_inputs_start_together_or_at_rows(tmp_path, monkeypatch):
     """In the unit of x; and where they start together the posterior is held."""
+    held, hold = [], cells.hold_at_a_point
+
+    def hold_and_keep(generator: Generator) -> None:
+        hold(generator)
+        held.append((generator, {name: value.clone() for name, value in generator.state_dict().items()}))
+
+    monkeypatch.setattr(cells, "hold_at_a_point", hold_and_keep)
     frozen, free = (run("inducing", tmp_path, setting=setting) for setting in ("frozen", "free"))
+    ((generator, start),) = held
+    for name, value in generator.state_dict().items():
+        assert torch.equal(value, start[name]), name
     sd = problems.one_dimensional("piecewise", 0).dataset.x_train.std()
     assert frozen.metrics["spread_at_first"] == pytest.approx(0.01 * sd, rel=0.5)
     assert free.metrics["spread_at_first"] == pytest.approx(sd, rel=0.25)
     assert set(free.metrics) == set(BY_NAME["sip/inducing"].metrics)
     with np.load(tmp_path / "trajectories.npz") as file:
-        assert file["places"].shape == (3, 50)
+        places = file["places"]
+    assert places.shape == (3, 50)
+    assert free.metrics["spread_at_last"] == pytest.approx(places[-1].std())
+    assert free.metrics["moved"] == pytest.approx(np.abs(places[-1] - places[0]).mean())
 
 
 @pytest.mark.slow
@@ -248,6 +261,7 @@ def test_splits_of_large_sets_are_disjoint():
     rows = np.concatenate([problem.dataset.y_train, problem.dataset.y_test])
     assert len(np.unique(rows)) == 1000
     assert random_80_20("piecewise", 3).size == 800
+    assert not np.array_equal(problems.large("piecewise", 1).dataset.y_test, problem.dataset.y_test)
 
 
 def test_print_is_in_the_grid():
@@ -291,6 +305,16 @@ def test_seconds_of_a_curve_are_of_the_training_alone(tmp_path, monkeypatch):
         assert len(file["curve"]) == 2  # the second look comes after the first 1000 seconds
 
 
+def test_the_last_look_is_at_the_end(tmp_path, monkeypatch):
+    monkeypatch.setitem(TINY, "steps", 102)
+    monkeypatch.setitem(TINY, "looks", 1)
+    ends, figures = [], cells.figures
+    monkeypatch.setattr(cells, "figures", lambda *given: ends.append(figures(*given)) or ends[-1])
+    found = run("large", tmp_path, "vip").metrics
+    assert len(ends) == 2  # after 100 steps, and after all
+    assert ends[0]["rmse"] != ends[1]["rmse"] == found["rmse"]
+
+
 def test_the_ratio_of_gradients_is_that_of_their_root_mean_squares(tmp_path):
     found = run("gradients", tmp_path, "inducing").metrics
     assert found["ratio"] == pytest.approx(found["data"] / found["divergence"])
@@ -298,6 +322,8 @@ def test_the_ratio_of_gradients_is_that_of_their_root_mean_squares(tmp_path):
     with np.load(tmp_path / "gradients.npz") as file:
         for name in ("data", "divergence"):
             assert found[name] == pytest.approx((file[name] ** 2).mean() ** 0.5)
+        sizes = np.abs(file["data"])
+        assert sizes[file["largest"]].tolist() == sorted(sizes, reverse=True)[: TINY["differences"]]
 
 
 @NEEDS_MIRROR

@@ -125,6 +125,14 @@ def test_pyro_sites_hold_the_likelihood():
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
+def test_graphs_of_loops_alone_have_a_likelihood_too():
+    model, alone, apart = double(), edge_list([(0, 0)]), edge_list([(0, 0), (1, 1)])
+    for graphs, sites in (([alone, alone], []), ([alone, apart], ["another"])):
+        trace = poutine.trace(model).get_trace(graphs)
+        assert trace.observation_nodes == sites
+        assert float(trace.log_prob_sum()) == pytest.approx(model.log_prob(graphs).sum().item(), abs=1e-8)
+
+
 def test_bad_input_is_refused():
     with pytest.raises(UserError, match=r"node 1 can be joined to the 1 before it, not to \[1\]"):
         DeepGMG().log_prob_of_arrivals([[[], [1]]])

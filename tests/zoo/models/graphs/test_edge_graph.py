@@ -6,6 +6,7 @@ import tracemalloc
 from collections import Counter
 from types import SimpleNamespace
 
+import networkx as nx
 import numpy as np
 import pytest
 import torch
@@ -244,12 +245,19 @@ def test_lengths_and_times_of_drawn_graphs():
 def test_bad_input_is_refused():
     with pytest.raises(UserError, match="by mean, log or sum, not 'max'"):
         EdgeGraphModel(aggregation="max")
-    with pytest.raises(UserError, match="a window has at least one edge, not 0"):
+    with pytest.raises(UserError, match="a window is a whole number of edges, at least one, not 0"):
         EdgeGraphModel(window=0)
+    with pytest.raises(UserError, match=r"a window is a whole number of edges, at least one, not 2\.5"):
+        EdgeGraphModel(window=2.5)
     model = EdgeGraphModel()
+    for score in (model.log_prob, model):
+        with pytest.raises(UserError, match="a Graph is no growing graph: edge_list and from_networkx"):
+            score([nx.path_graph(3)])
     with pytest.raises(UserError, match="2 graphs need 2 numbers of edges"):
         model.sample(2, [3])
-    with pytest.raises(UserError, match="2 graphs need 2 numbers of edges, 1 or more"):
+    with pytest.raises(UserError, match="2 graphs need 2 numbers of edges, whole"):
+        model.sample(2, [2.7, 3.9])
+    with pytest.raises(UserError, match="2 graphs need 2 numbers of edges, whole and 1 or more"):
         model.sample(2, 0)
     with pytest.raises(UserError, match="needs its time"):
         model.sample(1, 2, times=[np.zeros(3)])

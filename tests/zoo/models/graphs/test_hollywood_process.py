@@ -65,6 +65,13 @@ def test_mean_number_of_nodes_is_exact(alpha, sigma):
     assert HollywoodProcess(alpha, sigma).expected_nodes(100) == pytest.approx(nodes, rel=1e-10)
 
 
+@pytest.mark.parametrize(
+    ("alpha", "sigma"), [(1e8, 0.5), (1e12, 0.5), (1.0, 1e-12), (1.0, 1e-14), (1e9, 1e-9), (-0.4, 0.5)]
+)
+def test_mean_number_of_nodes_is_exact_at_the_ends_of_the_parameters(alpha, sigma):
+    test_mean_number_of_nodes_is_exact(alpha, sigma)
+
+
 def test_simulated_growth_meets_the_exact_mean():
     process = HollywoodProcess()
     graphs = process.sample(600, 300, seed=0)
@@ -108,6 +115,9 @@ def test_other_bad_input_is_refused():
     with pytest.raises(DataError, match="3 graphs need 3 numbers of edges, not 2"):
         process.sample(3, [1, 2])
     assert process.sample(0, 5) == []
+    for none in (0, -3, 2.5, np.array([3, 0])):
+        with pytest.raises(DataError, match="numbers of edges are whole and 1 or more, not"):
+            process.expected_nodes(none)
     assert [len(graph) for graph in process.sample(2, np.int64(3))] == [3, 3]
 
 
