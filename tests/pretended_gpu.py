@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten
 
 from guides.core.random_tensors import RandomTensor
 
@@ -34,7 +33,7 @@ STRICT = ("cat", "stack", "mm", "addmm", "bmm", "baddbmm", "dot", "mv", "index_s
 
 
 class _Memory:
-    """Where tensors are, by their storage; each new one is told of, as addresses come again.
+    """Where tensors are, by :func:`_storage`; each new one is told of, as addresses come again.
 
     :ivar moved: what was sent there by name, ``x.to("cuda")``
     :ivar differentiating: in a backward run, whose zeros (for what has no gradient) the engine itself makes
@@ -47,19 +46,26 @@ class _Memory:
         self._anywhere: set[int] = set()
         self.differentiating = False
 
-    def has(self, tensor: Tensor) -> bool:
-        return _storage(tensor) in self._there
+    def has(self, storage: int) -> bool:
+        return storage in self._there
 
-    def is_anywhere(self, tensor: Tensor) -> bool:
-        return _storage(tensor) in self._anywhere
+    def is_anywhere(self, storage: int) -> bool:
+        return storage in self._anywhere
 
-    def note(self, tensor: Tensor, there: bool, *, anywhere: bool = False) -> None:
+    def note(self, storage: int, there: bool, *, anywhere: bool = False) -> None:
         for places, joins in ((self._there, there), (self._anywhere, anywhere)):
-            (places.add if joins else places.discard)(_storage(tensor))
+            (places.add if joins else places.discard)(storage)
 
 
 def _tensors(values: Any) -> list[Tensor]:
-    return [value for value in tree_flatten(values)[0] if isinstance(value, Tensor)]
+    """Asked at every operation: ``torch.utils._pytree`` would take half of a test's time."""
+    if isinstance(values, Tensor):
+        return [values]
+    if isinstance(values, dict):
+        values = values.values()
+    elif not isinstance(values, (tuple, list)):
+        return []
+    return [tensor for value in values for tensor in _tensors(value)]
 
 
 def _storage(tensor: Tensor) -> int:
@@ -82,21 +88,25 @@ class _Operations(TorchDispatchMode):
         kwargs = kwargs or {}
         name = func.overloadpacket.__name__
         tensors = _tensors((args, kwargs))
-        placed = [value for value in tensors if not self.memory.is_anywhere(value)]
-        there = [self.memory.has(value) for value in placed]
+        own = [_storage(value) for value in tensors]
+        placed = [
+            (value, self.memory.has(storage))
+            for value, storage in zip(tensors, own, strict=True)
+            if not self.memory.is_anywhere(storage)
+        ]
+        there = [away for _, away in placed]
         crosses = bool(there) and (name in COPIES or (name in INDICES and there[0]))
         if any(there) and not all(there) and not crosses:
-            here = [value for value, away in zip(placed, there, strict=True) if not away]
+            here = [value for value, away in placed if not away]
             if name in STRICT or any(value.dim() for value in here):
                 raise RuntimeError(f"{MIXED} ({name})")
         result = func(*args, **kwargs)
-        own = {_storage(value) for value in tensors}
         for value in _tensors(result):
             if name == "lift_fresh":  # numbers that Python has made a tensor of
-                self.memory.note(value, False)
-            elif _storage(value) not in own:
+                self.memory.note(_storage(value), False)
+            elif (storage := _storage(value)) not in own:
                 away = there[0] if crosses else any(there)
-                self.memory.note(value, away, anywhere=self.memory.differentiating and not placed)
+                self.memory.note(storage, away, anywhere=self.memory.differentiating and not placed)
         return result
 
 
@@ -150,14 +160,15 @@ class _Calls(TorchFunctionMode):
         return None if goal is None else torch.device(goal), args
 
     def _place(self, tensor: Tensor) -> torch.device:
-        return GPU if self.memory.has(tensor) else CPU
+        return GPU if self.memory.has(_storage(tensor)) else CPU
 
     def _sent(self, result: Any, there: bool) -> Any:
         if not isinstance(result, Tensor):
             return result
-        if self.memory.has(result) != there or self.memory.is_anywhere(result):
+        storage = _storage(result)
+        if self.memory.has(storage) != there or self.memory.is_anywhere(storage):
             result = result.clone()
-            self.memory.note(result, there)
+            self.memory.note(_storage(result), there)
         return result
 
 
