@@ -226,8 +226,8 @@ def test_an_argument_of_as_many_places_without_rows_is_told(loss):
     bootstrap = PosteriorBootstrap(model, 5.0, loss=loss)
     site = "loc" if loss == "map" else "y"
     with pytest.warns(UserWarning, match=rf"site '{site}' has another density .*functools.partial"):
-        bootstrap.fit(y, scales, num_draws=3)
-    PosteriorBootstrap(partial(model, scales=scales), 5.0, loss=loss).fit(y, num_draws=3)
+        bootstrap.fit(y, scales, num_draws=3, steps=2)
+    PosteriorBootstrap(partial(model, scales=scales), 5.0, loss=loss).fit(y, num_draws=3, steps=2)
 
 
 def test_a_model_that_draws_in_its_rows_is_no_such_model():
@@ -240,6 +240,7 @@ def test_a_model_that_draws_in_its_rows_is_no_such_model():
     target.warn_of_other_densities(GaussianBase(torch.randn(12).double()))
 
 
+@hurried
 def test_a_likelihood_in_factors_takes_pseudo_observations():
     """It has no value that the base measure could miss the support of; the draws are those of the mean."""
 
@@ -249,7 +250,9 @@ def test_a_likelihood_in_factors_takes_pseudo_observations():
             pyro.factor("term", dist.Normal(loc, 1.0).log_prob(y))
 
     y = torch.randn(12, generator=generator(), dtype=torch.float64)
-    found = [PosteriorBootstrap(f, 5.0).fit(y, num_draws=5).draws()["loc"] for f in (factors, mean_alone)]
+    found = [
+        PosteriorBootstrap(f, 5.0).fit(y, num_draws=5, steps=50).draws()["loc"] for f in (factors, mean_alone)
+    ]
     torch.testing.assert_close(*found)
 
 

@@ -226,7 +226,7 @@ def test_a_classifier_that_hardly_errs_is_reported():
     """Few draws of many weights are told from independent ones without fail."""
     guide = AdversarialVariationalBayes(BNN(2, widths=(40,)), num_particles=50, noise_features=2)
     with pytest.warns(SaturationWarning, match="penalty") as warned:
-        guide.fit(x, y, steps=500, lr=1e-2)
+        guide.fit(x, y, steps=300, lr=1e-2)
     assert warned[0].filename == __file__
     assert guide.facts["saturated"]
     assert guide.facts["classifier_loss"] < 0.05

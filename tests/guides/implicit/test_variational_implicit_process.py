@@ -193,7 +193,7 @@ def test_divergence_names_the_step():
         VariationalImplicitProcess(network()).fit(X, Y, steps=50, lr=1e6)
 
 
-@pytest.mark.parametrize(("steps", "settled"), [(30, False), (1500, True)])
+@pytest.mark.parametrize(("steps", "settled"), [(30, False), (600, True)])
 def test_a_fit_that_ends_on_its_way_is_a_warning(steps, settled):
     """By nats a row, in the last tenth of the learning."""
     with warnings.catch_warnings(record=True) as seen:
