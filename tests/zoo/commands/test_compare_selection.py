@@ -57,7 +57,7 @@ def selection(tmp_path_factory):
     problem = prepare(load_csv(table, protocol="whole"))
     with pytest.MonkeyPatch.context() as patch:
         make_tiny(patch, elbo_draws=200, pictures=True)
-        patch.setitem(BUDGETS, "quick", Budget(steps=300, draws=400, warmup=5, mcmc_draws=5))
+        patch.setitem(BUDGETS, "quick", Budget(steps=150, draws=400, warmup=5, mcmc_draws=5))
         comparison = plan(
             "select", problem, model="spike-slab-linear", guides=["mean-field", "spike-slab"], reference=None,
             budget="quick", seed=0, options={},

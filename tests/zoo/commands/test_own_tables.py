@@ -43,7 +43,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("own")
     people().to_csv(folder / "people.csv", index=False)
     told = run_zoo(
-        "fit", folder / "people.csv", *OPTIONS, "--steps", 300, "--widths", 5, "--out", folder / "fit"
+        "fit", folder / "people.csv", *OPTIONS, "--steps", 60, "--widths", 5, "--out", folder / "fit"
     )
     assert told.exit_code == 0, told.output
     assert "column 'age': 1 missing, taken for" in told.stdout
@@ -97,7 +97,7 @@ def test_what_was_done_to_the_columns_is_in_the_fit(folder, tmp_path):
     assert kept["dropped"] == ["id", "name"]
     again = run_zoo(
         "fit", folder / "people.csv", "--target", "risk", "--drop", "id,name,seen", "--missing", "impute",
-        "--steps", 300, "--widths", 5, "--out", folder / "fit",
+        "--steps", 60, "--widths", 5, "--out", folder / "fit",
     )  # fmt: skip
     assert (again.exit_code, "belongs to another run" in again.stderr) == (2, True)
 
