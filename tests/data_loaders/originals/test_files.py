@@ -62,6 +62,7 @@ def publish(server, change_entry):
     return put
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "name",
     [

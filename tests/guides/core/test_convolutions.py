@@ -78,6 +78,7 @@ FILTERS = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", FILTERS)
 @each_kind
 def test_particles_have_filters_and_biases_of_their_own(name, kind):

@@ -119,6 +119,7 @@ def test_parameters_are_in_the_store_under_the_guides_name(make, tmp_path):
     assert all(torch.equal(loaded[name], tensor) for name, tensor in own.items())
 
 
+@pytest.mark.one_in(2)
 @each_guide
 def test_rates_and_optimiser_states_go_by_name(make):
     model = network(make)
@@ -146,6 +147,7 @@ def test_copies_pickles_and_state_dicts_are_the_same_fit(make):
             assert torch.equal(again.draws(3, seed=2)[name], values)
 
 
+@pytest.mark.one_in(2)
 @each_guide
 def test_a_loaded_fit_predicts_the_same_with_the_same_seed(make):
     """Its first call sets it up, of which the draws are to know nothing."""
@@ -182,6 +184,7 @@ def test_a_whole_guide_is_saved_where_its_model_can_be_imported(make):
 # ------------------------------------------------------------------------------------------ questions
 
 
+@pytest.mark.one_in(2)
 @each_guide
 def test_questions_of_an_autoguide(make):
     _, guide = trained(make)
@@ -211,6 +214,7 @@ def test_predictive(make, parallel):
     assert drawn["y"].shape == (6, ROWS)
 
 
+@pytest.mark.one_in(2)
 @each_guide
 def test_relations_of_a_guide_can_be_drawn(make):
     """What ``pyro.render_model(guide)`` asks for."""
@@ -223,6 +227,7 @@ def test_relations_of_a_guide_can_be_drawn(make):
 # ------------------------------------------------------------------------------------------ compiled losses
 
 
+@pytest.mark.one_in(3)
 @each_guide
 @pytest.mark.parametrize("elbo", [JitTrace_ELBO, JitTraceMeanField_ELBO])
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
@@ -273,6 +278,7 @@ def test_a_local_site_beside_us_sees_the_same_minibatch(make, first, elbo):
     assert set(guide.median()) == {"w", "z"}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("make", [AutoMeanField, AutoSpikeSlab, AutoConcrete], ids=lambda make: make.__name__)
 @pytest.mark.parametrize("how", [{"expose": ["w"]}, {"hide": ["z"]}], ids=str)
 def test_enumerated_sites_beside_us(make, how):
@@ -379,6 +385,7 @@ def test_bare_sites_under_particles(make, parallel):
     assert found["scalar"].numel() == 4
 
 
+@pytest.mark.one_in(2)
 @each_guide
 def test_a_plate_of_another_size_is_named(make):
     def model(group, x, y=None):

@@ -138,7 +138,7 @@ def units_in_plates(x, y=None):
         return pyro.sample("y", dist.Normal(x @ w, 0.5), obs=y)
 
 
-@pytest.mark.parametrize("elbo", [Trace_ELBO, TraceMeanField_ELBO])
+@pytest.mark.parametrize("elbo", [Trace_ELBO, pytest.param(TraceMeanField_ELBO, marks=pytest.mark.slow)])
 def test_particles_of_weights_whose_outputs_are_a_plate(elbo):
     x, y = torch.randn(20, 3), torch.randn(20, 2)
     guide = AutoMeanField(units_in_plates)
@@ -172,7 +172,9 @@ def beside_a_horseshoe(x, y):
         pyro.sample("y", dist.Normal(x @ w + (x * other).sum(-1), 0.5), obs=y)
 
 
-@pytest.mark.parametrize("model", [named_function, half_observed, beside_a_horseshoe])
+@pytest.mark.parametrize(
+    "model", [named_function, half_observed, pytest.param(beside_a_horseshoe, marks=pytest.mark.slow)]
+)
 def test_particles_of_models_with_deterministic_sites(model):
     """They have more numbers with more particles, and are no data."""
     x, y = torch.randn(6, 3), torch.randn(6)
@@ -294,6 +296,7 @@ def test_pyro_modules(make):
     assert Predictive(model, guide=guide, num_samples=4)(x)["y"].shape == (4, len(x))
 
 
+@pytest.mark.one_in(2)
 @each_case
 def test_float64(case):
     x, y = (t.double() for t in data())
@@ -340,6 +343,7 @@ def test_a_model_without_latent_sites(make):
         Posterior.from_guide(guide, 2).predictive(y)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("shape", [(0,), (0, 2)], ids=str)
 @each_case
 def test_a_layer_without_inputs_or_outputs_changes_nothing(case, shape):

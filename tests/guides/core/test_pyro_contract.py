@@ -265,6 +265,7 @@ def test_call_returns_the_latent_sites(make):
 # ---------------------------------------------------------------------- starting values
 
 
+@pytest.mark.one_in(2)
 @each_case
 def test_starting_values(case):
     x, y = data()

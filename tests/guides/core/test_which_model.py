@@ -215,6 +215,7 @@ def data(trained):
     return (X,) if "y" in poutine.trace(trained).get_trace(X).observation_nodes else (X, Y)
 
 
+@pytest.mark.one_in(4)  # of the five losses one or two a model
 @pytest.mark.parametrize("elbo", LOSSES, ids=lambda elbo: type(elbo).__name__)
 @pytest.mark.parametrize("name", SAME)
 def test_its_own_model_is_trained(name, elbo):
@@ -239,6 +240,7 @@ def test_a_copied_guide_trains_its_model():
             Trace_ELBO().loss(model, kept, X, Y)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("elbo", LOSSES, ids=lambda elbo: type(elbo).__name__)
 @pytest.mark.parametrize("name", [name for name in OTHER if name != "places of arguments"])
 def test_another_model_is_refused(name, elbo):

@@ -70,6 +70,7 @@ def test_program_computes_the_network(model, rows, family):
     np.testing.assert_array_equal(recording.y, y)
 
 
+@pytest.mark.one_in(3)
 @each_network
 def test_programs_are_the_same_for_all_rows_and_without_data(model):
     """One structure, one compilation: the program knows nothing of the rows it was recorded with."""

@@ -192,6 +192,7 @@ def fixed_deviations(law: LogitGaussian, leading: tuple = (), generator=None) ->
     return deviation.expand(*leading, *deviation.shape)
 
 
+@pytest.mark.one_in(3)
 @each_kind
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_vectorized_particles_are_sequential_runs_given_the_logits(make, name, monkeypatch):

@@ -64,8 +64,14 @@ def exact_loss(guide, prior, images, y):
     return kl + 0.5 * squares.sum()
 
 
-@pytest.mark.parametrize("vectorize", [False, True])
-@pytest.mark.parametrize("name", GUIDES)
+@pytest.mark.parametrize(
+    ("name", "vectorize"),
+    [
+        (name, False) if name == "spike-slab" else pytest.param(name, False, marks=pytest.mark.slow)
+        for name in GUIDES
+    ]
+    + [(name, True) for name in GUIDES],
+)
 def test_loss_and_gradient_are_those_of_drawn_filters(name, vectorize, images_and_y):
     make, prior = GUIDES[name]
     model = sum_of_positions(prior)

@@ -85,6 +85,7 @@ def assert_definition(mean_over, rows: int, guide, prior, x, y) -> None:
     assert_equal_results(ours, expected, rtol=1e-4)
 
 
+@pytest.mark.one_in(3)
 @each_prior
 @each_flow
 @each_elbo

@@ -62,6 +62,7 @@ def ready(guide):
     return guide
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("guide", "model"),
     [

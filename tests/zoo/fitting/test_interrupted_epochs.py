@@ -91,6 +91,7 @@ def kill() -> None:
     raise Killed
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", RESUMED)
 def test_an_interrupted_training_is_the_uninterrupted_one_bit_for_bit(name, digits, tmp_path):
     data, file = (digits.x, digits.y), tmp_path / "checkpoint"

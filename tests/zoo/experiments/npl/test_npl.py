@@ -50,6 +50,7 @@ def run(place: Cell) -> dict[str, float]:
     return figures
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("method", declared.APART)
 def test_ways_to_train_a_flow(cell, method):
     figures = run(cell("table-4.2", "mixture-10", method, "1000"))
