@@ -200,7 +200,9 @@ class DivergenceCountsAsRowsDo(MyGuide):
     [
         (NoJacobianInTheLoss, check_constrained, "z = "),
         (NoJacobianInDensities, check_constrained, "z = "),
-        (NoJacobian, check_constrained, "divergence from the posterior -"),
+        pytest.param(
+            NoJacobian, check_constrained, "divergence from the posterior -", marks=pytest.mark.slow
+        ),
         (NoJacobianForGammas, check_constrained, "divergence from the posterior -"),
         (RowsCountOnce, check_minibatches, "the rows of a quarter count {1.0} times, not 4"),
         (DivergenceCountsAsRowsDo, check_minibatches, "z = "),
@@ -284,7 +286,11 @@ class ConstrainedShareADraw(MyGuide):
 
 
 @pytest.mark.parametrize(
-    ("make", "sites"), [(of_law(OneDraw), "w, b, shift"), (ConstrainedShareADraw, "rate")]
+    ("make", "sites"),
+    [
+        (of_law(OneDraw), "w, b, shift"),
+        pytest.param(ConstrainedShareADraw, "rate", marks=pytest.mark.slow),
+    ],
 )
 def test_particles_that_share_a_draw_are_found(make, sites):
     """Losses and gradients have the right means."""
@@ -303,7 +309,7 @@ def a_function(model):
     return guide
 
 
-@pytest.mark.parametrize("make", [AutoNormal, a_function])
+@pytest.mark.parametrize("make", [pytest.param(AutoNormal, marks=pytest.mark.slow), a_function])
 def test_minibatches_of_guides_that_run_no_model(make):
     check_minibatches(Case("other", make))
 

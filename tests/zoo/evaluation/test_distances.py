@@ -101,7 +101,11 @@ def test_units_and_classes_and_chunks_do_not_matter(monkeypatch):
 
 @pytest.mark.parametrize(
     ("phi", "shift", "scale"),
-    [(0.0, 0.3, 0.7), pytest.param(0.7, 0.3, 0.7, marks=pytest.mark.slow), (0.7, 1.5, 0.9)],
+    [
+        pytest.param(0.0, 0.3, 0.7, marks=pytest.mark.slow),
+        pytest.param(0.7, 0.3, 0.7, marks=pytest.mark.slow),
+        (0.7, 1.5, 0.9),
+    ],
 )
 def test_standard_errors_are_the_scatter_of_repeated_runs(phi, shift, scale):
     """Test points share three directions, so they are strongly correlated; the chains are autocorrelated for
@@ -121,7 +125,7 @@ def test_standard_errors_are_the_scatter_of_repeated_runs(phi, shift, scale):
     assert ((ratio > 0.75) & (ratio < 1.65)).all(), ratio
 
 
-@pytest.mark.parametrize("num_draws", [200, 800, 4000])
+@pytest.mark.parametrize("num_draws", [200, 800, pytest.param(4000, marks=pytest.mark.slow)])
 def test_two_samples_of_one_law_are_as_far_apart_as_the_noise_floor_says(num_draws):
     """Of 200 independent points the means are known to some 5 %."""
     reference, draws = normal(800, 200), normal(num_draws, 200, seed=1)

@@ -61,7 +61,7 @@ def test_log_likelihood_of_a_mixture_equals_scipy():
     assert estimate.se == pytest.approx(scipy.stats.sem(by_hand), rel=1e-12)
 
 
-@pytest.mark.parametrize("components", [1, 3, 80])
+@pytest.mark.parametrize("components", [1, 3, pytest.param(80, marks=pytest.mark.slow)])
 def test_crps_against_monte_carlo(components):
     predictive, y = gaussian_mixture(3, components), targets(3)
     torch.manual_seed(0)

@@ -29,7 +29,7 @@ ROWS = 40
 CASES = [
     ("mean-field", "bnn", None),
     ("spike-slab", "spike-slab-bnn", 16),
-    ("mnf", "spike-slab-bnn", 16),
+    SLOW("mnf", "spike-slab-bnn", 16),
     ("mvn", "spike-slab-linear", 16),
     ("concrete", "spike-slab-bnn", 16),
     SLOW("mean-field", "bnn", 16),

@@ -75,7 +75,7 @@ def test_convolutional_table(cell):
     assert set(figures) == set(BY_NAME["lbbnn/cnn"].metrics)
 
 
-@pytest.mark.parametrize("method", ["lrt-thesis", SLOW("mnf"), "concrete"])
+@pytest.mark.parametrize("method", ["lrt-thesis", SLOW("mnf"), SLOW("concrete")])
 def test_variance_table_tells_passes_from_networks(cell, method):
     figures = images.variance_table(cell(method, "thesis"))
     assert_declared("variance", figures)

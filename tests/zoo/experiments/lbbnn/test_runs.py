@@ -233,7 +233,7 @@ def test_runs_side_by_side_say_how_to_draw_them(data):
         guide.draws(3)
 
 
-@pytest.mark.parametrize("make", [AutoSpikeSlab, AutoMNFOfRuns])
+@pytest.mark.parametrize("make", [AutoSpikeSlab, pytest.param(AutoMNFOfRuns, marks=pytest.mark.slow)])
 def test_bounds_are_those_of_the_guides(data, make):
     """Each is that which a fit of its run alone reports."""
     guide = guide_of(SideBySide(RUNS, COLUMNS, INCLUSION), data, make)
