@@ -113,6 +113,7 @@ def fitted(apart: float, steps: int, *, noise: float = 1.0, more: int = 0):
     return posterior, (along - wanted).abs() / wanted.std()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("more", [0, 40])
 def test_draws_in_a_flat_valley_are_a_warning(more):
     """Weighted least squares has a closed form, and one flat valley is one of two columns or of many."""

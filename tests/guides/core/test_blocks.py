@@ -23,6 +23,7 @@ def two_part_model(x, y=None):
         pyro.sample("y", dist.Normal(x @ w + x @ v + bias, NOISE), obs=y)
 
 
+@pytest.mark.one_in(2)
 @each_guide
 def test_hidden_sites_keep_their_prior(make):
     """The bound of a guide on ``block(hide=[...])``: hidden sites are drawn from the prior, at no cost."""

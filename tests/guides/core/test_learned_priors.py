@@ -346,6 +346,7 @@ def test_a_prior_that_hangs_on_another_site_is_left_alone():
     assert guide.learned_priors.numbers == {}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("learned", [True, "rates"])
 def test_learned_priors_are_saved_with_the_guide(learned):
     model, guide, (x, y) = trained(steps=EVERY + 2, learned=learned)

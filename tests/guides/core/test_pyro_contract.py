@@ -164,6 +164,7 @@ def test_support_of_a_sparse_linear_model_is_found(elbo, write):
     assert mean == pytest.approx(inclusion.mean().item())
 
 
+@pytest.mark.one_in(2)
 @each_guide
 def test_a_models_own_parameters_train_too(make):
     x, y = data(rows=50)

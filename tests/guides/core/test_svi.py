@@ -46,6 +46,7 @@ def cosine(steps: int, lr: float = 0.05) -> Schedule:
 # ------------------------------------------------------------------------------------------------- steps
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("batches", [random_rows, lambda data, size: shuffled_epochs(data, size, seed=0)])
 def test_rows_without_a_target_are_fitted(batches):
     x = torch.randn(60, 2) + torch.tensor([3.0, -1.0])

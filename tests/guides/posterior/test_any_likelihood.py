@@ -58,6 +58,7 @@ def problem(name: str, shape: tuple[int, ...] = (P,)):
     return Posterior.from_draws(model_of(law), {"w": w}, {"method": "test"}), x, law(f[0]).sample(), f
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", LAWS)
 def test_predictive_is_the_mixture_of_the_laws_of_all_draws(name):
     posterior, x, y, f = problem(name)

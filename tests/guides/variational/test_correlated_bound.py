@@ -219,6 +219,7 @@ def test_vectorized_particles_have_the_loss_of_sequential_ones(name):
         assert_same_mean(losses(model, guide, vectorized(elbo, 40), 40, x, y), sequential)
 
 
+@pytest.mark.one_in(2)
 @each_kind
 def test_weights_in_a_plate_have_logits_of_their_own(make, monkeypatch):
     x, y = data(rows=12, columns=2)

@@ -10,6 +10,7 @@ import torch
 from zoo.evaluation.metrics import draw_error
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("sd", [0.3, 2.0])
 def test_error_of_draws_is_the_scatter_of_fresh_draws(sd):
     """Of log densities that are Gaussian over draws, even ones and such that few draws have most of the

@@ -54,6 +54,7 @@ def rows() -> torch.Tensor:
     return torch.as_tensor(np.random.default_rng(0).normal(0.7, 0.5, (ROWS, 2)), dtype=torch.float32)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("guide", ["mean-field", "map"])
 def test_rows_alone_are_fitted_in_minibatches_kept_and_read_again(guide, rows, model, tmp_path):
     method = GUIDES[guide].method

@@ -340,6 +340,7 @@ def test_other_code_makes_other_networks(fitted_once, monkeypatch):
         fit(cell())
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("suffix", [".json", ".safetensors"])
 def test_a_damaged_network_is_made_again(suffix, kept_folder):
     expected = fit(cell()).guides[0].state_dict()

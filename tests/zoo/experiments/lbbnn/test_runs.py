@@ -145,6 +145,7 @@ def test_a_fit_takes_minibatches_and_says_the_change_of_a_run(data, monkeypatch)
     assert asked == [(RUNS, 20)]
 
 
+@pytest.mark.one_in(2)
 @each_guide
 def test_the_loss_of_one_run_is_that_of_the_single_regression(data, make):
     side, single = SideBySide(1, COLUMNS, INCLUSION), SpikeSlabLogistic(COLUMNS, INCLUSION)
