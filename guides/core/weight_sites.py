@@ -147,7 +147,8 @@ class Scores:
 
     :ivar log_prior: of the real numbers ``w``, ``[S]``, nats
     :ivar log_likelihoods: of every observed site: one number an observation, ``[S, n]``, and how often an
-        observation counts (rows of the whole data to one of a minibatch)
+        observation counts (rows of the whole data to one of a minibatch).  An observation is one event of the
+        site: of what belongs to one row there are several, unless it is one event (``to_event(1)``)
     """
 
     log_prior: Tensor

@@ -67,7 +67,10 @@ class AdversarialVariationalBayes(FittedGuide):
 
     :param model: a Pyro model; latent sites are real, positive or in the unit interval.  Sites of other
         supports are refused when it is fitted
-    :param alpha: 0 for the evidence bound of variational Bayes, 1 for the log of the predictive density
+    :param alpha: 0 for the evidence bound of variational Bayes, 1 for the log of the predictive density of
+        every observation.  An observation is one number of an observed site (one event): what belongs to one
+        row must be one event (``to_event(1)``), or with alpha above 0 it counts as if it came from rows of
+        its own, as do the numbers of two observed sites
     :param num_particles: draws of a step; from five a weight on ``r`` has correlations
     :param hidden: units of the generator's and of the classifier's hidden layers
     :param noise_features: noise dimensions of the generator
@@ -226,7 +229,10 @@ def AADM(
     hidden: Sequence[int] = (50, 50),
     noise_features: int = 100,
 ) -> AdversarialVariationalBayes:
-    """Adversarial alpha divergence minimisation: :class:`AdversarialVariationalBayes`, alpha above 0."""
+    """Adversarial alpha divergence minimisation: :class:`AdversarialVariationalBayes`, alpha above 0.
+
+    What belongs to one row of the data must be one event of one site (see ``alpha`` there).
+    """
     return AdversarialVariationalBayes(
         model, alpha=alpha, num_particles=num_particles, hidden=hidden, noise_features=noise_features
     )

@@ -17,6 +17,7 @@ from guides.core.svi import DivergenceError
 from guides.core.weight_sites import WeightSites, scores
 from guides.implicit import AADM, AdversarialVariationalBayes, DiscriminatorKL, SaturationWarning
 from guides.implicit.adversarial import Contrast
+from guides.implicit.energy import power_mean
 from guides.implicit.generator import Generator
 from guides.implicit.moments import Correlated, Diagonal, contrast_law, newest_weight
 from guides.posterior import fitted_guide, log_joint
@@ -60,6 +61,37 @@ def test_scores_are_the_model_s_density():
     jacobian = values["scale"].log() + (values["share"] * (1 - values["share"])).log()
     expected = log_joint(supports, values, x, y) + jacobian
     torch.testing.assert_close(found.log_prior + terms.sum(1), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_with_alpha_one_what_belongs_to_a_row_is_one_observation_if_it_is_one_event():
+    """And a number of it is one by itself, as documented, where it is not: in a plate or two sites."""
+
+    def event(x, y=None):
+        w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal((x @ w)[:, None].expand(-1, 2), 0.7).to_event(1), obs=y)
+
+    def plates(x, y=None):
+        w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        with pyro.plate("outputs", 2, dim=-1), pyro.plate("data", len(x), dim=-2):
+            pyro.sample("y", dist.Normal((x @ w)[:, None].expand(-1, 2), 0.7), obs=y)
+
+    def two(x, y=(None, None)):
+        w = pyro.sample("w", dist.Normal(torch.zeros(2), 1.0).to_event(1))
+        with pyro.plate("data", len(x)):
+            for number in range(2):
+                pyro.sample(f"y{number}", dist.Normal(x @ w, 0.7), obs=y[number])
+
+    w, pairs = torch.randn(50, 2), torch.stack((y, y.flip(0)), 1)
+    numbers = dist.Normal(w @ x.mT, 0.7).log_prob(pairs.mT.unsqueeze(1)).double()  # [2, S, N]
+    of_rows = power_mean(numbers.sum(0), 1.0).sum()
+    of_numbers = power_mean(numbers.movedim(1, 0), 1.0).sum()
+    assert abs(of_rows - of_numbers) > 1
+    cases = (event, pairs, of_rows), (plates, pairs, of_numbers), (two, pairs.mT, of_numbers)
+    for model, data, expected in cases:
+        found = scores(model, WeightSites.of(model, (x, data)), w, (x, data)).log_likelihoods
+        total = sum(power_mean(terms.double(), 1.0).sum() for terms, _ in found)
+        torch.testing.assert_close(total, expected, rtol=1e-4, atol=0)
 
 
 def test_minibatches_scale_the_likelihood_alone():
