@@ -34,6 +34,7 @@ from guides.bootstrap.weighted_loss import Parameters, WeightedLoss
 from guides.bootstrap.weights import check_process, dirichlet_weights, stream_seed
 from guides.core.arguments import check_parameters, check_tensors, row_not_finite
 from guides.core.checks import check_counts
+from guides.core.modes import evaluating
 from guides.core.rng import kept_rng, seeded_rng
 from guides.core.starts import initial_value
 from guides.core.svi import DivergenceError
@@ -322,18 +323,6 @@ def frozen(module: nn.Module) -> Iterator[None]:
     finally:
         for parameter in parameters:
             parameter.requires_grad_(True)
-
-
-@contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """Within it, a module is in evaluation mode, whose statistics no run changes."""
-    modes = [(part, part.training) for part in module.modules()]
-    module.eval()
-    try:
-        yield
-    finally:
-        for part, training in modes:
-            part.training = training
 
 
 def warn_of_batch_norm(module: nn.Module) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import torch
@@ -42,17 +41,6 @@ class RegressionGuide(FittedGuide):
         log_noise = start if fixed is None else 2 * math.log(fixed)
         full = torch.full((), log_noise, dtype=dtype, device=device)
         self.log_noise = nn.Parameter(full, requires_grad=fixed is None)
-
-
-@contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """The module in evaluation mode, without dropout, also in the midst of a fit."""
-    was = module.training
-    module.eval()
-    try:
-        yield
-    finally:
-        module.train(was)
 
 
 def check_regression(x: Tensor, y: Tensor) -> None:

@@ -16,6 +16,7 @@ from torch.distributions import Distribution, Normal
 
 from guides.core.checks import check_counts, check_numbers, check_numbers_given, check_two
 from guides.core.course import Course
+from guides.core.modes import evaluating, fitting
 from guides.core.rng import seeded_rng
 from guides.core.svi import DivergenceError, shuffled_epochs
 from guides.implicit.energy import gaussian_log_power, power_mean
@@ -133,7 +134,7 @@ class FunctionalBNN(RegressionGuide):
         self._model.check(x[:2])
         check_process(self.prior, x[:2])
         begun = time.perf_counter()
-        with seeded_rng(seed):
+        with seeded_rng(seed), fitting(self):  # the network and the prior may have dropout
             prior_noise = math.nan
             if prior_steps:
                 prior_noise = self._fit_prior(x, y, steps=prior_steps, lr=prior_lr, seed=seed)
@@ -188,13 +189,17 @@ class FunctionalBNN(RegressionGuide):
         if isinstance(self.prior, GaussianProcess):
             with torch.no_grad():
                 return own - self.prior.score(noisy, x, sd**2)
-        with torch.no_grad():
+        with torch.no_grad(), evaluating(self.prior):  # whose own fit is over
             drawn = self.prior.draw(self.settings.num_particles)(x).to(f)
         return own - stein_score(drawn + sd * torch.randn_like(drawn), noisy)
 
+    @property
+    def _drawn(self) -> ImplicitProcess:
+        """What gives the functions of a step: the network itself, if it draws many at once."""
+        return self.network if hasattr(self.network, "draw") else self._model
+
     def _functions(self) -> Callable[[Tensor], Tensor]:
-        source = self.network if hasattr(self.network, "draw") else self._model
-        return source.draw(self.settings.num_particles)
+        return self._drawn.draw(self.settings.num_particles)
 
     # -------------------------------------------------------------------------------------------- predictions
 
@@ -219,7 +224,7 @@ class FunctionalBNN(RegressionGuide):
         self._require_fit()
         like = next(self.network.parameters())
         x = torch.zeros(2, self._columns, dtype=self.log_noise.dtype, device=like.device)
-        with torch.no_grad(), seeded_rng(seed):
+        with torch.no_grad(), seeded_rng(seed), evaluating(self):
             return self._model.latent(n, x)
 
     def posterior(self, n: int = 500, seed: int = 0) -> Posterior:
@@ -227,7 +232,8 @@ class FunctionalBNN(RegressionGuide):
         scale, network, site = self.noise_variance**0.5, self.network, self._model.site
 
         def model(x: Tensor, y: Tensor | None = None) -> Tensor:
-            trace = pyro.poutine.trace(network).get_trace(x)
+            with evaluating(network):
+                trace = pyro.poutine.trace(network).get_trace(x)
             f = trace.nodes[site]["value"].double()
             with pyro.plate("data", len(x)):
                 pyro.sample("y", dist.Normal(f, scale), obs=y)

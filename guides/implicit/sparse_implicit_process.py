@@ -16,6 +16,7 @@ from torch.distributions import Distribution, Normal
 
 from guides.core.checks import check_counts, check_numbers, check_numbers_given, check_two
 from guides.core.course import Course
+from guides.core.modes import evaluating, fitting
 from guides.core.rng import seeded_rng
 from guides.core.svi import shuffled_epochs
 from guides.implicit.conditional import Conditional, InducingMoments
@@ -25,7 +26,6 @@ from guides.implicit.fitted import (
     RegressionGuide,
     check_inputs,
     check_regression,
-    evaluating,
     remembered,
     warn_unsettled,
 )
@@ -212,12 +212,9 @@ class SparseImplicitProcess(RegressionGuide):
                 return self._loss(classifier, *batch, weight)
 
             batches = shuffled_epochs((x, y), batch_size, seed)
-            self.train()  # a prior may have dropout
-            try:
-                own = {} if noise_lr == lr else {self.log_noise: noise_lr}
+            own = {} if noise_lr == lr else {self.log_noise: noise_lr}
+            with fitting(self):  # a prior may have dropout
                 self._follow(course.run(self.parameters(), batches, loss, own_rates=own), on_step)
-            finally:
-                self.eval()
         self.facts = {
             **asdict(course), "noise_lr": noise_lr, "classifier_lr": classifier_lr, "rows": len(x),
             "seconds": time.perf_counter() - begun, "noise_variance": self.noise_variance,
@@ -361,7 +358,8 @@ class SparseImplicitProcess(RegressionGuide):
 
         @remembered
         def given(x: Tensor) -> tuple[Conditional, Tensor]:
-            f = functions(x)
+            with evaluating(self):
+                f = functions(x)
             conditional = moments.conditional(f)
             return conditional, moments.remainder(f, conditional.weights)
 

@@ -16,6 +16,7 @@ from torch.distributions import Normal
 
 from guides.core.checks import check_numbers_given, check_two
 from guides.core.course import Course
+from guides.core.modes import evaluating, fitting
 from guides.core.rng import seeded_rng
 from guides.core.svi import shuffled_epochs
 from guides.implicit.energy import check_alpha, gaussian_log_power
@@ -110,7 +111,8 @@ class VariationalImplicitProcess(RegressionGuide):
             rows_x, rows_y, rows = batch
             return weight * self.divergence() - rows / len(rows_x) * self.energy(rows_x, rows_y)
 
-        self._follow(course.run(self.parameters(), batches, loss), on_step)
+        with seeded_rng(seed), fitting(self):  # a prior may have dropout, of random numbers of this fit
+            self._follow(course.run(self.parameters(), batches, loss), on_step)
         self.facts = {
             **asdict(course), "rows": len(x), "seconds": time.perf_counter() - begun,
             "noise_variance": self.noise_variance,
@@ -148,16 +150,18 @@ class VariationalImplicitProcess(RegressionGuide):
     def _functions(self) -> Functions:
         """The prior's draws; those of a Pyro model are made at the first inputs they are asked for."""
         seed, is_drawn = self.settings.prior_seed, False
-        with seeded_rng(seed):
+        with seeded_rng(seed), evaluating(self):
             functions = self.prior.draw(self.settings.num_functions)
 
         def repeatable(x: Tensor) -> Tensor:
             nonlocal is_drawn
-            if is_drawn:
-                return functions(x)
-            with seeded_rng(seed):
+            if not is_drawn:
+                # at one row and without dropout, however many are asked for and whether this is a fit or not:
+                # the numbers behind the functions are the same, and those of dropout are none of them
+                with seeded_rng(seed), evaluating(self):
+                    functions(x[:1])
                 is_drawn = True
-                return functions(x)
+            return functions(x)
 
         return repeatable
 
@@ -175,7 +179,7 @@ class VariationalImplicitProcess(RegressionGuide):
         """
         self._require_fit()
         check_inputs(x)
-        with torch.no_grad():
+        with torch.no_grad(), evaluating(self):
             parts = [self._moments(part) for part in x.split(ROWS_AT_ONCE)]
         mean, variance = (torch.cat(column) for column in zip(*parts, strict=True))
         return Normal(mean, (variance + self._added_variance(noise)).sqrt())
@@ -195,7 +199,11 @@ class VariationalImplicitProcess(RegressionGuide):
         ``a: [S]``.
         """
         scale, functions = self.noise_variance**0.5, self._functions()
-        features = remembered(lambda x: centred(functions(x)))
+
+        @remembered
+        def features(x: Tensor) -> tuple[Tensor, Tensor]:
+            with evaluating(self):
+                return centred(functions(x))
 
         def model(x: Tensor, y: Tensor | None = None) -> Tensor:
             zeros = torch.zeros(self.settings.num_functions, dtype=torch.float64, device=x.device)

@@ -191,8 +191,8 @@ class NeuralSampler(nn.Module):
         """``n`` functions: ``x: [N, in] -> [n, N]``, differentiable in the parameters and in ``x``."""
         device = next(self.parameters()).device
         noise = torch.randn(n, self.noise_features, dtype=torch.float32, device=device)
-        features = self.of_noise(noise.to(self.dtype))
-        return lambda x: features @ self._of_inputs(x).mT
+        # at every call, for dropout of this network too is anew then
+        return lambda x: self.of_noise(noise.to(self.dtype)) @ self._of_inputs(x).mT
 
     def forward(self, x: Tensor) -> Tensor:
         """The Pyro model of one function, ``[N]``."""

@@ -10,6 +10,7 @@ import pyro
 import pytest
 import torch
 from pyro import distributions as dist
+from torch import nn
 
 from guides.core.course import Course
 from guides.core.settling import LAST_OF_HALF_COSINE, UnsettledWarning
@@ -166,6 +167,92 @@ def test_posterior_and_file(tmp_path):
     torch.random.set_rng_state(state)
     guide.predictive(X)
     assert torch.equal(torch.random.get_rng_state(), state)
+
+
+class Dropping(nn.Module):
+    """A network with dropout and random weights on its last layer, which looks at a latent value if asked to:
+    vmap refuses it then, and draws are made one after another.
+    """
+
+    def __init__(self, looks: bool = False):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.dropout, self.looks = nn.Linear(1, 8).double(), nn.Dropout(0.5), looks
+        self.seen: list[float] = []
+
+    def forward(self, x, y=None):
+        zeros = torch.zeros(8, dtype=torch.float64)
+        hidden = self.dropout(self.layer(x).tanh())
+        a = pyro.sample("a", dist.Normal(zeros, 1.0).to_event(1))
+        if self.looks:
+            self.seen.append(a[0].item())
+        sign = 1.0 if not self.looks or self.seen[-1] > 0 else -1.0
+        f = pyro.deterministic("f", sign * (hidden @ a))
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(f, 1.0), obs=y)
+
+
+@pytest.mark.parametrize("make", [Dropping, lambda: NeuralSampler(1, (8,), dropout=0.5, dtype=torch.float64)])
+def test_dropout_of_a_prior_is_for_the_fit(make, tmp_path):
+    """What is predicted at a row depends on no other, and is that of the file."""
+    prior, seen = make(), []
+
+    def look(step, guide):
+        torch.testing.assert_close(guide.predictive(X[:3]).mean, guide.predictive(X).mean[:3])
+        seen.append({part.training for part in guide.modules()})
+
+    guide = VariationalImplicitProcess(prior, 6).fit(X, Y, steps=2, on_step=look)
+    assert seen == [{True}] * 2
+    assert not any(part.training for part in prior.modules())
+    law, posterior = guide.predictive(X), guide.posterior(5)
+    functions = posterior.function(X)
+    guide.train()  # a user's own doing
+    torch.testing.assert_close(guide.predictive(X[:3]).mean, law.mean[:3])
+    torch.testing.assert_close(posterior.function(X[:3]), functions[:, :3])
+    torch.testing.assert_close(guide.posterior(5).function(X), functions)
+    guide.save(tmp_path / "fit")
+    again = VariationalImplicitProcess.load(tmp_path / "fit", make().train())
+    torch.testing.assert_close(again.predictive(X).mean, law.mean, rtol=0, atol=0)
+
+
+def test_dropout_is_anew_in_every_step_and_by_the_seed_of_the_fit():
+    priors, state = [Dropping() for _ in range(3)], torch.random.get_rng_state()
+    guides = [
+        VariationalImplicitProcess(prior, 6).fit(X, Y, steps=1, seed=seed)
+        for prior, seed in zip(priors, (0, 0, 1), strict=True)
+    ]
+    assert torch.equal(torch.random.get_rng_state(), state)
+    (first,), (again,), (other,) = (guide.losses for guide in guides)
+    assert first == again
+    assert abs(first - other) > 0.1  # of the same rows, all of them
+    guide = guides[0].train()
+    assert not torch.equal(guide.features(X)[0], guide.features(X)[0])
+
+
+def test_functions_drawn_one_after_another_are_the_same_at_all_inputs():
+    """Whatever else the model draws for every row, and whether dropout draws too."""
+    prior = Dropping(looks=True)
+    guide = VariationalImplicitProcess(prior, 4).fit(X, Y, steps=1)
+    torch.testing.assert_close(guide.predictive(X[:3]).mean, guide.predictive(X).mean[:3])
+    drawn = []
+    for mode in (False, True):
+        prior.seen.clear()
+        guide.train(mode).features(X)
+        drawn.append({*prior.seen})
+    assert drawn[0] == drawn[1]
+
+
+def test_a_fit_sees_the_rows_of_its_batch_size_in_the_order_of_its_seed(monkeypatch):
+    rows: list[list] = []
+    real = VariationalImplicitProcess.energy
+    monkeypatch.setattr(
+        VariationalImplicitProcess, "energy", lambda guide, x, y: rows.append(y.tolist()) or real(guide, x, y)
+    )
+    for seed in (0, 0, 1):
+        VariationalImplicitProcess(network(), 6).fit(X, Y, steps=1, batch_size=11, seed=seed)
+    first, again, other = rows
+    assert len(first) == len(other) == 11
+    assert first == again != other
 
 
 def test_draws_have_the_covariance_of_the_law():

@@ -123,6 +123,10 @@ def test_dropout_of_a_neural_sampler_is_for_training():
     functions = sampler.draw(4)
     assert torch.equal(functions(X), functions(X))
     assert not torch.equal(sampler.train().draw(4)(X), sampler.draw(4)(X))
+    functions = sampler.draw(4)
+    sampler.of_inputs.eval()  # the network of the noise has dropout of its own, anew at every call too
+    assert not torch.equal(functions(X), functions(X))
+    sampler.train()
     first, (dropout, _), _ = sampler.of_inputs
     left_out = (dropout(first(X.repeat(400, 1))) == 0).double().mean().item()
     assert left_out == pytest.approx(0.3, abs=5 * (0.3 * 0.7 / (400 * 3 * 30)) ** 0.5)  # 5 standard errors
