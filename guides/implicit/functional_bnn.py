@@ -131,8 +131,8 @@ class FunctionalBNN(RegressionGuide):
         """
         course = Course(steps, lr, warm_up, seed, batch_size)
         check_regression(x, y)
-        self._model.check(x[:2])
-        check_process(self.prior, x[:2])
+        for process in (self._model, self._drawn, self.prior):
+            check_process(process, x)
         begun = time.perf_counter()
         with seeded_rng(seed), fitting(self):  # the network and the prior may have dropout
             prior_noise = math.nan

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.overrides import TorchFunctionMode
 
+from guides.core.modes import evaluating
 from guides.core.rng import kept_rng
 from guides.posterior.law_of_draws import elementwise
 
@@ -25,6 +26,8 @@ from guides.posterior.law_of_draws import elementwise
 Functions = Callable[[Tensor], Tensor]
 Draws = dict[str, Tensor]
 Answer = TypeVar("Answer", Tensor, Draws)
+#: Share of the largest value of a function by which two runs of it may differ, in float32.
+ROUNDING = 1e-4
 #: By which torch's laws draw.
 IN_PLACE = {torch.Tensor.normal_, torch.Tensor.uniform_, torch.Tensor.exponential_, torch.Tensor.cauchy_}
 
@@ -98,21 +101,23 @@ class FunctionSite(nn.Module):
         return _over_draws(lambda draw: self._latent_values(x), n, {})
 
     def check(self, x: Tensor) -> None:
-        """Looks at one run of the model on ``x: [N, d]``, N at least 2.
+        """Looks at runs of the model on a few of ``x: [N, d]``, N at least 2.
 
         :raises ValueError: the site is missing, is drawn instead of computed or has another shape than
             ``[N]``; a latent site, or its law, depends on the rows; a parameter belongs to no module
         """
-        with torch.no_grad(), kept_rng():
-            trace, short = self._trace(x, {}), self._trace(x[:-1], {})
-        self._check_function(trace, x)
+        first, *others = places(x)
+        with torch.no_grad(), kept_rng(), evaluating(self):
+            trace, short = self._trace(first, {}), self._trace(others[0], {})
+        self._check_function(trace, first)
         values = {name: trace.nodes[name]["value"] for name in self._latent(trace)}
         if not values:
             raise ValueError(f"site {self.site!r} comes after no latent site: its function is not random")
         _check_shapes(values, short)
-        with torch.no_grad(), kept_rng():
-            elsewhere = self._trace(x[:-1], values)
-        _check_laws(values, trace, elsewhere)
+        for at in others:
+            with torch.no_grad(), kept_rng(), evaluating(self):
+                elsewhere = self._trace(at, values)
+            _check_laws(values, trace, elsewhere)
         self._check_parameters(trace)
 
     def _check_function(self, trace: poutine.Trace, x: Tensor) -> None:
@@ -167,22 +172,63 @@ def as_process(prior: ImplicitProcess | Callable, site: str) -> ImplicitProcess:
     return prior if hasattr(prior, "draw") else FunctionSite(prior, site)
 
 
-def check_process(process: ImplicitProcess, x: Tensor) -> None:
-    """Looks at what a process gives at ``x: [N, d]``, N at least 2.
+def places(x: Tensor) -> list[Tensor]:
+    """Inputs ``[m, d]`` that a process is looked at, of ``x: [N, d]``: the first two rows, the first, the
+    last three, and the mean, at which a law may differ that is the same at rows that are alike.
 
-    :raises ValueError: it is no tensor ``[n, N]``; of a :class:`FunctionSite` as its ``check``
+    None lies farther out than the rows do, for a process may be made for no others.
+    """
+    return [x[:2], x[:1], x[-3:], x.mean(0, keepdim=True)]
+
+
+def check_process(process: ImplicitProcess, x: Tensor) -> None:
+    """Looks at what a process gives at a few of ``x: [N, d]``, N at least 2, without dropout; random states
+    and modes stay as they are.
+
+    :raises ValueError: it is no tensor ``[n, N]``, or functions do not keep their values; of a
+        :class:`FunctionSite` as its ``check``
     """
     if isinstance(process, FunctionSite):
         process.check(x)
-        return
-    with torch.no_grad(), kept_rng():
-        values = process.draw(3)(x)
+    with torch.no_grad(), kept_rng(), evaluating(process):
+        functions = process.draw(3)
+        _check_values(functions(x[:2]), x[:2])
+        _check_kept(functions, torch.cat(places(x)))
+
+
+def _check_values(values: object, x: Tensor) -> None:
+    """:raises ValueError: unless three functions' values at ``x: [N, d]`` are a tensor ``[3, N]``"""
     got = f"shape {list(values.shape)}" if isinstance(values, Tensor) else f"a {type(values).__name__}"
     if got != f"shape {[3, len(x)]}":
         raise ValueError(
-            f"the prior's draw(3) gives {got} at inputs {list(x.shape)}; it must be a tensor "
+            f"the process's draw(3) gives {got} at inputs {list(x.shape)}; it must be a tensor "
             f"[3, {len(x)}], a row a function"
         )
+
+
+def _check_kept(functions: Functions, x: Tensor) -> None:
+    """:raises ValueError: where functions have other values at ``x: [N, d]`` the second time, or at two rows
+    without the others
+    """
+    values = functions(x)
+    if not _alike(functions(x), values):
+        where = f"asked twice at inputs {list(x.shape)}, functions of a process's draw(3) give other values"
+    elif not (_alike(functions(x[:2]), values[:, :2]) and _alike(functions(x[-2:]), values[:, -2:])):
+        where = (
+            f"functions of a process's draw(3) give other values at two rows than at inputs {list(x.shape)} "
+            "that hold these, where a value must depend on its own row alone"
+        )
+    else:
+        return
+    raise ValueError(
+        f"{where}; functions must keep their random numbers: draw them in draw(n), not in what it returns "
+        "(in a Pyro model: at latent sites)"
+    )
+
+
+def _alike(a: Tensor, b: Tensor) -> bool:
+    """Up to rounding, which follows the largest of the numbers; NaN is NaN."""
+    return torch.allclose(a, b, rtol=0, atol=ROUNDING * b.nan_to_num().abs().max().item(), equal_nan=True)
 
 
 def _check_shapes(values: Draws, short: poutine.Trace) -> None:

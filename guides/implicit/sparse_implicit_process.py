@@ -197,7 +197,7 @@ class SparseImplicitProcess(RegressionGuide):
         noise_lr = lr if noise_lr is None else noise_lr
         check_numbers(noise_lr=noise_lr)
         check_regression(x, y)
-        check_process(self.prior, x[:2])
+        check_process(self.prior, x)
         begun = time.perf_counter()
         with seeded_rng(seed):
             self._start(x)

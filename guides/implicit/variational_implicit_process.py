@@ -101,7 +101,7 @@ class VariationalImplicitProcess(RegressionGuide):
         """
         course = Course(steps, lr, warm_up, seed, batch_size)
         check_regression(x, y)
-        check_process(self.prior, x[:2])
+        check_process(self.prior, x)
         begun = time.perf_counter()
         self._make_parameters(x.dtype, x.device)
         self.losses, self.facts = [], {}

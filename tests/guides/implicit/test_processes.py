@@ -105,7 +105,7 @@ def fixed(x):
     [
         (computed, "no site 'f'"),
         (drawn, "site 'f' is drawn"),
-        (column, r"shape \[3, 1\]"),
+        (column, r"shape \[2, 1\]"),
         (by_rows, "site 'z' has a value for every row"),
         (by_their_mean, "the law of site 'z' depends on the inputs"),
         (stated, "parameter 'scale'"),
@@ -124,7 +124,8 @@ class Wrong:
         self.shaped = shaped
 
     def draw(self, n):
-        return lambda x: self.shaped(torch.randn(n, 1).expand(n, len(x)))
+        z = torch.randn(n, 1)
+        return lambda x: self.shaped(z.expand(n, len(x)))
 
 
 @pytest.mark.parametrize(
@@ -151,6 +152,122 @@ def test_a_look_at_a_process_takes_no_random_numbers():
     state = torch.random.get_rng_state()
     check_process(Wrong(lambda f: f), X[:2])
     assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def by_the_largest(x):
+    scale = 1 + x[:, 0].abs().max()
+    w = pyro.sample("w", dist.Normal(torch.zeros(2), scale).to_event(1))
+    pyro.deterministic("f", w[0] + w[1] * x[:, 0])
+
+
+def by_their_number(x):
+    pyro.deterministic("f", len(x) * pyro.sample("z", dist.Normal(0.0, 1.0)) * x[:, 0])
+
+
+def drawn_beside(x):
+    pyro.deterministic("f", pyro.sample("z", dist.Normal(0.0, 1.0)) * x[:, 0] + torch.randn(len(x)))
+
+
+@pytest.mark.parametrize(
+    "x", [X, X.flip(0), torch.tensor([[3.0], [1.0], [3.0], [3.0]]), torch.tensor([[1.0], [-1.0]])]
+)
+def test_a_law_that_depends_on_the_largest_row_is_refused_wherever_that_is(x):
+    """Also in the first row, and where all rows are as large as each other."""
+    with pytest.raises(ValueError, match="the law of site 'w' depends on the inputs"):
+        check_process(FunctionSite(by_the_largest), x)
+
+
+class Anew:
+    """Straight lines that are others at every call."""
+
+    def draw(self, n):
+        return lambda x: torch.randn(n, 1) + torch.randn(n, 1) * x[:, 0]
+
+
+class AnewAwayFromZero:
+    def draw(self, n):
+        return lambda x: torch.randn(n, 1) * x[:, 0]
+
+
+class AmongOthers:
+    """The same every time, and other ones with other rows."""
+
+    def draw(self, n):
+        z = torch.randn(n, 1)
+        return lambda x: z * (x[:, 0] - x[:, 0].mean())
+
+
+class NoisyPart(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.dropout = nn.Dropout(0.5)
+
+    def draw(self, n):
+        z = torch.randn(n, 1)
+        return lambda x: self.dropout(z + x[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("process", "message"),
+    [
+        (Anew(), r"asked twice at inputs \[7, 1\], .*draw them in draw\(n\), not in what it returns"),
+        (AnewAwayFromZero(), "asked twice"),
+        (AmongOthers(), r"at two rows than at inputs \[7, 1\]"),
+        (FunctionSite(drawn_beside), r"asked twice .*in a Pyro model: at latent sites"),
+        (FunctionSite(by_their_number), "at two rows"),
+    ],
+)
+def test_functions_that_do_not_keep_their_values_are_refused(process, message):
+    x = torch.tensor([[0.0], [0.0], [1.0], [2.0], [3.0]])  # of no slope in its first rows
+    with pytest.raises(ValueError, match=message):
+        check_process(process, x)
+
+
+def test_every_guide_refuses_functions_that_are_others_at_every_call():
+    x, y = torch.randn(20, 1), torch.randn(20)
+    for guide in (
+        SparseImplicitProcess(Anew(), 5),
+        VariationalImplicitProcess(Anew(), 5),
+        FunctionalBNN(Line(), Anew()),
+        FunctionalBNN(DrawsAnew(), Line()),
+    ):
+        with pytest.raises(ValueError, match="must keep their random numbers"):
+            guide.fit(x, y, steps=1)
+
+
+class DrawsAnew(Line):
+    """A network whose own way to draw many at once is the wrong one."""
+
+    draw = Anew.draw
+
+
+def test_a_look_at_a_process_is_without_dropout_and_leaves_modes_and_random_numbers():
+    for looked_at in (NoisyPart(), FunctionSite(Line())):
+        looked_at.part = nn.Linear(1, 1).eval()  # of another mode than the whole
+        modes, state = [part.training for part in looked_at.modules()], torch.random.get_rng_state()
+        check_process(looked_at, X)
+        assert [part.training for part in looked_at.modules()] == modes
+        assert sum(modes) == len(modes) - 1
+        assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_a_process_is_looked_at_no_farther_out_than_its_rows():
+    """Of one that knows codes from 0 to 2 alone."""
+
+    def of_codes(x):
+        effects = pyro.sample("effects", dist.Normal(torch.zeros(3), 1.0).to_event(1))
+        pyro.deterministic("f", effects[x[:, 0].long()])
+
+    check_process(FunctionSite(of_codes), X)
+
+
+def test_rounding_is_no_other_value():
+    class Rounded:
+        def draw(self, n):
+            z = 1000 * torch.randn(n, 1)
+            return lambda x: z + 1e-3 * torch.rand(n, len(x))
+
+    check_process(Rounded(), X)
 
 
 def test_sites_by_another_name():
