@@ -82,13 +82,16 @@ def check_inputs(x: Tensor, columns: int | None = None) -> None:
     """Of a prediction.
 
     :param columns: that the fit has seen, None where it does not matter
-    :raises ValueError: unless ``x: [m, columns]`` is a tensor of floating point
+    :raises ValueError: unless ``x: [m, columns]``, m at least 1, is a finite tensor of floating point
     """
     if not (isinstance(x, Tensor) and x.is_floating_point()):
         got = x.dtype if isinstance(x, Tensor) else type(x).__name__
         raise ValueError(f"x must be a tensor of floating point, got {got}")
-    if x.dim() != 2 or x.shape[1] != (x.shape[1] if columns is None else columns):
-        raise ValueError(f"x must be [m, {'d' if columns is None else columns}], got {list(x.shape)}")
+    if x.dim() != 2 or x.shape[1] != (x.shape[1] if columns is None else columns) or not len(x):
+        expected = f"[m, {'d' if columns is None else columns}]"
+        raise ValueError(f"x must be {expected}, one row at least; got {list(x.shape)}")
+    if not x.isfinite().all():
+        raise ValueError("x must be finite")
 
 
 def _equal(a: Tensor, b: Tensor) -> bool:

@@ -81,6 +81,7 @@ class VariationalImplicitProcess(RegressionGuide):
     ):
         super().__init__(Settings(num_functions, alpha, noise_scale, prior_seed))
         self.prior = as_process(prior, site)
+        self._columns: int | None = None
 
     # ------------------------------------------------------------------------------------------------ fitting
 
@@ -103,6 +104,7 @@ class VariationalImplicitProcess(RegressionGuide):
         check_regression(x, y)
         check_process(self.prior, x)
         begun = time.perf_counter()
+        self._columns = x.shape[1]
         self._make_parameters(x.dtype, x.device)
         self.losses, self.facts = [], {}
         batches = shuffled_epochs((x, y), batch_size, seed)
@@ -178,7 +180,7 @@ class VariationalImplicitProcess(RegressionGuide):
         :param noise: of ``y``; if not, of the function
         """
         self._require_fit()
-        check_inputs(x)
+        check_inputs(x, self._columns)
         with torch.no_grad(), evaluating(self):
             parts = [self._moments(part) for part in x.split(ROWS_AT_ONCE)]
         mean, variance = (torch.cat(column) for column in zip(*parts, strict=True))
@@ -226,8 +228,12 @@ class VariationalImplicitProcess(RegressionGuide):
         return cls._load(path, prior, site=site)
 
     def _make_room(self, state: dict[str, Tensor], layout: dict) -> None:
+        self._columns = layout.get("columns")  # of an older file: not known
         if "loc" in state:
             self._make_parameters(state["loc"].dtype)
+
+    def get_extra_state(self) -> dict:
+        return super().get_extra_state() | {"columns": self._columns}
 
 
 def centred(values: Tensor) -> tuple[Tensor, Tensor]:

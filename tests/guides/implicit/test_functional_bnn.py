@@ -295,8 +295,12 @@ def test_refusals():
         FunctionalBNN(network(), GaussianProcess(1), num_particles=1)
     with pytest.raises(ValueError, match="num_measured must be a positive whole number, got 2.5"):
         FunctionalBNN(network(), GaussianProcess(1), num_measured=2.5)
-    with pytest.raises(ValueError, match=r"x must be \[m, 1\]"):
-        fitted(steps=1).predictive(X.repeat(1, 2))
+    for x in (X.repeat(1, 2), X[:0]):
+        with pytest.raises(ValueError, match=r"x must be \[m, 1\], one row at least"):
+            fitted(steps=1).predictive(x)
+    for number in (math.nan, math.inf):
+        with pytest.raises(ValueError, match="^x must be finite$"):
+            fitted(steps=1).predictive(X.clone().fill_(number))
     with pytest.raises(ValueError, match="network must be a torch module"):
         FunctionalBNN(lambda x: x, GaussianProcess(1))
     with pytest.raises(ValueError, match="injected_noise"):

@@ -159,6 +159,8 @@ def test_posterior_and_file(tmp_path):
     guide.save(tmp_path / "fit")
     again = VariationalImplicitProcess.load(tmp_path / "fit", network())
     torch.testing.assert_close(again.predictive(X).mean, law.mean, rtol=0, atol=0)
+    with pytest.raises(ValueError, match=r"x must be \[m, 1\]"):
+        again.predictive(X.repeat(1, 2))
     with pytest.raises(ValueError, match="another prior"):
         VariationalImplicitProcess.load(tmp_path / "fit", BNNProcess(1, (11,)))
     state = torch.random.get_rng_state()
@@ -310,8 +312,15 @@ def test_refusals():
         VariationalImplicitProcess(network(), noise_scale=0.0)
     with pytest.raises(ValueError, match="constant"):
         VariationalImplicitProcess(network()).fit(X, torch.ones(30))
-    with pytest.raises(ValueError, match=r"x must be \[m, d\]"):
-        fitted(steps=1).predictive(X[:, 0])
+    guide = fitted(steps=1)
+    for x in (X[:, 0], X.repeat(1, 2)):
+        with pytest.raises(ValueError, match=r"x must be \[m, 1\]"):
+            guide.predictive(x)
+    for number in (math.nan, math.inf):
+        with pytest.raises(ValueError, match="^x must be finite$"):
+            guide.predictive(X.clone().fill_(number))
+    with pytest.raises(ValueError, match=r"x must be \[m, 1\], one row at least; got \[0, 1\]"):
+        guide.predictive(X[:0])
     with pytest.raises(RuntimeError, match="not fitted"):
         VariationalImplicitProcess(network()).predictive(X)
 
