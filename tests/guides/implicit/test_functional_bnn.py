@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import math
 
-import pyro
 import pytest
 import torch
-from pyro import distributions as dist
-from torch import nn
 from torch.distributions import MultivariateNormal, Normal
 
 from guides.core.svi import DivergenceError
@@ -237,50 +234,6 @@ def test_posterior_and_file(tmp_path):
         FunctionalBNN.load(tmp_path / "fit", network(), GaussianProcess(1))
     with pytest.raises(ValueError, match="of a FunctionalBNN, not of a Variational"):
         VariationalImplicitProcess.load(tmp_path / "fit", network())
-
-
-class Dropping(nn.Module):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.layer, self.dropout = nn.Linear(1, 8), nn.Dropout(0.5)
-
-    def forward(self, x):
-        hidden = self.dropout(self.layer(x).tanh())
-        a = pyro.sample("a", dist.Normal(torch.zeros(8), 1.0).to_event(1))
-        pyro.deterministic("f", hidden @ a)
-
-
-def test_dropout_of_networks_is_for_their_fits(monkeypatch, tmp_path):
-    """That of the prior is over when its functions are what the network is compared with."""
-    network, prior, modes = Dropping(), Dropping(), []
-    forward = Dropping.forward
-    monkeypatch.setattr(
-        Dropping, "forward", lambda self, x: modes.append((self is prior, self.training)) or forward(self, x)
-    )
-
-    def look(step, guide):
-        modes.append(step)
-        torch.testing.assert_close(guide.predictive(X[:3]).mean, guide.predictive(X).mean[:3])
-        assert {part.training for part in guide.modules()} == {True}
-
-    monkeypatch.setattr(functional_bnn, "check_process", lambda *of: None)
-    guide = FunctionalBNN(network, prior, num_particles=5)
-    guide.fit(X, Y, steps=1, batch_size=10, prior_steps=1, on_step=look)
-    of_fits = modes[: modes.index(1)]  # whether it is the prior, and whether it has dropout
-    assert of_fits[0] == (True, True)
-    assert set(of_fits) == {(True, True), (False, True), (True, False)}
-    assert not any(part.training for part in guide.modules())
-    law, state = guide.predictive(X, seed=3), torch.random.get_rng_state()
-    posterior = guide.posterior(5)
-    functions = posterior.function(X)
-    guide.train()  # a user's own doing
-    torch.testing.assert_close(guide.predictive(X[:3], seed=3).mean, law.mean[:3])
-    torch.testing.assert_close(posterior.function(X[:3]), functions[:, :3])
-    assert torch.equal(torch.random.get_rng_state(), state)
-    guide.save(tmp_path / "fit")
-    again = FunctionalBNN.load(tmp_path / "fit", Dropping().train(), Dropping())
-    torch.testing.assert_close(again.predictive(X, seed=3).mean, law.mean, rtol=0, atol=0)
 
 
 def test_divergence_names_the_step():

@@ -13,11 +13,9 @@ from pyro import distributions as dist
 from torch import nn
 from torch.distributions import MixtureSameFamily, Normal
 
-from guides.core.course import Course
 from guides.core.rng import seeded_rng
-from guides.core.settling import UnsettledWarning
 from guides.core.svi import DivergenceError
-from guides.implicit import DiscriminatorKL, SaturationWarning, SparseImplicitProcess, discriminator
+from guides.implicit import DiscriminatorKL, SaturationWarning, SparseImplicitProcess
 from guides.implicit.fitted import remembered
 from guides.posterior import Posterior
 from zoo.models import BNNProcess, NeuralSampler
@@ -282,91 +280,6 @@ def test_terms_are_those_of_the_objective():
     torch.testing.assert_close(part, 0.3 * divergence - 4 * energy)
     with pytest.raises(RuntimeError, match="no classifier"):
         SparseImplicitProcess(network()).terms(X, Y)
-
-
-@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
-def test_the_data_term_has_its_gradient_to_all_behind_it(alpha):
-    """Along one direction in every parameter, by central differences: the prior's functions, the inducing
-    values and where they are, and the noise.
-    """
-    well_posed = {"jitter": 1e-2, "init_noise_scale": 0.5}
-    guide = SparseImplicitProcess(network(), 5, hidden=(8,), alpha=alpha, num_functions=30, **well_posed)
-    guide.fit(X.double(), Y.double(), steps=2)
-
-    def energy() -> torch.Tensor:
-        with seeded_rng(1):
-            return guide.terms(X.double(), Y.double())[0]
-
-    parameters = dict(guide.named_parameters())
-    gradients = torch.autograd.grad(energy(), parameters.values())
-    generator, step = torch.Generator().manual_seed(0), 1e-5
-    for (name, parameter), gradient in zip(parameters.items(), gradients, strict=True):
-        start = parameter.data.clone()
-        along = torch.randn(start.shape, generator=generator, dtype=start.dtype)
-        ends = []
-        for sign in (1, -1):
-            parameter.data = start + sign * step * along
-            ends.append(energy().item())
-        parameter.data = start
-        found = (ends[0] - ends[1]) / (2 * step)
-        assert abs(found) > 1e-4, name
-        assert (gradient * along).sum().item() == pytest.approx(found, rel=1e-4), name
-
-
-def test_the_loss_has_the_gradient_of_its_terms():
-    guide = fitted()
-    guide._classifier.step = lambda u, drawn: None
-    parameters = list(guide.parameters())
-
-    def gradients(of) -> tuple[torch.Tensor, ...]:
-        with seeded_rng(1):
-            return torch.autograd.grad(of(), parameters)
-
-    def loss_of_terms() -> torch.Tensor:
-        energy, divergence = guide.terms(X[:10], Y[:10])
-        return 0.3 * divergence - 4 * energy
-
-    expected = gradients(loss_of_terms)
-    found = gradients(lambda: guide._loss(guide._classifier, X[:10], Y[:10], 40, 0.3))
-    torch.testing.assert_close(found, expected)
-    assert all((gradient != 0).any() for gradient in found)
-
-
-def test_a_fit_that_saturates_or_has_not_settled_says_so(monkeypatch):
-    """And one that does neither is silent."""
-    monkeypatch.setattr(DiscriminatorKL, "saturated", property(lambda classifier: True))
-    monkeypatch.setattr(Course, "last_change", lambda course, losses: (1e3, 1.0))
-    with pytest.warns() as seen:
-        fitted()
-    assert {warning.category for warning in seen} == {SaturationWarning, UnsettledWarning}
-    assert all(warning.filename == __file__ for warning in seen)
-    monkeypatch.setattr(DiscriminatorKL, "saturated", property(lambda classifier: False))
-    monkeypatch.setattr(Course, "last_change", lambda course, losses: (0.0, 1.0))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        fitted()
-
-
-def test_a_step_sees_rows_by_batch_size_and_seed_and_its_classifier_learns_at_its_rate(monkeypatch):
-    rates, rows = [], []
-    judged, energy = discriminator._Classifier.step, SparseImplicitProcess._energy
-
-    def seen(guide, conditional, u, y):
-        rows.append(y.tolist())
-        return energy(guide, conditional, u, y)
-
-    monkeypatch.setattr(SparseImplicitProcess, "_energy", seen)
-    monkeypatch.setattr(
-        discriminator._Classifier, "step", lambda self, q, p, lr: rates.append(lr) or judged(self, q, p, lr)
-    )
-    for seed in (0, 0, 1):
-        SparseImplicitProcess(network(), 5, hidden=(10,)).fit(
-            X, Y, steps=1, batch_size=11, classifier_lr=0.03, seed=seed
-        )
-    assert rates == [0.03] * 3
-    first, again, other = rows
-    assert len(first) == len(other) == 11
-    assert first == again != other
 
 
 @pytest.mark.filterwarnings("ignore::guides.core.settling.UnsettledWarning")
