@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import zlib
 from collections import Counter
 
 # Two processes share two cores, and idle BLAS threads burn what they wait.  Read when numpy is imported.
@@ -37,16 +38,17 @@ def pytest_configure():
 
 @pytest.hookimpl(tryfirst=True)  # before the slow ones are left out
 def pytest_collection_modifyitems(items):
-    """Of a test with the mark ``one_in(k)`` the first case and every k-th after it are fast."""
-    number = Counter()
-    for item in items:
-        mark = item.get_closest_marker("one_in")
-        if mark is None:
-            continue
-        test = item.nodeid.split("[")[0]
-        if number[test] % mark.args[0]:
+    """Of a test with the mark ``one_in(k)`` every k-th case is fast.  The first of them differs from test to
+    test, or the same guides would be the slow ones everywhere.
+    """
+    marked = [(item, item.nodeid.split("[")[0]) for item in items if item.get_closest_marker("one_in")]
+    cases, place = Counter(test for _, test in marked), Counter()
+    for item, test in marked:
+        (k,) = item.get_closest_marker("one_in").args
+        start = zlib.crc32(test.encode()) % min(k, cases[test])
+        if place[test] % k != start:
             item.add_marker(pytest.mark.slow)
-        number[test] += 1
+        place[test] += 1
 
 
 def pytest_collection_finish():

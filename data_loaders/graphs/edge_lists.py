@@ -37,11 +37,14 @@ class EdgeList:
     times: np.ndarray
 
     def __post_init__(self) -> None:
+        if not (isinstance(self.edges, np.ndarray) and isinstance(self.times, np.ndarray)):
+            raise DataError("edges and times are numpy arrays: edge_list makes them of anything else")
         check_ends(self.edges)
-        if len(self.times) != len(self.edges):
-            raise DataError(f"{len(self.edges)} edges need as many times, not {len(self.times)}")
-        if not np.isfinite(self.times).all() or (np.diff(self.times) < 0).any():
-            raise DataError("times must be finite and never fall: edge_list sorts edges by theirs")
+        if self.times.shape != (len(self.edges),):
+            raise DataError(f"{len(self.edges)} edges need as many times, not {list(self.times.shape)}")
+        times = self.times
+        if times.dtype.kind != "f" or not np.isfinite(times).all() or (np.diff(times) < 0).any():
+            raise DataError("times must be finite floats and never fall: edge_list sorts edges by theirs")
 
     def __len__(self) -> int:
         return len(self.edges)

@@ -85,6 +85,7 @@ class FunctionSite(nn.Module):
     def __init__(self, model: Callable, site: str = "f"):
         super().__init__()
         self.model, self.site = model, site
+        self._entered: list[str] | None = None
 
     def draw(self, n: int) -> Functions:
         latent: Draws = {}
@@ -98,7 +99,20 @@ class FunctionSite(nn.Module):
 
     def latent(self, n: int, x: Tensor) -> Draws:
         """``n`` draws of the latent sites before the function's, ``{site: [n, *site]}``, by runs on ``x``."""
+        self._register(x)
         return _over_draws(lambda draw: self._latent_values(x), n, {})
+
+    def _register(self, x: Tensor) -> None:
+        """Parameters of a Pyro module enter Pyro's store when it first runs, which vmap refuses: those draws
+        would be made one by one, and be others than the same seed gives later.  So it runs before, and again
+        where the store has been cleared.
+        """
+        store = pyro.get_param_store()
+        if self._entered is not None and all(name in store for name in self._entered):
+            return
+        with torch.no_grad(), kept_rng(), evaluating(self), pyro.validation_enabled(False), poutine.block():
+            nodes = self._trace(x[:1], {}).nodes
+        self._entered = [name for name, node in nodes.items() if node["type"] == "param"]
 
     def check(self, x: Tensor) -> None:
         """Looks at runs of the model on a few of ``x: [N, d]``, N at least 2.
@@ -174,11 +188,12 @@ def as_process(prior: ImplicitProcess | Callable, site: str) -> ImplicitProcess:
 
 def places(x: Tensor) -> list[Tensor]:
     """Inputs ``[m, d]`` that a process is looked at, of ``x: [N, d]``: the first two rows, the first, the
-    last three, and the mean, at which a law may differ that is the same at rows that are alike.
+    last three, and the one farthest from the first.
 
-    None lies farther out than the rows do, for a process may be made for no others.
+    All are rows of the data, for a process may be made for no others (codes of categories).
     """
-    return [x[:2], x[:1], x[-3:], x.mean(0, keepdim=True)]
+    farthest = (x - x[0]).abs().sum(1).argmax()
+    return [x[:2], x[:1], x[-3:], x[farthest][None]]
 
 
 def check_process(process: ImplicitProcess, x: Tensor) -> None:
@@ -222,7 +237,7 @@ def _check_kept(functions: Functions, x: Tensor) -> None:
         return
     raise ValueError(
         f"{where}; functions must keep their random numbers: draw them in draw(n), not in what it returns "
-        "(in a Pyro model: at latent sites)"
+        "(in a Pyro model: at latent sites); a process with dropout must be a torch module, to be without it"
     )
 
 

@@ -17,7 +17,7 @@ from torch.distributions import Distribution, Normal
 from guides.core.checks import check_counts, check_numbers, check_numbers_given, check_two
 from guides.core.course import Course
 from guides.core.modes import evaluating, fitting
-from guides.core.rng import seeded_rng
+from guides.core.rng import kept_rng, seeded_rng
 from guides.core.svi import shuffled_epochs
 from guides.implicit.conditional import Conditional, InducingMoments
 from guides.implicit.discriminator import DiscriminatorKL, warn_of_saturation
@@ -358,7 +358,7 @@ class SparseImplicitProcess(RegressionGuide):
 
         @remembered
         def given(x: Tensor) -> tuple[Conditional, Tensor]:
-            with evaluating(self):
+            with evaluating(self), kept_rng():
                 f = functions(x)
             conditional = moments.conditional(f)
             return conditional, moments.remainder(f, conditional.weights)

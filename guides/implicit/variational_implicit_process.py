@@ -17,7 +17,7 @@ from torch.distributions import Normal
 from guides.core.checks import check_numbers_given, check_two
 from guides.core.course import Course
 from guides.core.modes import evaluating, fitting
-from guides.core.rng import seeded_rng
+from guides.core.rng import kept_rng, seeded_rng
 from guides.core.svi import shuffled_epochs
 from guides.implicit.energy import check_alpha, gaussian_log_power
 from guides.implicit.fitted import RegressionGuide, check_inputs, check_regression, remembered, warn_unsettled
@@ -181,7 +181,7 @@ class VariationalImplicitProcess(RegressionGuide):
         """
         self._require_fit()
         check_inputs(x, self._columns)
-        with torch.no_grad(), evaluating(self):
+        with torch.no_grad(), evaluating(self), kept_rng():  # a model may draw more than its function
             parts = [self._moments(part) for part in x.split(ROWS_AT_ONCE)]
         mean, variance = (torch.cat(column) for column in zip(*parts, strict=True))
         return Normal(mean, (variance + self._added_variance(noise)).sqrt())
@@ -204,7 +204,7 @@ class VariationalImplicitProcess(RegressionGuide):
 
         @remembered
         def features(x: Tensor) -> tuple[Tensor, Tensor]:
-            with evaluating(self):
+            with evaluating(self), kept_rng():
                 return centred(functions(x))
 
         def model(x: Tensor, y: Tensor | None = None) -> Tensor:

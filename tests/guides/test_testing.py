@@ -289,7 +289,7 @@ class ConstrainedShareADraw(MyGuide):
     ("make", "sites"),
     [
         (of_law(OneDraw), "w, b, shift"),
-        pytest.param(ConstrainedShareADraw, "rate", marks=pytest.mark.slow),
+        (ConstrainedShareADraw, "rate"),
     ],
 )
 def test_particles_that_share_a_draw_are_found(make, sites):

@@ -28,14 +28,23 @@ def test_labels_of_any_kind_are_numbered_by_first_appearance():
         ([(0.0, 1.5)], [0], "numbered from 0 by first appearance"),
         ([(0, 1, 2)], [0], r"pairs of nodes, \[m, 2\], not \[1, 3\]"),
         ([], [], "a graph without edges"),
-        ([(0, 1), (1, 2)], [0], "2 edges need as many times, not 1"),
-        ([(0, 1), (1, 2)], [5, 1], "times must be finite and never fall"),
-        ([(0, 1), (1, 2)], [0, np.nan], "times must be finite and never fall"),
+        ([(0, 1), (1, 2)], [0], r"2 edges need as many times, not \[1\]"),
+        ([(0, 1), (1, 2)], [[0], [1]], r"2 edges need as many times, not \[2, 1\]"),
+        ([(0, 1), (1, 2)], [5, 1], "times must be finite floats and never fall"),
+        ([(0, 1), (1, 2)], [0, np.nan], "times must be finite floats and never fall"),
     ],
 )
 def test_an_edge_list_that_is_none_is_refused(edges, times, words):
     with pytest.raises(DataError, match=words):
         EdgeList(np.array(edges), np.array(times, dtype=float))
+
+
+def test_an_edge_list_is_of_arrays():
+    for edges, times in (([(0, 1)], np.zeros(1)), (np.array([(0, 1)]), [0.0])):
+        with pytest.raises(DataError, match="edges and times are numpy arrays: edge_list makes them"):
+            EdgeList(edges, times)
+    with pytest.raises(DataError, match="times must be finite floats"):
+        EdgeList(np.array([(0, 1)] * 2), np.array([5, 1], dtype=np.uint8))
 
 
 def test_edges_are_sorted_by_time_and_ties_stay_in_order():

@@ -392,7 +392,6 @@ def test_cold_gaussian_posterior_is_the_one_of_sharper_data(weight):
     torch.testing.assert_close(spread, torch.full((3,), expected), rtol=0.15, atol=0)
 
 
-@pytest.mark.slow
 def test_weights_that_move_as_one_find_the_prior_that_the_data_ask_for():
     """Three of 200 columns matter and all start in: where each goes alone, a third is in after 250 steps,
     for the prior follows the weights and they the prior.

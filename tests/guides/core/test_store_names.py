@@ -51,7 +51,6 @@ def test_submodules_too():
     assert set(pyro.get_param_store()) == own | {"AutoMNF.layout"}
 
 
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize("flow", ["rnvp", "iaf"])
 def test_which_coordinates_a_flow_moves_is_saved_with_its_parameters(flow, tmp_path):
     """Another partition with these parameters is another law, whatever the seed of the next process."""

@@ -168,11 +168,9 @@ def drawn_beside(x):
     pyro.deterministic("f", pyro.sample("z", dist.Normal(0.0, 1.0)) * x[:, 0] + torch.randn(len(x)))
 
 
-@pytest.mark.parametrize(
-    "x", [X, X.flip(0), torch.tensor([[3.0], [1.0], [3.0], [3.0]]), torch.tensor([[1.0], [-1.0]])]
-)
+@pytest.mark.parametrize("x", [X, X.flip(0), torch.tensor([[3.0], [3.0], [1.0], [3.0], [3.0], [3.0]])])
 def test_a_law_that_depends_on_the_largest_row_is_refused_wherever_that_is(x):
-    """Also in the first row, and where all rows are as large as each other."""
+    """Also in the first row, and where one row alone is smaller."""
     with pytest.raises(ValueError, match="the law of site 'w' depends on the inputs"):
         check_process(FunctionSite(by_the_largest), x)
 
@@ -351,6 +349,20 @@ def test_all_draws_run_side_by_side(law):
         runs.append(1)
         pyro.deterministic("f", x[:, 0] * pyro.sample("z", law))
 
-    values = FunctionSite(model).draw(20)(X)
-    assert len(runs) == 2  # of the latent sites, and of the function
-    assert values[:, 1].unique().numel() == 20
+    process = FunctionSite(model)
+    for more in (3, 2):  # of the latent sites, and of the function; before, for parameters to enter the store
+        before = len(runs)
+        values = process.draw(20)(X)
+        assert len(runs) - before == more
+        assert values[:, 1].unique().numel() == 20
+
+
+def test_a_process_is_asked_at_rows_of_the_data_alone():
+    """Such as the codes of categories, which have no mean."""
+
+    class ByCode:
+        def draw(self, n):
+            z = torch.randn(n, 3)
+            return lambda x: z[:, [[0.0, 5.0, 9.0].index(code) for code in x[:, 0].tolist()]]
+
+    check_process(ByCode(), torch.tensor([[0.0], [5.0], [9.0], [5.0]]))

@@ -10,6 +10,7 @@ import pyro
 import pytest
 import torch
 from pyro import distributions as dist
+from pyro.nn import PyroModule, PyroSample
 from torch import nn
 
 from guides.core.course import Course
@@ -242,6 +243,34 @@ def test_functions_drawn_one_after_another_are_the_same_at_all_inputs():
         guide.train(mode).features(X)
         drawn.append({*prior.seen})
     assert drawn[0] == drawn[1]
+
+
+class PyroLayer(PyroModule):
+    """Its parameters enter Pyro's store when it first runs; and it has the data's site, as models have."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = PyroModule[nn.Linear](1, 4, dtype=torch.float64)
+        self.w = PyroSample(dist.Normal(torch.zeros(4, dtype=torch.float64), 1.0).to_event(1))
+
+    def forward(self, x):
+        f = pyro.deterministic("f", torch.tanh(self.layer(x)) @ self.w)
+        with pyro.plate("data", len(x)):
+            pyro.sample("y", dist.Normal(f, 0.1))
+
+
+def test_a_pyro_module_has_its_functions_from_the_first_run_on(tmp_path):
+    prior = PyroLayer()
+    guide, at = fitted(prior), X[:3]
+    mean, state = guide.predictive(at).mean, torch.random.get_rng_state()
+    pyro.clear_param_store()
+    torch.testing.assert_close(guide.predictive(at).mean, mean)
+    guide.posterior(5).function(at)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    guide.save(tmp_path / "fit")
+    pyro.clear_param_store()
+    loaded = VariationalImplicitProcess.load(tmp_path / "fit", PyroLayer())
+    torch.testing.assert_close(loaded.predictive(at).mean, mean)
 
 
 def test_a_fit_sees_the_rows_of_its_batch_size_in_the_order_of_its_seed(monkeypatch):

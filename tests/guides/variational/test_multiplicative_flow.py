@@ -336,7 +336,6 @@ def test_kl_is_finite_for_extreme_logits(logit):
     assert losses(model, guide, guide.elbo(), 3, x, y).isfinite().all()
 
 
-@pytest.mark.one_in(2)
 @each_flow
 def test_saving_and_copying(flow, tmp_path):
     x, y = data()

@@ -233,9 +233,9 @@ EXPERIMENTS = (
         name="lbbnn/common",
         revision=2,  # other rates
         summary="A learned prior follows the weights and they the prior, by small steps each. Here the "
-        "inclusion logits and log-sds of a layer also move as one, by the sum of their gradients; default and "
-        "rates (inclusion by output and input) without that, in as many steps, are on lbbnn/mnist, fmnist and "
-        "kmnist.",
+        "inclusion logits and log-sds of a layer also move as one, by the sum of their gradients; default "
+        "and rates (inclusion by output and input) without that, in as many steps, are on lbbnn/mnist, "
+        "fmnist and kmnist.",
         source=UNPUBLISHED,
         run=Deferred("lbbnn.images", "table"),
         metrics=TABLE,

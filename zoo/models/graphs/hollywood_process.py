@@ -79,13 +79,16 @@ class HollywoodProcess:
 
         After M ends it is N + alpha / sigma over 1 + alpha / sigma that grows, by a factor of
         (M + alpha + sigma) / (M + alpha) an end: a sum of their logs keeps what gamma functions would lose
-        where alpha is large or sigma small.
+        where alpha is large or sigma small.  Time and memory grow with the largest number.
 
         :raises DataError: for anything but positive whole numbers
         """
         edges = np.asarray(num_edges)
         if edges.dtype.kind not in "iu" or (edges < 1).any():
             raise DataError(f"numbers of edges are whole and 1 or more, not {num_edges}")
+        if edges.size == 0:
+            return edges.astype(np.float64)
+        edges = edges.astype(np.int64)
         a, s = self.alpha, self.sigma
         grown = np.cumsum(np.log1p(s / (a + np.arange(1, 2 * edges.max()))))[2 * edges - 2]
         return np.exp(grown) + a / s * np.expm1(grown)

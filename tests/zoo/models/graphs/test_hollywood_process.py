@@ -72,6 +72,15 @@ def test_mean_number_of_nodes_is_exact_at_the_ends_of_the_parameters(alpha, sigm
     test_mean_number_of_nodes_is_exact(alpha, sigma)
 
 
+def test_numbers_of_edges_may_be_of_any_whole_kind():
+    process = HollywoodProcess()
+    for kind in (np.uint8, np.int8, np.int16, np.uint64):
+        np.testing.assert_array_equal(
+            process.expected_nodes(np.array([3, 100], kind)), process.expected_nodes([3, 100])
+        )
+    assert process.expected_nodes(np.array([], int)).shape == (0,)
+
+
 def test_simulated_growth_meets_the_exact_mean():
     process = HollywoodProcess()
     graphs = process.sample(600, 300, seed=0)
