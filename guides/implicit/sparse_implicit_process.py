@@ -307,7 +307,7 @@ class SparseImplicitProcess(RegressionGuide):
         functions, moments = self._prior_functions(seed)
         added = self._added_variance(noise)
         means, scales = [], []
-        with torch.no_grad(), evaluating(self):
+        with torch.no_grad(), evaluating(self), kept_rng():  # a model may draw more than its function
             for part in x.split(ROWS_AT_ONCE):
                 conditional = moments.conditional(functions(part))
                 means.append(conditional.mean(u))
@@ -332,7 +332,8 @@ class SparseImplicitProcess(RegressionGuide):
             functions, moments = self._prior_functions(0)
         except ValueError as error:  # after steps with a covariance that was none
             raise course.lost() from error
-        return moments.conditional(functions(x)).retained.item()
+        with kept_rng():
+            return moments.conditional(functions(x)).retained.item()
 
     # ----------------------------------------------------------------------------------------------- as draws
 
@@ -358,7 +359,7 @@ class SparseImplicitProcess(RegressionGuide):
 
         @remembered
         def given(x: Tensor) -> tuple[Conditional, Tensor]:
-            with evaluating(self), kept_rng():
+            with evaluating(self):
                 f = functions(x)
             conditional = moments.conditional(f)
             return conditional, moments.remainder(f, conditional.weights)

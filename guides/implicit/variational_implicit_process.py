@@ -204,7 +204,7 @@ class VariationalImplicitProcess(RegressionGuide):
 
         @remembered
         def features(x: Tensor) -> tuple[Tensor, Tensor]:
-            with evaluating(self), kept_rng():
+            with evaluating(self):
                 return centred(functions(x))
 
         def model(x: Tensor, y: Tensor | None = None) -> Tensor:

@@ -16,7 +16,7 @@ from torch import nn
 from guides.core.course import Course
 from guides.core.settling import LAST_OF_HALF_COSINE, UnsettledWarning
 from guides.core.svi import DivergenceError, shuffled_epochs
-from guides.implicit import VariationalImplicitProcess
+from guides.implicit import SparseImplicitProcess, VariationalImplicitProcess
 from guides.implicit.fitted import check_regression, remembered, warn_unsettled
 from guides.posterior import log_joint
 from guides.testing import assert_mean
@@ -257,6 +257,15 @@ class PyroLayer(PyroModule):
         f = pyro.deterministic("f", torch.tanh(self.layer(x)) @ self.w)
         with pyro.plate("data", len(x)):
             pyro.sample("y", dist.Normal(f, 0.1))
+
+
+@pytest.mark.parametrize("make", [VariationalImplicitProcess, SparseImplicitProcess])
+def test_a_model_that_draws_more_than_its_function_leaves_the_random_numbers_alone(make):
+    prior, state = PyroLayer(), torch.random.get_rng_state()
+    guide = make(prior, 5).fit(X, Y, steps=1)
+    guide.predictive(X)
+    guide.posterior(3).function(X)
+    assert torch.equal(torch.random.get_rng_state(), state)
 
 
 def test_a_pyro_module_has_its_functions_from_the_first_run_on(tmp_path):
