@@ -77,9 +77,9 @@ class HollywoodProcess:
     def expected_nodes(self, num_edges: int | np.ndarray) -> np.ndarray:
         """Exact mean number of nodes after so many edges; same shape.
 
-        After M ends it is N + alpha / sigma over 1 + alpha / sigma that grows, by a factor of
-        (M + alpha + sigma) / (M + alpha) an end: a sum of their logs keeps what gamma functions would lose
-        where alpha is large or sigma small.  Time and memory grow with the largest number.
+        After one end the mean of N + alpha / sigma is 1 + alpha / sigma, and the end that follows M others
+        multiplies it by 1 + sigma / (M + alpha): the sum of the logs of these keeps what gamma functions
+        would lose where alpha is large or sigma small.  Time and memory grow with the largest number.
 
         :raises DataError: for anything but positive whole numbers
         """
