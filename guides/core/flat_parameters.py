@@ -13,6 +13,7 @@ from pyro import distributions as dist
 from torch import Tensor, nn
 from torch.distributions import ExpTransform, Transform
 
+from guides.core.checks import check_counts
 from guides.core.distributions import SpikeSlab
 from guides.core.sites import Site, site_views
 
@@ -75,6 +76,7 @@ class FlatParameters(nn.Module):
 
         :param seed: makes the draws repeatable without touching torch's global generator
         """
+        check_counts(n=n)
         parameters = self._detached()
         generator = self._generator(seed)
         return self._draw(parameters, n, generator)

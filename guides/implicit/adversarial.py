@@ -172,6 +172,7 @@ class AdversarialVariationalBayes(FittedGuide):
 
     def draws(self, n: int, seed: int = 0) -> dict[str, Tensor]:
         """``{site: [n, *site]}``: independent draws of every latent site."""
+        check_counts(n=n)
         self._require_fit()
         with torch.no_grad(), seeded_rng(seed):
             return self._sites.values(self.generator(n))

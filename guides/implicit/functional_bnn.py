@@ -211,6 +211,7 @@ class FunctionalBNN(RegressionGuide):
 
         :param noise: of ``y``; if not, of the function
         """
+        check_counts(num_samples=num_samples)
         self._require_fit()
         check_inputs(x, self._columns)
         posterior = self.posterior(num_samples, seed)
@@ -221,6 +222,7 @@ class FunctionalBNN(RegressionGuide):
 
     def draws(self, n: int, seed: int = 0) -> dict[str, Tensor]:
         """``{site: [n, *site]}``: independent draws of the network's latent sites."""
+        check_counts(n=n)
         self._require_fit()
         like = next(self.network.parameters())
         x = torch.zeros(2, self._columns, dtype=self.log_noise.dtype, device=like.device)

@@ -301,6 +301,7 @@ class SparseImplicitProcess(RegressionGuide):
             inputs
         :raises ValueError: for inputs of other columns than the fit's
         """
+        check_counts(num_samples=num_samples)
         self._require_fit()
         check_inputs(x, self.inducing.shape[1])
         u = self.draws(num_samples, seed)["u"].double()
@@ -339,6 +340,7 @@ class SparseImplicitProcess(RegressionGuide):
 
     def draws(self, n: int, seed: int = 0) -> dict[str, Tensor]:
         """``{"u": [n, M]}``: independent draws of the function's values at the inducing inputs."""
+        check_counts(n=n)
         self._require_fit()
         with torch.no_grad(), seeded_rng(seed):
             return {"u": self.generator(n)}

@@ -14,7 +14,7 @@ from pyro import distributions as dist
 from torch import Tensor, nn
 from torch.distributions import Normal
 
-from guides.core.checks import check_numbers_given, check_two
+from guides.core.checks import check_counts, check_numbers_given, check_two
 from guides.core.course import Course
 from guides.core.modes import evaluating, fitting
 from guides.core.rng import kept_rng, seeded_rng
@@ -190,6 +190,7 @@ class VariationalImplicitProcess(RegressionGuide):
 
     def draws(self, n: int, seed: int = 0) -> dict[str, Tensor]:
         """``{"a": [n, S]}``: independent draws of the functions' coefficients, float64."""
+        check_counts(n=n)
         self._require_fit()
         generator = torch.Generator().manual_seed(seed)
         noise = torch.randn(n, len(self.loc), generator=generator, dtype=torch.float64)

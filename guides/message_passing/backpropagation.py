@@ -13,6 +13,7 @@ from pyro import poutine
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, MixtureSameFamily, Normal
 
+from guides.core.checks import check_counts
 from guides.core.distributions import SpikeSlab
 from guides.message_passing.fitted import GammaPosterior, MessagePassingFit, SiteMoments
 from guides.message_passing.job import Job
@@ -271,6 +272,7 @@ class ProbabilisticBackpropagation:
 
     def draws(self, n: int, seed: int = 0) -> dict[str, Tensor]:
         """``{site: [n, *site]}`` of every latent site, independent, in the dtype of the model's site."""
+        check_counts(n=n)
         fitted, rng, draws = self._fit(), np.random.default_rng(seed), {}
         for name, (mean, variance) in fitted.moments().items():
             shape, dtype = fitted.structure.weights[name]

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution
 
+from guides.core.checks import check_counts
 from guides.posterior.evaluate import as_taken, log_likelihood, observed_laws, prior_draws, replicates
 from guides.posterior.predictive import empirical, function_values, mixture
 
@@ -83,12 +84,13 @@ class Posterior:
     def draws(self, n: int | None = None) -> dict[str, Tensor]:
         """``{name: [n, *site]}``: all draws, chains merged, or ``n`` of them evenly spaced.
 
-        :raises ValueError: when more draws are asked for than there are
+        :raises ValueError: when more draws are asked for than there are, or none
         """
         merged = {name: value.flatten(0, 1) for name, value in self.sites.items()}
         if n is None or n == len(self):
             return merged
-        if not 0 < n <= len(self):
+        check_counts(n=n)
+        if n > len(self):
             raise ValueError(f"the posterior holds {len(self)} draws, {n} were asked for")
         keep = torch.linspace(0, len(self) - 1, n).round().long()
         return {name: value[keep] for name, value in merged.items()}

@@ -30,7 +30,7 @@ from pyro.infer.autoguide.initialization import InitMessenger
 from torch import Tensor, nn
 
 from guides.core.arguments import FixedParameters, blaming_arguments, default_dtype, doubled
-from guides.core.checks import check_two
+from guides.core.checks import check_counts, check_two
 from guides.core.course import Course
 from guides.core.distributions import SpikeSlab, base_prior
 from guides.core.rng import kept_rng, seeded_rng
@@ -261,6 +261,7 @@ class JointSpikeSlab(FittedGuide):
     @torch.no_grad()
     def draws_with_log_prob(self, n: int, seed: int = 0) -> tuple[dict[str, Tensor], Tensor]:
         """:meth:`draws`, and the log density of each on the sites' supports, ``[n]``, nats."""
+        check_counts(n=n)
         self._require_fit()
         with seeded_rng(seed):
             law = self.law

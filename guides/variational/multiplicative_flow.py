@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Transform
 
+from guides.core.checks import check_counts
 from guides.core.flat_parameters import elementwise_law
 from guides.core.laws import SiteLaw
 from guides.core.sites import Site, UnsupportedSiteError, drawn_in_part
@@ -198,6 +199,7 @@ class AutoMNF(AutoSpikeSlab):
 
     def _networks(self, n: int, seed: int | None) -> tuple[dict, dict]:
         """``(draws, {site: (z [n, d], log q(z) [n])})``."""
+        check_counts(n=n)
         parameters, generator = self._detached(), self._generator(seed)
         multipliers = {}
         for site in self._multiplied_sites():

@@ -188,6 +188,7 @@ class VARBVS:
 
         :raises RuntimeError: before :meth:`fit`.
         """
+        check_counts(n=n)
         self._require_fit()
         rng = np.random.default_rng(seed)
         which = rng.choice(len(self.fits), size=n, p=self.weights)

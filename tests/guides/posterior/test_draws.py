@@ -54,9 +54,8 @@ def test_draws_merge_chains_and_thin_evenly():
     assert len(posterior) == 12
     assert torch.equal(posterior.draws()["w"], torch.arange(12.0))
     assert torch.equal(posterior.draws(3)["w"], torch.tensor([0.0, 6.0, 11.0]))
-    for n in (0, 13):
-        with pytest.raises(ValueError, match="holds 12 draws"):
-            posterior.draws(n)
+    with pytest.raises(ValueError, match="holds 12 draws"):
+        posterior.draws(13)
 
 
 def test_gaussian_predictive_is_the_mixture_over_draws():

@@ -14,11 +14,21 @@ from pyro import distributions as dist
 
 from guides import (
     AutoMeanField,
+    AutoMNF,
     AutoSpikeSlab,
+    AutoSpikeSlabMVN,
     Horseshoe,
+    JointSpikeSlab,
     ProbabilisticBackpropagation,
     SpikeSlab,
     fit_ensemble,
+)
+from guides.implicit import (
+    AdversarialVariationalBayes,
+    FunctionalBNN,
+    GaussianProcess,
+    SparseImplicitProcess,
+    VariationalImplicitProcess,
 )
 from guides.posterior import Posterior, log_joint
 from guides.truth import (
@@ -32,6 +42,7 @@ from guides.truth import (
     spike_slab_logistic_model,
 )
 from guides.variational.varbvs import VARBVS
+from zoo.models.implicit_process import BNNProcess
 
 N, P, DRAWS = 30, 3, 40
 RNG = np.random.default_rng(0)
@@ -216,3 +227,33 @@ def test_closed_forms_predict_what_their_draws_predict(noise):
         error = law.stddev / 20_000**0.5
         assert ((law.mean - drawn.mean).abs() < 5 * error).all()
         torch.testing.assert_close(law.stddev, drawn.variance.sqrt(), rtol=0.03, atol=0)
+
+
+@pytest.mark.parametrize("n", [0, -1, 2.5, True])
+def test_no_method_draws_a_number_that_is_no_count(n):
+    """Torch would say that it cannot make such a tensor, or give a posterior without draws."""
+    process = GaussianProcess(P)
+    guides = [
+        AutoMeanField(regression),
+        AutoSpikeSlab(sparse),
+        AutoMNF(sparse),
+        AutoSpikeSlabMVN(sparse),
+        JointSpikeSlab(sparse),
+        VARBVS(),
+        ProbabilisticBackpropagation(layered),
+        AdversarialVariationalBayes(regression),
+        SparseImplicitProcess(process, 5),
+        VariationalImplicitProcess(process),
+        FunctionalBNN(BNNProcess(P), process),
+        Posterior.from_draws(regression, {"w": torch.zeros(7, P)}),
+    ]
+    for guide in guides:
+        with pytest.raises(ValueError, match=f"^n must be a positive whole number, got {n}$"):
+            guide.draws(n)
+    for guide in guides[8], guides[10]:
+        with pytest.raises(ValueError, match=f"^num_samples must be a positive whole number, got {n}$"):
+            guide.predictive(x, num_samples=n)
+    fitted = AutoMeanField(regression)
+    fitted(x, y)
+    with pytest.raises(ValueError, match=f"^n must be a positive whole number, got {n}$"):
+        Posterior.from_guide(fitted, n)
