@@ -87,9 +87,11 @@ class Posterior:
         :raises ValueError: when more draws are asked for than there are, or none
         """
         merged = {name: value.flatten(0, 1) for name, value in self.sites.items()}
-        if n is None or n == len(self):
+        if n is None:
             return merged
         check_counts(n=n)
+        if n == len(self):
+            return merged
         if n > len(self):
             raise ValueError(f"the posterior holds {len(self)} draws, {n} were asked for")
         keep = torch.linspace(0, len(self) - 1, n).round().long()

@@ -434,9 +434,9 @@ def test_refusals_before_the_fit():
         SparseImplicitProcess(network(), noise_scale=-1.0)
     with pytest.raises(ValueError, match="init_noise_scale"):
         SparseImplicitProcess(network(), init_noise_scale=0.0)
-    for question in ("draws", "predictive", "posterior", "save"):
+    for question, argument in (("draws", 3), ("predictive", X), ("posterior", 3), ("save", "fit")):
         with pytest.raises(RuntimeError, match="not fitted"):
-            getattr(SparseImplicitProcess(network()), question)(X)
+            getattr(SparseImplicitProcess(network()), question)(argument)
 
 
 def test_refusals_of_data():
