@@ -31,11 +31,11 @@ from guides.bootstrap.base_measures import BaseMeasure, Rows, base_for, check_ro
 from guides.bootstrap.posterior_bootstrap import PosteriorBootstrap
 from guides.bootstrap.training import ClosedForm, InClosedForm, Law, Objective, Progress, Training, train
 from guides.bootstrap.weighted_loss import Parameters, WeightedLoss
-from guides.bootstrap.weights import check_process, dirichlet_weights, stream_seed
+from guides.bootstrap.weights import check_process, dirichlet_weights
 from guides.core.arguments import check_parameters, check_tensors, row_not_finite
 from guides.core.checks import check_counts
 from guides.core.modes import evaluating
-from guides.core.rng import kept_rng, seeded_rng
+from guides.core.rng import kept_rng, seeded_rng, stream_seed
 from guides.core.starts import initial_value
 from guides.core.svi import DivergenceError
 from guides.posterior.draws import Posterior

@@ -9,7 +9,6 @@ Bayesian bootstrap (Rubin 1981; Fong, Lyddon and Holmes 2019, algorithm 1).
 
 from __future__ import annotations
 
-import hashlib
 import math
 from numbers import Real
 
@@ -45,10 +44,3 @@ def dirichlet_weights(
     # torch's Gamma sampler itself takes a generator; its distribution class does not
     gammas = torch._standard_gamma(shape.expand(num_draws, -1), generator=generator)
     return gammas / gammas.sum(-1, keepdim=True)
-
-
-def stream_seed(purpose: str, seed: int) -> int:
-    """A seed below 2^32 for one purpose: torch's generators look at no more bits than these, so that seeds
-    apart by a large number can be one.
-    """
-    return int.from_bytes(hashlib.sha256(f"{purpose} {seed}".encode()).digest()[:4], "big")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -29,6 +30,13 @@ def seeded_rng(seed: int) -> Iterator[None]:
         if _gpus():
             torch.cuda.manual_seed_all(seed)
         yield
+
+
+def stream_seed(purpose: str, seed: int) -> int:
+    """A seed below 2^32 for one purpose: torch's generators look at no more bits than these, so that seeds
+    apart by a large number can be one.
+    """
+    return int.from_bytes(hashlib.sha256(f"{purpose} {seed}".encode()).digest()[:4], "big")
 
 
 def _gpus() -> range:

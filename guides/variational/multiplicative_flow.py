@@ -17,6 +17,7 @@ from torch.distributions import Transform
 from guides.core.checks import check_counts
 from guides.core.flat_parameters import elementwise_law
 from guides.core.laws import SiteLaw
+from guides.core.rng import stream_seed
 from guides.core.sites import Site, UnsupportedSiteError, drawn_in_part
 from guides.core.starts import initial_value
 from guides.variational.multiplied_laws import MultipliedGaussianLaw, MultipliedSpikeSlabLaw, along
@@ -237,7 +238,9 @@ class AutoMNF(AutoSpikeSlab):
         ``num_multipliers`` guesses: random, below the truth in expectation, and equal to it in the limit.
         In importance ratios use :meth:`draws_with_log_prob`, which is unbiased there.
         """
-        generator, total = self._generator(seed), 0.0
+        # by the random numbers of draws with the same seed, guesses would be those draws' own multipliers
+        generator = self._generator(None if seed is None else stream_seed("guessed multipliers", seed))
+        total: Tensor | float = 0.0
         multiplied = {site.name for site in self._multiplied_sites()}
         for name in self.sites:
             if name in multiplied:

@@ -15,7 +15,8 @@ from guides import PosteriorBootstrap
 from guides.bootstrap.base_measures import EmpiricalBase
 from guides.bootstrap.posterior_bootstrap import _adam
 from guides.bootstrap.weighted_loss import WeightedLoss
-from guides.bootstrap.weights import dirichlet_weights, stream_seed
+from guides.bootstrap.weights import dirichlet_weights
+from guides.core.rng import stream_seed
 from guides.core.settling import UnsettledWarning
 from guides.posterior.draws import Posterior
 from tests.guides.bootstrap.problems import (

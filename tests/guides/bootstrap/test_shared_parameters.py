@@ -17,7 +17,8 @@ from guides.bootstrap import shared_parameters
 from guides.bootstrap.base_measures import EmpiricalBase, GaussianBase
 from guides.bootstrap.shared_parameters import Laws, SharedPosterior, _ByOptimisation, frozen, local_draws
 from guides.bootstrap.training import InClosedForm, Law, Progress, Training, train
-from guides.bootstrap.weights import dirichlet_weights, stream_seed
+from guides.bootstrap.weights import dirichlet_weights
+from guides.core.rng import stream_seed
 from guides.core.svi import DivergenceError
 from zoo.models.normalizing_flow import FlowDensity
 
