@@ -14,6 +14,8 @@ from data_loaders.records import Dataset
 # A column whose sd is below this share of its magnitude is constant up to rounding: the mean of n equal
 # float64 numbers is off by a few n-dependent units of 2e-16, which must not be blown up to unit variance.
 _RELATIVE_ZERO = 1e-12
+# Such a column keeps its units, in which what rounding left of it must be next to nothing.
+_NEXT_TO_NOTHING = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +45,8 @@ class Standardizer:
 
         `names` [d] are what an error calls the columns; without them it counts them. A constant column keeps
         its units (sd taken as 1) and becomes zero. Raises DataError for no rows, for numbers that are not
-        finite or too large to be squared, and for a constant regression target.
+        finite or too large to be squared, for large numbers whose spread may be rounding, and for a constant
+        regression target.
         """
         x = np.asarray(x_train, dtype=np.float64)
         if x.ndim != 2 or x.shape[0] == 0:
@@ -53,14 +56,14 @@ class Standardizer:
         places = [f"column {i + 1} of {x.shape[1]}" for i in range(x.shape[1])]
         columns = places if names is None else [f"column {name!r}" for name in names]
         x_mean, x_sd = _moments(x, "the training features", columns)
-        x_sd = np.where(_is_constant(x, x_mean, x_sd), 1.0, x_sd)
+        x_sd = np.where(_is_constant(x, x_mean, x_sd, columns), 1.0, x_sd)
         if y_train is None or task != "regression":
             return cls(x_mean, x_sd, 0.0, 1.0)
         y = np.asarray(y_train, dtype=np.float64)
         if y.shape != (x.shape[0],):
             raise DataError(f"the training target must have shape [{x.shape[0]}], not {list(y.shape)}")
         y_mean, y_sd = _moments(y[:, None], "the training target", ["the training target"])
-        if _is_constant(y[:, None], y_mean, y_sd).item():
+        if _is_constant(y[:, None], y_mean, y_sd, ["the training target"]).item():
             raise DataError(
                 f"the training target is constant ({y[0]:g}): there is nothing to learn or to standardise"
             )
@@ -153,6 +156,18 @@ def _moments(columns: np.ndarray, what: str, names: Sequence[str]) -> tuple[np.n
     return mean, sd
 
 
-def _is_constant(columns: np.ndarray, mean: np.ndarray, sd: np.ndarray) -> np.ndarray:
-    """Which columns of [n, d] are constant, exactly or up to rounding; bool [d]."""
-    return (np.ptp(columns, axis=0) == 0) | (sd <= _RELATIVE_ZERO * np.abs(mean))
+def _is_constant(columns: np.ndarray, mean: np.ndarray, sd: np.ndarray, names: Sequence[str]) -> np.ndarray:
+    """Which columns of [n, d] are constant, exactly or up to rounding; bool [d].  Refuses those of which
+    nobody can say: times in nanoseconds, ids of 18 digits.
+    """
+    spread = np.ptp(columns, axis=0)
+    constant = (spread == 0) | (sd <= _RELATIVE_ZERO * np.abs(mean))
+    unclear = constant & (spread > _NEXT_TO_NOTHING)
+    if unclear.any():
+        j = int(np.argmax(unclear))
+        raise DataError(
+            f"{names[j]} goes from {columns[:, j].min():.17g} to {columns[:, j].max():.17g}, numbers so "
+            f"large that rounding could have spread them: subtract {columns[0, j]:.17g} from them, or leave "
+            "them out"
+        )
+    return constant

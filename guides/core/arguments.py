@@ -141,7 +141,8 @@ def check_tensors(args: Sequence, said: str = "") -> None:
         if hasattr(part, "__array__") and not isinstance(part, Tensor | np.generic):
             kind = type(part).__name__
             raise TypeError(
-                f"argument {i} of the model is a {kind}, not a tensor: call torch.as_tensor{said}"
+                f"argument {i} of the model is a {kind}, not a tensor: call "
+                f"torch.as_tensor(..., dtype=torch.get_default_dtype()){said}"
             )
 
 

@@ -56,7 +56,9 @@ def _new_file_beside(path: Path) -> Path:
 
 def _place_of(path: Path) -> Path:
     """Where the file itself is: to rename over a link, a pipe or a device would put a file in its place."""
-    if path.exists() and not (path.is_file() or path.is_dir()):
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "is a folder: name a file in it", str(path))
+    if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     return Path(os.path.realpath(path))
 

@@ -70,6 +70,19 @@ def test_columns_that_are_constant_up_to_rounding():
     assert Standardizer.fit(x).x_sd[0] == 1
 
 
+def test_large_numbers_whose_spread_may_be_rounding_are_refused():
+    """Times in nanoseconds, a microsecond apart: taken for constant they would keep their units."""
+    times = 1.7e18 + 1000.0 * np.arange(80)
+    x = np.column_stack([np.arange(80.0), times])
+    message = "goes from 1.7e\\+18 to 1.7000000000000791e\\+18, .* subtract 1.7e\\+18 from them"
+    with pytest.raises(DataError, match=f"^column 'time' {message}"):
+        Standardizer.fit(x, names=["a", "time"])
+    with pytest.raises(DataError, match=f"^the training target {message}"):
+        Standardizer.fit(x[:, :1], times)
+    less = np.column_stack([np.arange(80.0), times - times[0]])
+    assert np.abs(Standardizer.fit(less).transform_x(less)).max() < 2
+
+
 def test_small_but_real_variation_is_kept():
     x = 1e3 + 1e-6 * np.arange(10.0)[:, None]
     assert Standardizer.fit(x).x_sd[0] == pytest.approx(2.87e-6, rel=1e-2)

@@ -183,8 +183,10 @@ def test_an_error_of_the_models_own_stays(argument):
 
 
 def test_an_autoguide_says_what_is_no_tensor():
-    with pytest.raises(TypeError, match=r"argument 0 of the model is a ndarray.*torch.as_tensor"):
-        AutoMeanField(gaussian)(X.numpy(), Y)
+    double = X.double().numpy()  # NumPy's own type, which the model's weights do not have
+    with pytest.raises(TypeError, match=r"argument 0 of the model is a ndarray.*torch.as_tensor") as caught:
+        AutoMeanField(gaussian)(double, Y)
+    assert "torch.as_tensor(..., dtype=torch.get_default_dtype())" in str(caught.value)
     with pytest.raises(TypeError, match=r"observed site 'y' has a ndarray.*torch.as_tensor"):
         AutoMeanField(gaussian)(X, Y.numpy())
 

@@ -221,6 +221,13 @@ def test_a_pipe_is_refused_and_stays(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
+def test_a_folder_is_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(IsADirectoryError, match="is a folder: name a file in it") as caught:
+        write_atomically(tmp_path, lambda target: pytest.fail("written"))
+    assert caught.value.filename == str(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_failed_write_leaves_nothing_behind(tmp_path):
     path = tmp_path / "new" / "file"
 
