@@ -165,9 +165,9 @@ def _is_constant(columns: np.ndarray, mean: np.ndarray, sd: np.ndarray, names: S
     unclear = constant & (spread > _NEXT_TO_NOTHING)
     if unclear.any():
         j = int(np.argmax(unclear))
+        low, high = columns[:, j].min(), columns[:, j].max()
         raise DataError(
-            f"{names[j]} goes from {columns[:, j].min():.17g} to {columns[:, j].max():.17g}, numbers so "
-            f"large that rounding could have spread them: subtract {columns[0, j]:.17g} from them, or leave "
-            "them out"
+            f"{names[j]} goes from {low:.17g} to {high:.17g}, numbers so large that rounding could have "
+            f"spread them: subtract {low:.17g} from them, or leave them out"
         )
     return constant
