@@ -231,11 +231,12 @@ class FunctionalBNN(RegressionGuide):
 
     def posterior(self, n: int = 500, seed: int = 0) -> Posterior:
         """``n`` draws as a :class:`~guides.posterior.draws.Posterior` of the network with its noise."""
-        scale, network = self.noise_variance**0.5, self._model
+        scale, network, site = self.noise_variance**0.5, self.network, self._model.site
 
         def model(x: Tensor, y: Tensor | None = None) -> Tensor:
             with evaluating(network):
-                f = network.trace(x, {}).nodes[network.site]["value"].double()
+                trace = pyro.poutine.trace(network).get_trace(x)
+            f = trace.nodes[site]["value"].double()
             with pyro.plate("data", len(x)):
                 pyro.sample("y", dist.Normal(f, scale), obs=y)
             return f

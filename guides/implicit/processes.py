@@ -85,8 +85,7 @@ class FunctionSite(nn.Module):
     def __init__(self, model: Callable, site: str = "f"):
         super().__init__()
         self.model, self.site = model, site
-        self._store: dict[str, dict] = {"params": {}, "constraints": {}}
-        self._has_run = False
+        self._entered: list[str] | None = None
 
     def draw(self, n: int) -> Functions:
         latent: Draws = {}
@@ -94,7 +93,7 @@ class FunctionSite(nn.Module):
         def functions(x: Tensor) -> Tensor:
             if not latent:
                 latent.update(self.latent(n, x))
-            return _over_draws(lambda draw: self.trace(x, draw).nodes[self.site]["value"], n, latent)
+            return _over_draws(lambda draw: self._trace(x, draw).nodes[self.site]["value"], n, latent)
 
         return functions
 
@@ -104,18 +103,16 @@ class FunctionSite(nn.Module):
         return _over_draws(lambda draw: self._latent_values(x), n, {})
 
     def _register(self, x: Tensor) -> None:
-        """Parameters of a Pyro module enter the store when it first runs, which vmap refuses: those draws
-        would be made one by one, and be others than the same seed gives later.  So it runs before.
+        """Parameters of a Pyro module enter Pyro's store when it first runs, which vmap refuses: those draws
+        would be made one by one, and be others than the same seed gives later.  So it runs before, and again
+        where the store has been cleared.
         """
-        if not self._has_run:
-            with (
-                torch.no_grad(),
-                kept_rng(),
-                evaluating(self),
-                pyro.validation_enabled(False),
-                poutine.block(),
-            ):
-                self.trace(x[:1], {})
+        store = pyro.get_param_store()
+        if self._entered is not None and all(name in store for name in self._entered):
+            return
+        with torch.no_grad(), kept_rng(), evaluating(self), pyro.validation_enabled(False), poutine.block():
+            nodes = self._trace(x[:1], {}).nodes
+        self._entered = [name for name, node in nodes.items() if node["type"] == "param"]
 
     def check(self, x: Tensor) -> None:
         """Looks at runs of the model on a few of ``x: [N, d]``, N at least 2.
@@ -125,7 +122,7 @@ class FunctionSite(nn.Module):
         """
         first, *others = places(x)
         with torch.no_grad(), kept_rng(), evaluating(self):
-            trace, short = self.trace(first, {}), self.trace(others[0], {})
+            trace, short = self._trace(first, {}), self._trace(others[0], {})
         self._check_function(trace, first)
         values = {name: trace.nodes[name]["value"] for name in self._latent(trace)}
         if not values:
@@ -133,7 +130,7 @@ class FunctionSite(nn.Module):
         _check_shapes(values, short)
         for at in others:
             with torch.no_grad(), kept_rng(), evaluating(self):
-                elsewhere = self.trace(at, values)
+                elsewhere = self._trace(at, values)
             _check_laws(values, trace, elsewhere)
         self._check_parameters(trace)
 
@@ -177,17 +174,11 @@ class FunctionSite(nn.Module):
         return names
 
     def _latent_values(self, x: Tensor) -> Draws:
-        trace = self.trace(x, {})
+        trace = self._trace(x, {})
         return {name: trace.nodes[name]["value"] for name in self._latent(trace)}
 
-    def trace(self, x: Tensor, latent: Draws) -> poutine.Trace:
-        """A run of the model at ``x: [N, d]``, its latent sites as given, with a store of this object's own:
-        in Pyro's, a second Pyro module would meet the parameters of the first one with the same names.
-        """
-        with pyro.get_param_store().scope(self._store):
-            found = poutine.trace(poutine.condition(self.model, latent)).get_trace(x)
-        self._has_run = True
-        return found
+    def _trace(self, x: Tensor, latent: Draws) -> poutine.Trace:
+        return poutine.trace(poutine.condition(self.model, latent)).get_trace(x)
 
 
 def as_process(prior: ImplicitProcess | Callable, site: str) -> ImplicitProcess:

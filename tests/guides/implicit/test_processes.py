@@ -310,17 +310,6 @@ class Positive(PyroModule):
         pyro.deterministic("f", x[:, 0] * pyro.sample("z", dist.Normal(0.0, self.scale)))
 
 
-def test_a_second_module_with_the_same_names_has_its_own_parameters():
-    """Pyro's store would give it those of the first."""
-    first, second = Positive(), Positive()
-    FunctionSite(first).draw(5)(X)
-    other = FunctionSite(second)
-    other.check(X)
-    other.draw(5)(X)
-    assert second.scale_unconstrained is not first.scale_unconstrained
-    assert not [*pyro.get_param_store()]
-
-
 def test_parameters_under_constraints_are_trained_as_others():
     process = FunctionSite(Positive())
     process.check(X)
