@@ -72,7 +72,7 @@ def check_counts(**values: int) -> None:
     """:raises ValueError: for anything but positive whole numbers"""
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-            got = f"a {type(value).__name__}" if np.ndim(value) else repr(value)
+            got = f"a {type(value).__name__}" if hasattr(value, "ndim") else repr(value)
             raise ValueError(f"{name} must be a positive whole number, got {got}")
 
 

@@ -82,7 +82,7 @@ def summed_over_multipliers(prior):
 @each_prior
 def test_guesses_know_nothing_of_the_multipliers_that_draws_of_the_same_seed_had(prior):
     """A mean over one guess is unbiased, and its logarithm too low; where the guess has seen the truth it is
-    too high (by 1.5 nats here).
+    too high (by over a nat here).
     """
     guide = AutoMNF(linear_model(prior), init_z_scale=0.6, init_scale=0.1, num_flows=1, hidden=(8,))
     guide.setup(*data(columns=1))
