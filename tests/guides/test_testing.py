@@ -236,7 +236,7 @@ class WideLayers(GaussianLaw):
     @property
     def moments_and_kl(self):
         mean, variance, divergence = super().moments_and_kl
-        return mean, 1.3 * variance, divergence
+        return mean, 1.1 * variance, divergence
 
 
 class OtherDensity(GaussianLaw):
