@@ -14,6 +14,7 @@ the data, not the model's likelihood, and agrees with the sandwich covariance wh
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -177,6 +178,8 @@ class _End:
     def away(self) -> Tensor:
         """How far the step of every draw goes, in sds of the draws along it, ``[B]``; NaN of a lone draw."""
         draws = joined(list(self.minimum.values())).double()
+        if len(draws) == 1:
+            return torch.full_like(self.losses, math.nan)
         sd = draws.std(0).clamp_min(torch.finfo(torch.float64).tiny)
         step, spread = self.step / sd, (draws - draws.mean(0)) / sd
         length = step.norm(dim=1)

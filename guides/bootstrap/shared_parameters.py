@@ -199,7 +199,8 @@ class SharedParameterBootstrap:
             "lr": training.lr, "validation": best.score if best.scores else None,
             "starts": [progress.score for progress, *_ in found],
         }  # fmt: skip
-        return SharedPosterior(self.model, args, draws, info, best, self.plate, local)
+        trained = copy.deepcopy(self.model)  # which another fit of the module leaves alone
+        return SharedPosterior(trained, args, draws, info, best, self.plate, local)
 
     def _check_uses(self, target: WeightedLoss, base: BaseMeasure | None) -> None:
         """What a model does with its rows and sites; one with a closed form has been thought about."""
@@ -221,6 +222,7 @@ class SharedParameterBootstrap:
 class SharedPosterior:
     """Trained shared parameters, and any number of draws of the local ones.
 
+    :ivar model: a copy of the model with these parameters
     :ivar info: of the training, JSON-safe
     :ivar local: where the inner optimisation of a model without a closed form ended; draws start there
     """

@@ -15,6 +15,7 @@ from torch.distributions import Categorical, Distribution, MixtureSameFamily, No
 
 from guides.core.checks import check_counts
 from guides.core.distributions import SpikeSlab
+from guides.core.rng import stream_seed
 from guides.message_passing.fitted import GammaPosterior, MessagePassingFit, SiteMoments
 from guides.message_passing.job import Job
 from guides.message_passing.program import Forward, Program, all_messages
@@ -30,6 +31,8 @@ SMALLEST_VARIANCE = 1e-60
 
 #: Share of the updates of the noise that may be refused without a word.
 FEW = 1e-3
+#: The same of the weights: what is refused of one row another one brings.
+MANY = 0.05
 
 
 class ProbabilisticBackpropagation:
@@ -107,7 +110,8 @@ class ProbabilisticBackpropagation:
         :param batch_size: rows that are matched against the same old state, one after another being best
         :param on_epoch: called after every epoch with the epoch's number, from 1, and this object
         :returns: this object
-        :warns UserWarning: when updates of the noise were refused, mostly as the target is not standardised
+        :warns UserWarning: when updates of the noise, or many of the weights, were refused, mostly as the
+            target is not standardised
         :raises UnsupportedSiteError: message passing cannot do what the model does
         :raises ValueError: data, order or starting means that do not fit
         """
@@ -118,7 +122,7 @@ class ProbabilisticBackpropagation:
             self._fitted = fitted
             if on_epoch is not None:
                 on_epoch(epoch, self)
-        self._warn_of_refusals(len(y) * epochs, 0)
+        self._warn_of_refusals(len(y) * epochs)
         return self
 
     def partial_fit(
@@ -149,22 +153,31 @@ class ProbabilisticBackpropagation:
             if init_means is not None:
                 raise ValueError("init_means: the weights have been started already")
             job = Job.resume(self._fitted, self.model, self.messages, self.dtype, x, y, batch_size=batch_size)
-        before = 0 if self._fitted is None else self.refused["noise"]
+        before = {} if self._fitted is None else self.refused
         for _, (fitted,) in job.run(each_epoch=False, refine=False):
             self._fitted = fitted
         self._warn_of_refusals(len(y), before)
         return self
 
-    def _warn_of_refusals(self, rows: int, before: int) -> None:
+    def _warn_of_refusals(self, rows: int, before: Mapping[str, int] | None = None) -> None:
         """
         :param rows: how many were passed over, each as often as it was
         :param before: refusals before that
         """
-        refused = self.refused["noise"] - before
-        if refused > FEW * rows:
+        before, refused = before or {}, self.refused
+        noise, weights = (refused[name] - before.get(name, 0) for name in ("noise", "weights"))
+        if noise > FEW * rows:
             warnings.warn(
-                f"{refused} of {rows} updates of the noise were refused, and its estimate may be far off: "
+                f"{noise} of {rows} updates of the noise were refused, and its estimate may be far off: "
                 "standardise y, or give the noise a prior that is nearer",
+                stacklevel=3,
+            )
+            return
+        share = weights / (rows * sum(mean.numel() for mean, _ in self.sites.values()))
+        if share > MANY:
+            warnings.warn(
+                f"{share:.0%} of the updates of weights were refused, and what was learned may be far off: "
+                "standardise y, or give the noise a scale, or a prior, that is nearer",
                 stacklevel=3,
             )
 
@@ -270,10 +283,15 @@ class ProbabilisticBackpropagation:
 
     # ----------------------------------------------------------------------------------------------- as draws
 
-    def draws(self, n: int, seed: int = 0) -> dict[str, Tensor]:
-        """``{site: [n, *site]}`` of every latent site, independent, in the dtype of the model's site."""
+    def draws(self, n: int, seed: int | np.random.Generator = 0) -> dict[str, Tensor]:
+        """``{site: [n, *site]}`` of every latent site, independent, in the dtype of the model's site.
+
+        :param seed: a number, which may be that of the fit; a generator is drawn from as it is
+        """
         check_counts(n=n)
-        fitted, rng, draws = self._fit(), np.random.default_rng(seed), {}
+        if not isinstance(seed, np.random.Generator):
+            seed = np.random.default_rng(stream_seed("draws", seed))  # the start has the seed's own numbers
+        fitted, rng, draws = self._fit(), seed, {}
         for name, (mean, variance) in fitted.moments().items():
             shape, dtype = fitted.structure.weights[name]
             noise = torch.from_numpy(rng.standard_normal((n, *shape)))
@@ -362,6 +380,7 @@ def fit_together(
     :param seeds: one for each
     :param on_epoch: called after every epoch with its number, from 1
     :returns: the guides
+    :warns UserWarning: as :meth:`ProbabilisticBackpropagation.fit`, for each
     :raises ValueError: different structures, or different numbers of rows
     """
     guides = list(guides)
@@ -379,4 +398,6 @@ def fit_together(
             guide._fitted = fitted
         if on_epoch is not None:
             on_epoch(epoch)
+    for guide, (_, y) in zip(guides, data, strict=True):
+        guide._warn_of_refusals(len(y) * epochs)
     return guides

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from pyro import distributions as dist
+from scipy.linalg import solve_triangular
 from torch import Tensor
 from torch.distributions import Normal, StudentT
 
@@ -27,8 +28,12 @@ from guides.core.checks import check_counts, check_numbers, check_positive, chec
 from guides.core.moments import LOG_2PI
 from guides.posterior.draws import Posterior
 from guides.posterior.regressions import linear_regression
+from guides.truth.subsets import SEEN
 
 __all__ = ["ConjugateRegression", "NormalGamma", "conjugate_linear_regression", "normal_gamma_regression"]
+
+#: Keeps a law proper where it is a known number.
+TINY = 1e-60
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,7 @@ class ConjugateRegression:
 
     :ivar mean: [p].
     :ivar covariance: [p, p]; ``precision`` its inverse.
+    :ivar root: [p, p], upper triangular: ``precision = root' root``.
     :ivar log_evidence: log p(y).
     :ivar mean_field_sd: [p], sd of the mean-field Gaussian with the largest ELBO; its mean is ``mean`` and
         its variances are 1 / diag(precision), *not* diag(covariance).
@@ -47,6 +53,7 @@ class ConjugateRegression:
     mean: np.ndarray
     covariance: np.ndarray
     precision: np.ndarray
+    root: np.ndarray = field(repr=False)
     log_evidence: float
     mean_field_sd: np.ndarray
     mean_field_elbo: float
@@ -56,13 +63,13 @@ class ConjugateRegression:
     def draws(self, n: int, seed: int = 0) -> dict[str, np.ndarray]:
         """``n`` independent draws: ``w`` [n, p]."""
         check_counts(n=n)
-        return {"w": self.mean + _gaussian(self.precision, n, np.random.default_rng(seed))}
+        return {"w": self.mean + _gaussian(self.root, n, np.random.default_rng(seed))}
 
     def predictive(self, x: np.ndarray, noise: bool = True) -> Normal:
         """Law of y at ``x`` [m, p], in closed form, batch shape [m]; without ``noise`` that of x w."""
         x = np.asarray(x, dtype=float)
-        variance = np.einsum("mi,ij,mj->m", x, self.covariance, x) + noise * self.noise_scale**2
-        return Normal(torch.as_tensor(x @ self.mean), torch.as_tensor(np.sqrt(variance)))
+        variance = _spread(self.root, x) + noise * self.noise_scale**2
+        return Normal(torch.as_tensor(x @ self.mean), torch.as_tensor(np.sqrt(variance.clip(TINY))))
 
     def posterior(self, n: int = 1000, seed: int = 0) -> Posterior:
         """``n`` draws that answer all questions of a posterior."""
@@ -83,7 +90,8 @@ def conjugate_linear_regression(
     :param prior_precision: P as a number, a diagonal [p] or a matrix [p, p] ...
     :param prior_scale: ... or its standard deviations, a number or [p]; exactly one of the two.
     :raises ValueError: both or neither prior given; shapes that do not fit; values that are not positive or
-        finite; a matrix that is not symmetric, or not positive definite.
+        finite; a matrix that is not symmetric, or not positive definite; numbers so far apart in size that
+        rounding is seen.
     """
     x, y = checked_data(x, y)
     n, p = x.shape
@@ -98,17 +106,19 @@ def conjugate_linear_regression(
     check_numbers(noise_scale=noise_scale)
     check_positive(prior=np.diag(prior))
     tau = noise_scale**-2.0
-    precision = prior + tau * x.T @ x
-    half_logdet = _half_logdet(precision)
-    mean = np.linalg.solve(precision, tau * x.T @ y)
+    # sqrt(tau) y ~ N(sqrt(tau) x w, I) and 0 ~ N(P^(1/2) w, I): least squares of both
+    root, mean, quadratic = _least_squares(x / noise_scale, y / noise_scale, np.linalg.cholesky(prior).T)
+    _check_rounding(root, mean, y / noise_scale, quadratic)
+    precision, half_logdet = root.T @ root, _half_logdet(root)
     # y'(I/tau + x P^-1 x')^-1 y = tau |y - x m|^2 + m' P m : no difference of large numbers
-    quadratic = tau * np.sum((y - x @ mean) ** 2) + mean @ prior @ mean
-    log_evidence = 0.5 * (n * (math.log(tau) - LOG_2PI) - quadratic) + _half_logdet(prior) - half_logdet
+    half_logdet_prior = _half_logdet(np.linalg.cholesky(prior))
+    log_evidence = 0.5 * (n * (math.log(tau) - LOG_2PI) - quadratic) + half_logdet_prior - half_logdet
     gap = 0.5 * np.log(np.diag(precision)).sum() - half_logdet
     return ConjugateRegression(
         mean=mean,
-        covariance=np.linalg.inv(precision),
+        covariance=_inverse(root),
         precision=precision,
+        root=root,
         log_evidence=float(log_evidence),
         mean_field_sd=np.diag(precision) ** -0.5,
         mean_field_elbo=float(log_evidence - gap),
@@ -122,6 +132,7 @@ class NormalGamma:
     """Posterior w | tau ~ N(mean, (tau precision)^-1), tau ~ Gamma(a, b) with rate b.
 
     :ivar mean: [p]; ``precision`` [p, p], in units of the noise precision.
+    :ivar root: [p, p], upper triangular: ``precision = root' root``.
     :ivar a: shape; ``b`` rate.
     :ivar log_evidence: log p(y).
     :ivar model: the Pyro model, sites ``w`` and ``noise_precision``.
@@ -129,6 +140,7 @@ class NormalGamma:
 
     mean: np.ndarray
     precision: np.ndarray
+    root: np.ndarray = field(repr=False)
     a: float
     b: float
     log_evidence: float
@@ -142,21 +154,20 @@ class NormalGamma:
         """
         if self.a <= 1:
             raise ValueError(f"a = {self.a:g} must be above 1: the posterior variance is infinite")
-        return np.linalg.inv(self.precision) * self.b / (self.a - 1)
+        return _inverse(self.root) * self.b / (self.a - 1)
 
     def draws(self, n: int, seed: int = 0) -> dict[str, np.ndarray]:
         """``n`` independent draws: ``w`` [n, p], ``noise_precision`` [n]."""
         check_counts(n=n)
         rng = np.random.default_rng(seed)
         tau = rng.gamma(self.a, 1 / self.b, size=n)
-        w = self.mean + _gaussian(self.precision, n, rng) / np.sqrt(tau)[:, None]
+        w = self.mean + _gaussian(self.root, n, rng) / np.sqrt(tau)[:, None]
         return {"w": w, "noise_precision": tau}
 
     def predictive(self, x: np.ndarray, noise: bool = True) -> StudentT:
         """Law of y at ``x`` [m, p], in closed form, batch shape [m]; without ``noise`` that of x w."""
         x = np.asarray(x, dtype=float)
-        spread = np.einsum("mi,ij,mj->m", x, np.linalg.inv(self.precision), x) + noise
-        scale = np.sqrt(self.b / self.a * spread)
+        scale = np.sqrt((self.b / self.a * (_spread(self.root, x) + noise)).clip(TINY))
         return StudentT(2 * self.a, torch.as_tensor(x @ self.mean), torch.as_tensor(scale))
 
     def posterior(self, n: int = 1000, seed: int = 0) -> Posterior:
@@ -171,23 +182,25 @@ def normal_gamma_regression(
     """Exact posterior of w | tau ~ N(0, prior_scale^2 / tau), tau ~ Gamma(a, b) given y ~ N(x w, I / tau).
 
     :param prior_scale: in units of the noise sd; a number or [p].
-    :raises ValueError: shapes that do not fit; values that are not positive or finite.
+    :raises ValueError: shapes that do not fit; values that are not positive or finite; numbers so far apart
+        in size that rounding is seen.
     """
     x, y = checked_data(x, y)
     n, p = x.shape
     check_positive(prior_scale=prior_scale)
     check_numbers(a=a, b=b)
     prior = checked_vector("prior_scale", prior_scale, p) ** -2.0
-    precision = np.diag(prior) + x.T @ x
-    mean = np.linalg.solve(precision, x.T @ y)
-    residual = float(np.sum((y - x @ mean) ** 2) + np.sum(prior * mean**2))
-    log_det = 0.5 * np.log(prior).sum() - _half_logdet(precision)
+    root, mean, residual = _least_squares(x, y, np.diag(np.sqrt(prior)))
+    log_det = 0.5 * np.log(prior).sum() - _half_logdet(root)
     log_evidence = (
         log_det + log_noise_integral(torch.tensor(residual, dtype=torch.float64), n, a, b, None).item()
     )
     prior = torch.as_tensor(prior)
     model = linear_regression(lambda sd: _centred(torch.diag(prior) / sd**2), gamma_law(a, b))
-    return NormalGamma(mean, precision, a + n / 2, b + residual / 2, float(log_evidence), model)
+    a, b = a + n / 2, b + residual / 2
+    sd = math.sqrt(b / a)
+    _check_rounding(root, mean / sd, y / sd, residual / sd**2)
+    return NormalGamma(mean, root.T @ root, root, a, b, float(log_evidence), model)
 
 
 # ------------------------------------------------------------------------------------------------- arithmetic
@@ -211,10 +224,52 @@ def _centred(precision: Tensor) -> dist.MultivariateNormal:
     return dist.MultivariateNormal(torch.zeros_like(precision[0]), precision_matrix=precision)
 
 
-def _gaussian(precision: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
-    """``n`` draws of N(0, precision^-1), [n, p]: L'^-1 z."""
-    root = np.linalg.cholesky(precision)
-    return np.linalg.solve(root.T, rng.standard_normal((len(precision), n))).T
+def _least_squares(x: np.ndarray, y: np.ndarray, prior: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    """R [p, p] with R'R = x'x + prior' prior, the minimum m of S(w) = |y - x w|^2 + |prior w|^2, and S(m).
+
+    By QR: x'x, which squares the ratio of large and small, is never solved for.
+    """
+    rows, target = np.concatenate([x, prior]), np.concatenate([y, np.zeros(len(prior))])
+    q, root = np.linalg.qr(rows)
+    signs = np.where(np.diag(root) < 0, -1.0, 1.0)
+    root, q = signs[:, None] * root, signs * q
+    mean = solve_triangular(root, q.T @ target)
+    return root, mean, float(np.sum((target - rows @ mean) ** 2))
+
+
+def _check_rounding(root: np.ndarray, mean: np.ndarray, y: np.ndarray, least: float) -> None:
+    """:raises ValueError: where rounding moves the mean by more than :data:`SEEN` sds of the posterior, or
+        the evidence by as many nats
+
+    :param y: in units of the noise sd, as ``mean``; ``least``: S(m) in these
+    """
+    eps, size = np.finfo(float).eps, np.abs(root)
+    terms = np.linalg.norm(size @ np.abs(mean)) + np.linalg.norm(y)
+    shift = eps * (len(root) + len(y)) * terms  # of root @ mean, whose posterior is N(., I)
+    volume = eps * np.sum(np.abs(solve_triangular(root, np.eye(len(root)))) * size.T)  # of log det root
+    off = shift * (1 + math.sqrt(least)) + volume
+    if not off <= SEEN:
+        raise ValueError(
+            "y is so large beside its noise, or columns of x are so nearly dependent, that rounding may move "
+            f"the posterior by {off:.2g} sds or nats: centre and scale x and y, leave a column out, take a "
+            "tighter prior, or fix no noise as small as that"
+        )
+
+
+def _gaussian(root: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
+    """``n`` draws of N(0, (root' root)^-1), [n, p]."""
+    return solve_triangular(root, rng.standard_normal((len(root), n))).T
+
+
+def _spread(root: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """x_i' (root' root)^-1 x_i of every row, [m]."""
+    return np.sum(solve_triangular(root, x.T, trans="T") ** 2, axis=0)
+
+
+def _inverse(root: np.ndarray) -> np.ndarray:
+    """(root' root)^-1."""
+    inverse = solve_triangular(root, np.eye(len(root)))
+    return inverse @ inverse.T
 
 
 def _checked_precision(matrix: np.ndarray) -> np.ndarray:
@@ -231,5 +286,6 @@ def _checked_precision(matrix: np.ndarray) -> np.ndarray:
     return matrix
 
 
-def _half_logdet(matrix: np.ndarray) -> float:
-    return float(np.log(np.diag(np.linalg.cholesky(matrix))).sum())
+def _half_logdet(root: np.ndarray) -> float:
+    """log det(root' root) / 2 of a triangular matrix with a positive diagonal."""
+    return float(np.log(np.diag(root)).sum())

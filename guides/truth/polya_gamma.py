@@ -47,6 +47,7 @@ from guides.core.processes import workers_may_leave
 from guides.posterior import arviz_io
 from guides.posterior.fingerprint import fingerprint
 from guides.truth.gates import Gates, MCMCResult, judge, load_if_same
+from guides.truth.spike_slab_logistic import check_dependence
 
 __all__ = ["inclusion_probabilities", "sample_polya_gamma", "spike_slab_logistic_gibbs"]
 
@@ -114,6 +115,7 @@ def spike_slab_logistic_gibbs(
     scales = checked_vector("slab_scale", slab_scale, x.shape[1])
     check_positive(slab_scale=scales)
     check_numbers(bias_scale=bias_scale)
+    check_dependence(x, np.append(scales, bias_scale))
     if chains < 2 or draws < 4 or warmup < 0 or sweeps < 1:
         raise ValueError("at least 2 chains of 4 draws and 1 sweep are needed, and warmup >= 0")
     asked = {"sampler": "polya-gamma", "warmup": warmup, "draws": draws, "chains": chains, "sweeps": sweeps}

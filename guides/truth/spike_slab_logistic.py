@@ -25,6 +25,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from pyro import distributions as dist
+from scipy.linalg import cho_solve
 from torch import Tensor
 
 from guides.core.checks import (
@@ -39,7 +40,7 @@ from guides.core.checks import (
 from guides.posterior.draws import Posterior
 from guides.posterior.regressions import logistic_regression, spikes_and_slabs
 from guides.truth.laplace_of_models import Design, Groups, Moments
-from guides.truth.subsets import check_columns, draw_models, inclusion_of_columns
+from guides.truth.subsets import SEEN, check_columns, draw_models, inclusion_of_columns
 
 __all__ = [
     "ImportanceCheck",
@@ -209,13 +210,15 @@ def enumerate_spike_slab_logistic(
     :param bias_scale: sd of the prior of the intercept.
     :param on_progress: called again and again with how many more of the 2^p models are done.
     :raises ValueError: more than 20 columns; shapes that do not fit; labels other than 0 and 1; values
-        outside their range.
+        outside their range; columns that depend on each other so nearly, for such a slab, that rounding is
+        seen.
     """
     x, y = checked_logistic(x, y)
     p = x.shape[1]
     check_columns(p, "use guides.truth.spike_slab_logistic_gibbs")
     check_positive(slab_scale=slab_scale)
     check_numbers(bias_scale=bias_scale)
+    check_dependence(x, np.append(checked_vector("slab_scale", slab_scale, p), bias_scale))
     odds = torch.logit(torch.as_tensor(checked_inclusion(inclusion_prob, p)))
     design = Design.build(x, y, slab_scale, bias_scale)
     number, sums = torch.arange(2**p), Moments(p + 1)
@@ -245,6 +248,27 @@ def enumerate_spike_slab_logistic(
         _design=design,
         _prior_odds=odds,
     )
+
+
+def check_dependence(x: np.ndarray, scales: np.ndarray) -> None:
+    """:param scales: of the slabs and of the intercept, [p + 1]
+    :raises ValueError: where rounding may move the log determinant of the largest curvature that all columns
+        can have, x'x / 4 + 1 / scales^2, by more than :data:`~guides.truth.subsets.SEEN` nats
+    """
+    rows = np.c_[x, np.ones(len(x))] * scales
+    curvature = rows.T @ rows / 4 + np.eye(len(scales))
+    try:
+        root = np.linalg.cholesky(curvature)
+        inverse = cho_solve((root, True), np.eye(len(root)))
+        nats = 0.5 * np.finfo(float).eps * float(np.sum(np.abs(inverse) * np.abs(curvature)))
+    except np.linalg.LinAlgError:  # of what is positive in exact numbers
+        nats = math.inf
+    if not nats <= SEEN:
+        said = f"by {nats:.2g} nats" if math.isfinite(nats) else "without end"
+        raise ValueError(
+            "columns of x are so nearly dependent, for slabs as wide as these, that rounding may change the "
+            f"evidence {said}: leave a column out, centre and scale x, or take a smaller slab"
+        )
 
 
 def spike_slab_logistic_model(

@@ -11,6 +11,7 @@ from guides.posterior.files import json_safe
 from zoo.commands.options import check_counts, check_names, check_seed
 from zoo.commands.simulation import BOUND_CHANGE, CONVERGED, build, quantity_names
 from zoo.errors import UserError, unknown
+from zoo.evaluation.calibration import MOST_QUANTITIES
 from zoo.experiments.engine.declaration import Cell
 from zoo.fitting.devices import CPU, check_device
 from zoo.fitting.samplers import CHAINS, ITERATIONS, samplers
@@ -123,7 +124,13 @@ def ask(
         options["device"] = device
     methods = _methods(entry, guides, options)
     _check_chains(methods, draws)
-    return Calibration(entry, methods, simulations, seed, options)
+    found = Calibration(entry, methods, simulations, seed, options)
+    if len(found.quantities) > MOST_QUANTITIES:
+        raise UserError(
+            f"{len(found.quantities)} quantities are more than can be judged together ({MOST_QUANTITIES}): "
+            "lower --points or --columns"
+        )
+    return found
 
 
 def _check_task(entry: ModelEntry, model: str, task: str) -> None:

@@ -25,6 +25,8 @@ LEVEL = 0.05
 NULL_SETS = 20_000
 #: As many of them at a time: of a thousand draws, some ten megabytes.
 NULL_PART = 1000
+#: Quantities that can be judged together: of more, no p value that is counted so can be below the level.
+MOST_QUANTITIES = math.floor(LEVEL * (NULL_SETS + 1))
 #: Twice a log likelihood ratio beyond which a deviation is named: 1 in 100 by accident.
 NAMED = 6.63
 #: How far shifts, and logarithms of spreads, are told apart: beyond, all ranks are at the ends.
@@ -64,8 +66,10 @@ def judge(ranks: np.ndarray, draws: int, quantities: int = 1) -> Verdict:
     """Of ``ranks [N]`` among so many draws.
 
     :param quantities: that are judged together: each at :data:`LEVEL` over their number (Bonferroni)
-    :raises ValueError: without a rank, or for one that is none
+    :raises ValueError: without a rank, for one that is none, or of more than :data:`MOST_QUANTITIES`
     """
+    if quantities > MOST_QUANTITIES:
+        raise ValueError(f"at most {MOST_QUANTITIES} quantities can be judged together, not {quantities}")
     ranks = np.asarray(ranks, dtype=int)
     if not len(ranks) or ranks.min() < 0 or ranks.max() > draws:
         raise ValueError(f"there must be ranks, between 0 and {draws}")

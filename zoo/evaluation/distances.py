@@ -66,10 +66,10 @@ def compare_functions(reference: Tensor, draws: Tensor, method: str = "draws") -
 
     :param reference: [S, N] or [S, N, K], chain after chain, each in its order: neighbours may be correlated
     :param draws: [T, N] or [T, N, K] of the method; a single draw is a point estimate, without Monte Carlo
-        error
+        error; two on either side leave the errors unknown (None)
     :param method: named in front of every error
-    :raises ValueError: shapes that do not fit, fewer than two reference draws, NaN or infinity, no test
-        point, or a reference that varies nowhere
+    :raises ValueError: shapes that do not fit, fewer than two reference draws, NaN, infinity or what is
+        squared to it, no test point, or a reference that varies nowhere
     """
     try:
         reference, draws, left_out = _prepared(reference, draws)
@@ -81,6 +81,8 @@ def compare_functions(reference: Tensor, draws: Tensor, method: str = "draws") -
         "ref_sd_ratio": _jackknife(sd_ratio, ours, theirs),
         "ref_w1": _w1_estimate(ours, theirs),
     }
+    if 2 in (len(reference), len(draws)):  # without one of them there is no sd
+        estimates = {name: replace(estimate, se=None) for name, estimate in estimates.items()}
     if len(reference) >= 4:
         floors = _noise_floor(reference, len(draws))
         estimates = {name: replace(estimate, floor=floors[name]) for name, estimate in estimates.items()}
@@ -291,6 +293,8 @@ def _prepared(reference: Tensor, draws: Tensor) -> tuple[Tensor, Tensor, int]:
     for name, values in (("reference function", reference), ("function draws", draws)):
         check_finite(values.transpose(0, 1), name)
     reference, draws = reference.double().flatten(1), draws.double().flatten(1)
+    if not (reference.std(0).isfinite().all() and draws.square().sum(0).isfinite().all()):
+        raise ValueError("functions are so large that their squares are infinite")
     moving = reference.amax(0) > reference.amin(0)  # an sd computed from equal values need not be 0
     if not moving.any():
         raise ValueError("the reference function does not vary at any test point")

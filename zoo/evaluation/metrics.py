@@ -91,7 +91,7 @@ def draw_error(parts: Iterable[Tensor]) -> float:
     uneven the weights ``p(y_i | w_s)`` are (sd of their logarithms 0.3 to 3, 50 to 1000 draws, 1500 repeats).
 
     :param parts: ``log p(y_i | w_s)``, ``[S, n]``, chain after chain, of some test points each; a single draw
-        has error 0
+        has error 0, and what hangs on one group an infinite one
     """
     totals, points = torch.zeros((), dtype=torch.float64), 0
     for part in parts:
@@ -104,6 +104,8 @@ def draw_error(parts: Iterable[Tensor]) -> float:
         counts = len(part) - torch.tensor([len(group) for group in groups], device=sums.device)
         totals = totals + (others - counts.double().log()[:, None]).sum(1)
         points += part.shape[1]
+    if not totals.isfinite().all():  # without some of them a test point has no density
+        return math.inf
     return math.sqrt(jackknife_variance(totals / points))
 
 

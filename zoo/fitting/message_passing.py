@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
 from torch import Tensor
 
 from zoo.errors import FailedError
@@ -59,13 +60,16 @@ class MessagePassing(Stored):
         weights = sum(site.mean.numel() for site in found.sites.values())
         passes = f"{found.epochs} pass{'es' * (found.epochs > 1)}"
 
+        def draws(n: int, seed: int) -> dict[str, Tensor]:
+            return found.draws(n, np.random.default_rng(seed))  # not the fit's: both are derived by name
+
         def draws_with_log_prob(n: int, seed: int) -> tuple[dict[str, Tensor], Tensor]:
-            draws = found.draws(n, seed=seed)
-            return draws, found.log_prob(draws)
+            drawn = draws(n, seed)
+            return drawn, found.log_prob(drawn)
 
         return Fitted(
             model,
-            draws=lambda n, seed: found.draws(n, seed=seed),
+            draws=draws,
             num_parameters=2 * weights + 2 * len(found.precisions),  # mean, variance; concentration, rate
             seconds=found.seconds,
             summary=f"{passes} in {found.seconds:.1f} s, {sum(found.refused.values())} updates refused",

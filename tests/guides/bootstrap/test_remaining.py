@@ -174,6 +174,12 @@ def test_a_loss_without_a_second_derivative_has_none():
         assert all(value != value for value in posterior.info[name])
 
 
+def test_a_lone_draw_has_no_spread_to_measure_its_way_by():
+    x = normal(20, 1)
+    posterior = PosteriorBootstrap(line).fit(x, 2 * x[:, 0], num_draws=1, steps=300, lr=0.3)
+    assert all(value != value for value in posterior.info["remaining_way"])
+
+
 @pytest.mark.parametrize(
     ("fell", "went", "short", "unsettled"),
     [

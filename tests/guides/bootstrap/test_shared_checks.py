@@ -43,6 +43,15 @@ def brief(model, *data, **kwargs) -> SharedPosterior:
     return SharedParameterBootstrap(model, **kwargs).fit(*data, training=Training(steps=2))
 
 
+def test_another_fit_of_the_module_leaves_a_posterior_alone():
+    model = Shifted(2)
+    first = brief(model, rows())
+    before, state = first.draws(3)["mean"], first.model.log_scale.clone()
+    brief(model, 5 * rows() + 20)
+    assert torch.equal(first.draws(3)["mean"], before)
+    assert torch.equal(first.model.log_scale, state)
+
+
 def test_a_parameter_that_is_not_the_modules_is_refused_before_any_training():
     with pytest.raises(ValueError, match="parameter 'offset' without a prior, which is not one of the mod"):
         brief(Shifted(2, "parameter"), rows())

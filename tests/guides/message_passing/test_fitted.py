@@ -145,6 +145,18 @@ def test_draws_have_the_moments_of_the_sites():
     assert not torch.equal(again["w"], other["w"])
 
 
+def test_draws_are_none_of_the_starts():
+    """With one seed for both, one number was drawn for both, which made single draws too wide."""
+    x, y = data()
+    guide = ProbabilisticBackpropagation(NETWORKS["pbp"]).fit(x, y, epochs=1, seed=7)
+    mean, variance = guide.sites["w1"]
+    draw = (guide.draws(1, seed=7)["w1"][0] - mean) / variance.sqrt()
+    start = torch.as_tensor(np.random.default_rng(7).standard_normal(mean.shape))
+    assert (draw - start).abs().max() > 0.1
+    own = guide.draws(1, seed=np.random.default_rng(7))["w1"][0]
+    torch.testing.assert_close((own - mean) / variance.sqrt(), start)
+
+
 def test_log_prob_is_the_density_of_the_draws():
     guide = fitted("two_precisions")
     draws = guide.draws(6)

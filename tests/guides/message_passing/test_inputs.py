@@ -2,6 +2,7 @@
 
 import math
 from contextlib import nullcontext
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -13,6 +14,7 @@ from pyro import distributions as dist
 from pyro import poutine
 
 from guides import ProbabilisticBackpropagation, UnsupportedSiteError
+from guides.message_passing import fit_together
 from tests.guides.message_passing.fits import SHARED, both_families, cases, close, fitted, same_fit
 from tests.guides.message_passing.networks import INPUTS, NETWORKS, data, gamma, observe, pbp, weights
 
@@ -41,10 +43,39 @@ def test_a_noise_that_cannot_be_told_is_told():
 @pytest.mark.parametrize(("refused", "told"), [(1, False), (2, True)])
 def test_a_refusal_in_a_thousand_is_not_told(refused, told, monkeypatch):
     """Neither those of earlier calls."""
-    guide = ProbabilisticBackpropagation(NETWORKS["pbp"])
-    monkeypatch.setattr(ProbabilisticBackpropagation, "refused", {"noise": 500 + refused})
+    x, y = data()
+    guide = ProbabilisticBackpropagation(NETWORKS["pbp"]).fit(x, y, epochs=1)
+    monkeypatch.setattr(ProbabilisticBackpropagation, "refused", {"noise": 500 + refused, "weights": 0})
     with pytest.warns(UserWarning, match="2 of 1000 updates") if told else nullcontext():
-        guide._warn_of_refusals(1000, 500)
+        guide._warn_of_refusals(1000, {"noise": 500})
+
+
+def test_weights_that_cannot_be_told_are_told():
+    """A target in hundreds of thousands, whose noise is said to be one tenth: no update counts, and the
+    start is all that is predicted.
+    """
+    x, y = data()
+    with pytest.warns(UserWarning, match="9.% of the updates of weights were refused.*standardise y"):
+        ProbabilisticBackpropagation(pbp(noise_scale=0.1)).fit(x, 1e5 * y, epochs=1)
+
+
+def test_refusals_are_told_where_fits_run_together_too():
+    x, y = data()
+    guides = [ProbabilisticBackpropagation(pbp(noise_scale=0.1)) for _ in range(2)]
+    with pytest.warns(UserWarning, match="updates of weights were refused") as told:
+        fit_together(guides, [(x, y), (x, 1e5 * y)], epochs=1, seeds=[0, 1])
+    assert len(told) == 1
+
+
+def test_refusals_of_rows_before_are_not_told_again():
+    x, y = data()
+    guide = ProbabilisticBackpropagation(NETWORKS["pbp"]).partial_fit(x, y)
+    state = guide._fitted.state
+    many = np.full_like(state.refused.noise, 10_000)
+    counts = state.refused._replace(weights=many, noise=many)
+    guide._fitted = replace(guide._fitted, state=state._replace(refused=counts))
+    guide.partial_fit(x, y)
+    assert guide.refused["noise"] == 10_000
 
 
 def test_a_refused_fit_leaves_the_old_one():
@@ -93,7 +124,7 @@ def test_models_and_data_in_single_precision(tmp_path):
     assert ProbabilisticBackpropagation.load(tmp_path / "g", model).draws(2)["w"].dtype == torch.float32
 
 
-@pytest.mark.filterwarnings("ignore:.*updates of the noise were refused")
+@pytest.mark.filterwarnings("ignore:.*updates of .* were refused")
 @pytest.mark.parametrize(
     ("name", "messages"),
     cases([SHARED[1]], [("pbp", "gaussian"), ("pbp", "spike-slab"), ("pbp without bias", "gaussian")]),

@@ -2,6 +2,8 @@
 
 import itertools
 import math
+from fractions import Fraction
+from operator import mul
 
 import numpy as np
 import pytest
@@ -155,3 +157,49 @@ def test_a_matrix_that_is_no_precision_is_refused(matrix, said):
     X, y = problem(10, 2)
     with pytest.raises(ValueError, match=f"prior_precision must be {said}"):
         conjugate_linear_regression(X, y, prior_precision=np.array(matrix), noise_scale=1.0)
+
+
+def exact_of_two_columns(x, y, noise):
+    """Mean, sds and log evidence of weights N(0, 100^2), by fractions."""
+    tau, prior = 1 / Fraction(noise) ** 2, Fraction(1, 100**2)
+    columns, targets = [[Fraction(v) for v in column] for column in x.T], [Fraction(v) for v in y]
+    (a, b), (_, c) = [[tau * sum(map(mul, u, v)) + prior * (u is v) for v in columns] for u in columns]
+    first, second = (tau * sum(map(mul, column, targets)) for column in columns)
+    det = a * c - b * b
+    mean = (c * first - b * second) / det, (a * second - b * first) / det
+    left = tau * sum(v * v for v in targets) - mean[0] * first - mean[1] * second
+    constant = 0.5 * len(y) * math.log(tau / (2 * Fraction(math.pi))) + math.log(prior)
+    return mean, (c / det, a / det), constant - 0.5 * math.log(det) - 0.5 * float(left)
+
+
+@pytest.mark.parametrize(("offset", "noise"), [(0.0, 1.0), (1e6, 1e-3), (1e8, 1.0)])
+def test_columns_far_from_zero(offset, noise):
+    """x'x, which squares their size, would be rounded by many sds of the posterior."""
+    rng = np.random.default_rng(0)
+    x = offset + rng.standard_normal((20, 2))
+    y = x @ [1, 0.5] + noise * rng.standard_normal(20)
+    mean, variance, evidence = exact_of_two_columns(x, y, noise)
+    found = conjugate_linear_regression(x, y, prior_scale=100.0, noise_scale=noise)
+    sd = np.sqrt(np.array(variance, float))
+    shift = [float(Fraction(m) - exact) for m, exact in zip(found.mean, mean, strict=True)]
+    assert np.abs(shift / sd).max() < 1e-5
+    np.testing.assert_allclose(np.sqrt(np.diag(found.covariance)), sd, rtol=1e-6)
+    assert found.log_evidence == pytest.approx(evidence, abs=1e-5)
+
+
+def test_rounding_that_would_be_seen_is_refused():
+    rng = np.random.default_rng(0)
+    x = 1e12 + rng.standard_normal((20, 2))
+    with pytest.raises(ValueError, match="centre and scale x and y"):
+        conjugate_linear_regression(x, x @ [1, 0.5], prior_scale=100.0, noise_scale=1e-3)
+    with pytest.raises(ValueError, match="centre and scale x and y"):
+        normal_gamma_regression(x, x @ [1, 0.5], prior_scale=100.0)
+
+
+@pytest.mark.parametrize("law", [conjugate_linear_regression, normal_gamma_regression])
+def test_a_row_of_zeros_is_predicted_to_be_zero(law):
+    rng = np.random.default_rng(0)
+    options = {"noise_scale": 0.5} if law is conjugate_linear_regression else {}
+    found = law(rng.standard_normal((9, 2)), rng.standard_normal(9), prior_scale=1.0, **options)
+    assert found.predictive(np.zeros((1, 2)), noise=False).mean.item() == 0
+    assert found.predictive(np.zeros((1, 2)), noise=False).scale.item() < 1e-20

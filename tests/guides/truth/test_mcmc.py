@@ -1,6 +1,7 @@
 """NUTS against exact posteriors, what it refuses, and the cache."""
 
 import os
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -134,6 +135,17 @@ def test_nuts_of_pyro_returns_the_exact_posterior(length):
     if length == 200:
         assert result.passed, result.reason
         assert_is_the_exact_posterior(result)
+
+
+def test_another_attempt_of_pyro_has_draws_of_its_own():
+    def model():
+        pyro.sample("w", pdist.Normal(0.0, 1.0))
+
+    plan = samplers.Plan(5, 4, 2, 0.8, 5, False, seed=0, float64=False)
+    first, again = (samplers.pyro_attempt(model, (), {}, plan, False)[0]["w"] for _ in range(2))
+    other = samplers.pyro_attempt(model, (), {}, replace(plan, attempt=1), False)[0]["w"]
+    np.testing.assert_array_equal(first, again)
+    assert not np.isin(other, first).any()
 
 
 def test_every_chain_has_random_numbers_of_its_own():

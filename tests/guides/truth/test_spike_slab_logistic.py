@@ -11,6 +11,7 @@ from scipy.special import expit
 from guides.testing import z_bound
 from guides.truth import laplace_of_models
 from guides.truth import spike_slab_logistic as exact_logistic
+from guides.truth.polya_gamma import spike_slab_logistic_gibbs
 from guides.truth.spike_slab_logistic import enumerate_spike_slab_logistic
 from tests.guides.truth.logistic_problems import by_quadrature, problem, real
 from tests.guides.truth.over_models import averaged
@@ -190,6 +191,24 @@ def test_refusals_name_what_is_wrong():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("enumerated", [True, False])
+def test_columns_that_depend_are_refused_before_rounding_is_seen(enumerated):
+    """Two equal columns are one with a slab wider by the root of two, as long as the slab is not too wide."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(100)
+    y = (rng.random(100) < expit(x)).astype(float)
+    if enumerated:
+        both = enumerate_spike_slab_logistic(np.c_[x, x], y, slab_scale=1e5)
+        one = enumerate_spike_slab_logistic(x[:, None], y, slab_scale=1e5 * math.sqrt(2))
+        assert both.model_log_evidence[3] == pytest.approx(one.model_log_evidence[1], abs=1e-3)
+        with pytest.raises(ValueError, match="nearly dependent.*change the evidence by"):
+            enumerate_spike_slab_logistic(np.c_[x, x], y, slab_scale=1e7)
+        enumerate_spike_slab_logistic(rng.standard_normal((100, 2)), y, slab_scale=1e7)
+    else:
+        with pytest.raises(ValueError, match="nearly dependent.*change the evidence without end"):
+            spike_slab_logistic_gibbs(np.c_[x, x], y, slab_scale=1e9)
+
+
 def test_raisin_is_near_its_exact_posterior():
     X, y = real("raisin")
     laplace = enumerate_spike_slab_logistic(X, y, 0.25, 1.0, 1.0)

@@ -257,6 +257,7 @@ def test_inputs_have_the_correlation():
         ({"model": "edge"}, "unknown model"),
         ({"seed": -1}, "--seed"),
         ({"inclusion": 0.5}, "--inclusion does not apply"),
+        ({"points": 1001}, "are more than can be judged together .1000.: lower --points or --columns"),
     ],
 )
 def test_bad_requests_are_one_line(changes, message):

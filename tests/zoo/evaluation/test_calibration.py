@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from arviz.stats.ecdf_utils import ecdf_confidence_band
+from scipy import stats
 
 from guides.testing import NOISE, assert_share, data
 from guides.truth.conjugate import conjugate_linear_regression
@@ -165,6 +166,37 @@ def test_ties_are_broken_at_random():
 def test_numbers_that_are_no_ranks_are_refused(ranks):
     with pytest.raises(ValueError, match="between 0 and 99"):
         judge(np.array(ranks), DRAWS)
+
+
+def test_more_quantities_than_a_p_value_can_tell_are_refused():
+    ranks = np.zeros(100, dtype=int)
+    assert judge(ranks, DRAWS, quantities=1000).words == "shifted right"
+    with pytest.raises(ValueError, match="at most 1000 quantities"):
+        judge(ranks, DRAWS, quantities=1001)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_verdict_on_ranks_counted_from_above_is_its_mirror_image(seed):
+    """Also where nearly all ranks are at one end, whose probabilities differ from one by rounding."""
+    rng = np.random.default_rng(seed)
+    ranks = np.append(rng.binomial(DRAWS, 0.45, size=60), [0, DRAWS - 1, DRAWS])
+    one, other = judge(ranks, DRAWS), judge(DRAWS - ranks, DRAWS)
+    assert one.shift == pytest.approx(-other.shift, rel=1e-4)
+    for name in ("p", "spread", "shift_se", "spread_se"):
+        assert getattr(one, name) == pytest.approx(getattr(other, name), rel=1e-4)
+
+
+def test_errors_are_the_same_where_the_truth_is_far_in_either_tail():
+    ranks = np.array([50] * 60 + [DRAWS])
+    one, other = judge(ranks, DRAWS), judge(DRAWS - ranks, DRAWS)
+    assert (one.shift_se, one.spread_se) == pytest.approx((other.shift_se, other.spread_se), rel=1e-3)
+
+
+@pytest.mark.parametrize(("shift", "words"), [(0.3, "shifted right"), (-0.3, "shifted left")])
+def test_a_small_shift_has_a_direction(shift, words):
+    truths = stats.norm.ppf((np.arange(2000) + 0.5) / 2000)  # in sds of the draws, whose mean is the shift
+    ranks = np.floor(stats.norm.cdf(truths - shift) * (DRAWS + 1)).astype(int)
+    assert judge(ranks, DRAWS).words == words
 
 
 def test_the_smallest_p_is_that_of_twenty_thousand_sets():

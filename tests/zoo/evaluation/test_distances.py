@@ -239,10 +239,19 @@ def test_one_draw_is_a_point_estimate():
     assert all(e.se >= 0 and math.isfinite(e.se) for e in found.figures().values())
 
 
-@pytest.mark.parametrize("shapes", [((2, 3), (1, 3)), ((3, 3), (2, 3)), ((2, 3), (5, 3))])
-def test_very_few_draws_give_finite_figures(shapes):
-    found = compare_functions(normal(*shapes[0]), normal(*shapes[1], seed=1))
-    assert all(math.isfinite(e.value) and math.isfinite(e.se) for e in found.figures().values())
+@pytest.mark.parametrize(("reference", "draws"), [(2, 1), (3, 2), (2, 5), (3, 1), (3, 3)])
+def test_very_few_draws_give_finite_figures_and_two_no_errors(reference, draws):
+    found = compare_functions(normal(reference, 3), normal(draws, 3, seed=1)).figures().values()
+    assert all(math.isfinite(e.value) for e in found)
+    assert [e.se is None for e in found] == [2 in (reference, draws)] * 3
+    assert 2 in (reference, draws) or all(math.isfinite(e.se) for e in found)
+
+
+def test_values_whose_squares_overflow_are_refused():
+    with pytest.raises(ValueError, match="squares are infinite"):
+        compare_functions(1e160 * normal(9, 3), normal(9, 3, seed=1))
+    with pytest.raises(ValueError, match="squares are infinite"):
+        compare_functions(normal(9, 3), 1e160 * normal(9, 3, seed=1))
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,10 @@ def test_error_of_draws_of_a_chain_counts_what_hangs_together():
     assert draw_error([values[:1]]) == 0.0
 
 
+def test_a_row_that_one_draw_alone_knows_leaves_no_finite_error():
+    assert draw_error([torch.tensor([[0.0], [-math.inf]])]) == math.inf
+
+
 def test_error_of_draws_is_by_leaving_each_of_twenty_groups_out():
     """Of two rows, 43 draws, three of which make their groups longer: by hand."""
     density = torch.rand(43, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

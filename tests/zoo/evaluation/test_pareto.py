@@ -51,6 +51,13 @@ def test_one_strange_weight(change, expected):
     assert k == expected if expected is not None else k == pytest.approx(pareto_k(before), abs=0.05)
 
 
+def test_weights_that_are_nearly_equal_have_the_tail_of_what_they_differ_by():
+    """Only equal ones have none: of ``1 + 1e-6 t`` it is that of ``t``."""
+    index, g = 0.6, torch.Generator().manual_seed(0)
+    tail = torch.rand(4000, generator=g, dtype=torch.float64).pow(-index)
+    assert pareto_k((1e-6 * tail).log1p()) == pytest.approx(index, abs=0.25)
+
+
 def test_all_equal_and_all_zero_weights():
     assert pareto_k(torch.full((100,), -3.0)) == 0
     assert pareto_k(torch.full((100,), -math.inf)) == math.inf
