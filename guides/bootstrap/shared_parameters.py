@@ -150,7 +150,7 @@ class SharedParameterBootstrap:
         :raises ValueError: rows that are not finite, fewer than two, a base measure that does not fit them;
             restarts of a part with parameters and without ``reset_parameters``; a parameter that is not the
             module's, a local site that the likelihood does not see
-        :raises TypeError: an argument that is no tensor but NumPy's or a table
+        :raises TypeError: an argument that is no tensor but NumPy's or a table, a model that cannot be copied
         :raises DivergenceError: a RuntimeError, when the losses of no start are finite, or no score
         """
         check_counts(restarts=restarts)
@@ -164,6 +164,7 @@ class SharedParameterBootstrap:
         for i, part in enumerate(validation or ()):
             if isinstance(part, Tensor) and part.dim() and (row := row_not_finite(part)) is not None:
                 raise ValueError(f"argument {i} of the validation is not finite in row {row}")
+        _copied(self.model)  # what cannot be copied is told before it is trained
         training = training or Training()
         generator = torch.Generator().manual_seed(stream_seed("laws", seed))
         found: list[tuple[Progress, dict, Parameters]] = []
@@ -199,8 +200,8 @@ class SharedParameterBootstrap:
             "lr": training.lr, "validation": best.score if best.scores else None,
             "starts": [progress.score for progress, *_ in found],
         }  # fmt: skip
-        trained = copy.deepcopy(self.model)  # which another fit of the module leaves alone
-        return SharedPosterior(trained, args, draws, info, best, self.plate, local)
+        # of a copy, which another fit of the module leaves alone
+        return SharedPosterior(_copied(self.model), args, draws, info, best, self.plate, local)
 
     def _check_uses(self, target: WeightedLoss, base: BaseMeasure | None) -> None:
         """What a model does with its rows and sites; one with a closed form has been thought about."""
@@ -218,11 +219,23 @@ class SharedParameterBootstrap:
         return _ByOptimisation(self.model, args, validation, self.plate)
 
 
+def _copied(model: nn.Module) -> nn.Module:
+    """:raises TypeError: naming what cannot be copied"""
+    try:
+        return copy.deepcopy(model)
+    except (TypeError, RuntimeError) as error:
+        raise TypeError(
+            f"the model cannot be copied, as a posterior of its own needs ({error}): leave such an attribute "
+            "out of the module"
+        ) from error
+
+
 @dataclass(frozen=True)
 class SharedPosterior:
     """Trained shared parameters, and any number of draws of the local ones.
 
-    :ivar model: a copy of the model with these parameters
+    :ivar model: a copy of the model with these parameters; what an attribute reads by a closure (a lambda
+        of ``self``) is the original's
     :ivar info: of the training, JSON-safe
     :ivar local: where the inner optimisation of a model without a closed form ended; draws start there
     """

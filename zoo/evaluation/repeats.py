@@ -217,7 +217,9 @@ def paired(runs: Sequence[Run], first: str, second: str, figure: str) -> Mean | 
     if figure == "log_likelihood":  # its own error is that over rows
         errors = [run.draw_errors.get(name, 0.0) for name in (first, second)]
     else:
-        errors = [row.estimate(figure).se or 0.0 for row in rows]
+        errors = [row.estimate(figure).se for row in rows]
+        if None in errors:
+            return replace(mean, se=None)
     return replace(mean, se=math.hypot(mean.se, *errors))
 
 

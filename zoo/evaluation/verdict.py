@@ -102,10 +102,12 @@ def _named(row: Row, estimate: Estimate) -> str:
 
 
 def _apart(first: Estimate, second: Estimate, clear: float) -> bool:
-    """Whether the second is clearly larger.  Both have the reference's errors, which cancel in truth: counted
-    twice, they make this the more careful.
+    """Whether the second is clearly larger; never, where an error is unknown.  Both have the reference's
+    errors, which cancel in truth: counted twice, they make this the more careful.
     """
-    return second.value - first.value > clear * math.hypot(first.se or 0.0, second.se or 0.0)
+    if first.se is None or second.se is None:
+        return False
+    return second.value - first.value > clear * math.hypot(first.se, second.se)
 
 
 def _is_noise(estimate: Estimate) -> bool:

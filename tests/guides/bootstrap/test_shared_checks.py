@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 
 import pyro
 import pytest
@@ -50,6 +51,15 @@ def test_another_fit_of_the_module_leaves_a_posterior_alone():
     brief(model, 5 * rows() + 20)
     assert torch.equal(first.draws(3)["mean"], before)
     assert torch.equal(first.model.log_scale, state)
+
+
+def test_a_module_that_cannot_be_copied_is_refused_before_any_training():
+    model = Shifted(2)
+    model.lock = threading.Lock()
+    before = model.log_scale.clone()
+    with pytest.raises(TypeError, match="the model cannot be copied.*leave such an attribute out"):
+        brief(model, rows())
+    assert torch.equal(model.log_scale, before)
 
 
 def test_a_parameter_that_is_not_the_modules_is_refused_before_any_training():

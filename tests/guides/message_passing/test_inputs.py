@@ -67,6 +67,17 @@ def test_refusals_are_told_where_fits_run_together_too():
     assert len(told) == 1
 
 
+def test_a_few_refusals_among_many_passes_are_not_told(monkeypatch):
+    """The share is one of the updates of all passes."""
+    x, y = data()
+    guide = ProbabilisticBackpropagation(pbp(noise_scale=0.1))
+    monkeypatch.setattr(ProbabilisticBackpropagation, "refused", {"noise": 0, "weights": 84})
+    fit_together([guide], [(x, y)], epochs=20, seeds=[0])
+    guide.fit(x, y, epochs=20)
+    with pytest.warns(UserWarning, match="10% of the updates"):
+        guide.fit(x, y, epochs=1)
+
+
 def test_refusals_of_rows_before_are_not_told_again():
     x, y = data()
     guide = ProbabilisticBackpropagation(NETWORKS["pbp"]).partial_fit(x, y)

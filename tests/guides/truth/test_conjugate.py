@@ -203,3 +203,54 @@ def test_a_row_of_zeros_is_predicted_to_be_zero(law):
     found = law(rng.standard_normal((9, 2)), rng.standard_normal(9), prior_scale=1.0, **options)
     assert found.predictive(np.zeros((1, 2)), noise=False).mean.item() == 0
     assert found.predictive(np.zeros((1, 2)), noise=False).scale.item() < 1e-20
+
+
+def test_many_rows_are_no_rounding():
+    """A million rows that are standardised, and 500,000 years beside an intercept: right to ten digits."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((1_000_000, 5))
+    y = x @ [0.5, 0.5, 0.4, 0.3, 0.2] + 0.3 * rng.standard_normal(len(x))
+    y /= y.std()
+    conjugate_linear_regression(x, y, prior_scale=1.0, noise_scale=0.3)
+    normal_gamma_regression(x, y)
+    years = np.c_[1998 + 9.5 * rng.standard_normal(500_000), np.ones(500_000)]
+    target = 0.1 * years[:, 0] + rng.standard_normal(len(years))
+    conjugate_linear_regression(years, target, prior_scale=10.0, noise_scale=1.0)
+    normal_gamma_regression(years, target, prior_scale=10.0)
+
+
+def test_one_column_twice_is_seen_in_the_evidence_where_the_prior_is_wide():
+    x, y = np.random.default_rng(0).standard_normal((20, 1)), np.zeros(20)
+    one = conjugate_linear_regression(x, y, prior_scale=1e8 * math.sqrt(2), noise_scale=1.0)
+    both = conjugate_linear_regression(np.c_[x, x], y, prior_scale=1e8, noise_scale=1.0)
+    assert both.log_evidence == pytest.approx(one.log_evidence, abs=1e-5)
+    with pytest.raises(ValueError, match="nearly dependent"):
+        conjugate_linear_regression(np.c_[x, x], y, prior_scale=1e13, noise_scale=1.0)
+
+
+def test_a_large_misfit_makes_rounding_seen_sooner():
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((20, 2)), rng.standard_normal(20)
+    conjugate_linear_regression(x, 1e10 * (x @ [1.0, 0.5]) + y, prior_scale=1e11, noise_scale=1.0)
+    with pytest.raises(ValueError, match="so large beside its noise"):
+        conjugate_linear_regression(x, 1e10 * y, prior_scale=1e11, noise_scale=1.0)
+
+
+def test_a_prior_that_is_nearly_singular_is_refused():
+    """Differences of neighbours are all that it knows: the evidence was off by up to a nat, in silence."""
+    X, y = problem(20, 3)
+    contrasts = np.array([[1.0, 1.0, 0.0], [0.0, 1.0, 1.0]])
+    prior = contrasts.T @ contrasts
+    with pytest.raises(ValueError, match="prior_precision is so nearly singular"):
+        conjugate_linear_regression(X, y, prior_precision=3e15 * prior + np.eye(3), noise_scale=1.0)
+    conjugate_linear_regression(X, y, prior_precision=1e9 * prior + np.eye(3), noise_scale=1.0)
+
+
+def test_units_of_the_prior_do_not_make_it_singular():
+    X, y = problem(20, 3)
+    units = np.diag([1e-9, 1.0, 1e9])
+    shape = 0.5 * np.eye(3) + 0.5
+    found = conjugate_linear_regression(X @ units, y, prior_precision=units @ shape @ units, noise_scale=1.0)
+    plain = conjugate_linear_regression(X, y, prior_precision=shape, noise_scale=1.0)
+    assert found.log_evidence == pytest.approx(plain.log_evidence, rel=1e-9)
+    np.testing.assert_allclose(units @ found.mean, plain.mean, rtol=1e-7)

@@ -190,7 +190,6 @@ def test_refusals_name_what_is_wrong():
         enumerate_spike_slab_logistic(X, y[:-1])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("enumerated", [True, False])
 def test_columns_that_depend_are_refused_before_rounding_is_seen(enumerated):
     """Two equal columns are one with a slab wider by the root of two, as long as the slab is not too wide."""
@@ -209,6 +208,15 @@ def test_columns_that_depend_are_refused_before_rounding_is_seen(enumerated):
             spike_slab_logistic_gibbs(np.c_[x, x], y, slab_scale=1e9)
 
 
+def test_a_column_of_ones_depends_on_the_intercept():
+    rng = np.random.default_rng(0)
+    x, y = np.c_[rng.standard_normal(50), np.ones(50)], (rng.random(50) < 0.5).astype(float)
+    assert math.isfinite(enumerate_spike_slab_logistic(x, y, slab_scale=1e9, bias_scale=1.0).log_evidence)
+    with pytest.raises(ValueError, match="nearly dependent"):
+        enumerate_spike_slab_logistic(x, y, slab_scale=1e9, bias_scale=1e9)
+
+
+@pytest.mark.slow
 def test_raisin_is_near_its_exact_posterior():
     X, y = real("raisin")
     laplace = enumerate_spike_slab_logistic(X, y, 0.25, 1.0, 1.0)

@@ -117,6 +117,14 @@ def test_errors_of_two_figures_add_up_by_their_squares(value, apart):
     assert ("not told apart from it b" in sentence) != apart
 
 
+@pytest.mark.parametrize("errors", [(None, 0.1), (0.1, None), (None, None)])
+def test_an_error_that_is_unknown_tells_nothing_apart(errors):
+    """As of two draws, of which none can be left out."""
+    near, far = (Estimate(value, se) for value, se in zip((1.0, 9.0), errors, strict=True))
+    (sentence,) = verdict([row("a", ref_w1=near), row("b", ref_w1=far)])
+    assert "not told apart from it b" in sentence
+
+
 @pytest.mark.parametrize(("real", "words"), [(True, ", then far"), (False, ", not told apart from it far")])
 @pytest.mark.parametrize("order", [("near", "far"), ("far", "near")])
 def test_a_difference_counts_where_it_is_real_whichever_comes_first(order, real, words):
