@@ -173,7 +173,7 @@ class ProbabilisticBackpropagation:
                 stacklevel=3,
             )
             return
-        share = weights / (rows * sum(mean.numel() for mean, _ in self.sites.values()))
+        share = weights / (rows * sum(site.mean.numel() for site in self.sites.values()))
         if share > MANY:
             warnings.warn(
                 f"{share:.0%} of the updates of weights were refused, and what was learned may be far off: "
