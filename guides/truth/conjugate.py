@@ -41,8 +41,8 @@ class ConjugateRegression:
     """Posterior N(mean, covariance) of the weights, known noise.
 
     :ivar mean: [p].
-    :ivar covariance: [p, p]; ``precision`` its inverse.
-    :ivar root: [p, p], upper triangular: ``precision = root' root``.
+    :ivar covariance: [p, p].
+    :ivar root: [p, p], upper triangular: ``precision = root' root`` is the inverse of the covariance.
     :ivar log_evidence: log p(y).
     :ivar mean_field_sd: [p], sd of the mean-field Gaussian with the largest ELBO; its mean is ``mean`` and
         its variances are 1 / diag(precision), *not* diag(covariance).
@@ -52,13 +52,17 @@ class ConjugateRegression:
 
     mean: np.ndarray
     covariance: np.ndarray
-    precision: np.ndarray
     root: np.ndarray = field(repr=False)
     log_evidence: float
     mean_field_sd: np.ndarray
     mean_field_elbo: float
     noise_scale: float
     model: Callable = field(repr=False)
+
+    @property
+    def precision(self) -> np.ndarray:
+        """[p, p]."""
+        return self.root.T @ self.root
 
     def draws(self, n: int, seed: int = 0) -> dict[str, np.ndarray]:
         """``n`` independent draws: ``w`` [n, p]."""
@@ -107,20 +111,19 @@ def conjugate_linear_regression(
     check_positive(prior=np.diag(prior))
     tau = noise_scale**-2.0
     # sqrt(tau) y ~ N(sqrt(tau) x w, I) and 0 ~ N(P^(1/2) w, I): least squares of both
-    root, mean, quadratic = _least_squares(x / noise_scale, y / noise_scale, np.linalg.cholesky(prior).T)
+    prior_root = np.linalg.cholesky(prior).T
+    root, mean, quadratic = _least_squares(x / noise_scale, y / noise_scale, prior_root)
     _check_rounding(root, mean, y / noise_scale, quadratic)
-    precision, half_logdet = root.T @ root, _half_logdet(root)
+    half_logdet, mean_field_sd = _half_logdet(root), 1 / np.linalg.norm(root, axis=0)
     # y'(I/tau + x P^-1 x')^-1 y = tau |y - x m|^2 + m' P m : no difference of large numbers
-    half_logdet_prior = _half_logdet(np.linalg.cholesky(prior))
-    log_evidence = 0.5 * (n * (math.log(tau) - LOG_2PI) - quadratic) + half_logdet_prior - half_logdet
-    gap = 0.5 * np.log(np.diag(precision)).sum() - half_logdet
+    log_evidence = 0.5 * (n * (math.log(tau) - LOG_2PI) - quadratic) + _half_logdet(prior_root) - half_logdet
+    gap = -np.log(mean_field_sd).sum() - half_logdet
     return ConjugateRegression(
         mean=mean,
         covariance=_inverse(root),
-        precision=precision,
         root=root,
         log_evidence=float(log_evidence),
-        mean_field_sd=np.diag(precision) ** -0.5,
+        mean_field_sd=mean_field_sd,
         mean_field_elbo=float(log_evidence - gap),
         noise_scale=noise_scale,
         model=linear_regression(lambda sd: _centred(torch.as_tensor(prior)), noise_scale),
@@ -131,20 +134,24 @@ def conjugate_linear_regression(
 class NormalGamma:
     """Posterior w | tau ~ N(mean, (tau precision)^-1), tau ~ Gamma(a, b) with rate b.
 
-    :ivar mean: [p]; ``precision`` [p, p], in units of the noise precision.
-    :ivar root: [p, p], upper triangular: ``precision = root' root``.
+    :ivar mean: [p].
+    :ivar root: [p, p], upper triangular: ``precision = root' root``, in units of the noise precision.
     :ivar a: shape; ``b`` rate.
     :ivar log_evidence: log p(y).
     :ivar model: the Pyro model, sites ``w`` and ``noise_precision``.
     """
 
     mean: np.ndarray
-    precision: np.ndarray
     root: np.ndarray = field(repr=False)
     a: float
     b: float
     log_evidence: float
     model: Callable = field(repr=False)
+
+    @property
+    def precision(self) -> np.ndarray:
+        """[p, p]."""
+        return self.root.T @ self.root
 
     @property
     def covariance(self) -> np.ndarray:
@@ -200,7 +207,7 @@ def normal_gamma_regression(
     a, b = a + n / 2, b + residual / 2
     sd = math.sqrt(b / a)
     _check_rounding(root, mean / sd, y / sd, residual / sd**2)
-    return NormalGamma(mean, root.T @ root, root, a, b, float(log_evidence), model)
+    return NormalGamma(mean, root, a, b, float(log_evidence), model)
 
 
 # ------------------------------------------------------------------------------------------------- arithmetic
