@@ -14,15 +14,11 @@ from torch import nn
 from torch.distributions import MixtureSameFamily, Normal
 
 from guides.core.rng import seeded_rng
-from guides.core.svi import DivergenceError
 from guides.implicit import DiscriminatorKL, SaturationWarning, SparseImplicitProcess
 from guides.implicit.fitted import remembered
 from guides.posterior import Posterior
+from tests.guides.implicit.sparse_processes import X, Y, fitted, network
 from zoo.models import BNNProcess, NeuralSampler
-
-GENERATOR = torch.Generator().manual_seed(0)
-X = torch.linspace(-2, 2, 40).unsqueeze(-1)
-Y = X[:, 0].sin() + 0.2 * torch.randn(40, generator=GENERATOR)
 
 
 @pytest.fixture(autouse=True)
@@ -31,16 +27,6 @@ def _quiet():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SaturationWarning)
         yield
-
-
-def network(**options) -> BNNProcess:
-    torch.manual_seed(0)
-    return BNNProcess(1, (10,), **{"dtype": torch.float64, **options})
-
-
-def fitted(prior=None, steps: int = 3, seed: int = 0, **options) -> SparseImplicitProcess:
-    guide = SparseImplicitProcess(prior or network(), 5, hidden=(10,), noise_features=8, **options)
-    return guide.fit(X, Y, steps=steps, batch_size=10, seed=seed)
 
 
 # ------------------------------------------------------------------------------------------------------ fits
@@ -415,91 +401,23 @@ def test_saved_and_loaded(tmp_path):
         SparseImplicitProcess.load(path, network())
 
 
-# -------------------------------------------------------------------------------------------------- bad input
+def test_by_default_the_noise_starts_small():
+    """So that functions divide the data among themselves (alpha 1): a sd of exp(-2.5)."""
+    starts = []
+    SparseImplicitProcess(network(), 5).fit(
+        X, Y, steps=1, on_start=lambda guide: starts.append(guide.log_noise.item())
+    )
+    assert starts == [pytest.approx(-5.0)]
 
 
-def test_refusals_before_the_fit():
-    with pytest.raises(ValueError, match="alpha must lie in"):
-        SparseImplicitProcess(network(), alpha=1.5)
-    with pytest.raises(ValueError, match="num_functions=21 .* more than 21 are needed"):
-        SparseImplicitProcess(network(), 20, num_functions=21)
-    for number in (0, 5.5, True):
-        with pytest.raises(ValueError, match="num_inducing must be a positive whole number"):
-            SparseImplicitProcess(network(), number)
-    with pytest.raises(ValueError, match="num_particles must be 2 at least"):
-        SparseImplicitProcess(network(), num_particles=1)
-    with pytest.raises(ValueError, match="jitter"):
-        SparseImplicitProcess(network(), jitter=0.0)
-    with pytest.raises(ValueError, match="noise_scale"):
-        SparseImplicitProcess(network(), noise_scale=-1.0)
-    with pytest.raises(ValueError, match="init_noise_scale"):
-        SparseImplicitProcess(network(), init_noise_scale=0.0)
-    for question, argument in (("draws", 3), ("predictive", X), ("posterior", 3), ("save", "fit")):
-        with pytest.raises(RuntimeError, match="not fitted"):
-            getattr(SparseImplicitProcess(network()), question)(argument)
-
-
-def test_refusals_of_data():
-    guide = SparseImplicitProcess(network(), 5)
-    with pytest.raises(ValueError, match="constant"):
-        guide.fit(X, torch.full((40,), 3.0))
-    with pytest.raises(ValueError, match="y must be finite"):
-        guide.fit(X, torch.cat((Y[1:], torch.tensor([torch.nan]))))
-    with pytest.raises(ValueError, match=r"\[N, d\]"):
-        guide.fit(X[:, 0], Y)
-    with pytest.raises(ValueError, match="x must be of floating point, got torch.int64"):
-        guide.fit(X.long(), Y)
-    with pytest.raises(ValueError, match="y must be a tensor, got a ndarray"):
-        guide.fit(X, Y.numpy())
-    with pytest.raises(ValueError, match=r"process of 2 column\(s\) needs x \[N, 2\]"):
-        SparseImplicitProcess(BNNProcess(2, (3,)), 5).fit(X, Y)
-    with pytest.raises(ValueError, match="steps"):
-        guide.fit(X, Y, steps=0)
-    with pytest.raises(ValueError, match="noise_lr"):
-        guide.fit(X, Y, noise_lr=0.0)
-    with pytest.raises(ValueError, match="warm_up"):
-        guide.fit(X, Y, warm_up=1.5)
-    with pytest.raises(ValueError, match="no site 'f'"):
-        SparseImplicitProcess(lambda x: x, 5).fit(X, Y)
-
-
-def test_refusals_of_inputs():
-    guide = fitted(steps=1)
-    for x in (X[:, 0], X.repeat(1, 2)):
-        with pytest.raises(ValueError, match=r"x must be \[m, 1\]"):
-            guide.predictive(x)
-    with pytest.raises(ValueError, match=r"x must be \[m, 1\], one row at least; got \[0, 1\]"):
-        guide.predictive(X[:0])
-    for number in (math.nan, math.inf):
-        with pytest.raises(ValueError, match="^x must be finite$"):
-            guide.predictive(X.clone().fill_(number))
-    for x in (X.numpy(), X.long()):
-        with pytest.raises(ValueError, match="x must be a tensor of floating point"):
-            guide.predictive(x)
-
-
-def test_divergence_in_the_last_step():
-    with pytest.raises(DivergenceError, match="step 0: it leaves numbers that are not finite; lower"):
-        SparseImplicitProcess(network(), 5, noise_features=8).fit(X, Y, steps=1, lr=1e300)
-
-
-def test_divergence_names_the_step():
-    with pytest.raises(DivergenceError, match="step [1-9].*lower the learning rate"):
-        SparseImplicitProcess(network(), 5, noise_features=8).fit(X, Y, steps=50, lr=1e4, batch_size=10)
-
-
-def test_fewer_rows_than_inducing_inputs():
-    guide = SparseImplicitProcess(network(), 20, noise_features=8).fit(X[:4], Y[:4], steps=2)
-    assert guide.inducing.shape == (20, 1)
-    assert guide.inducing.unique(dim=0).shape == (20, 1)
-    assert guide.predictive(X).mean.isfinite().all()
-
-
-@pytest.mark.filterwarnings("ignore::guides.core.settling.UnsettledWarning")
-def test_rows_that_coincide():
-    x = torch.zeros(30, 1)
-    guide = SparseImplicitProcess(network(), 10, noise_features=8).fit(x, Y[:30], steps=5)
-    assert guide.predictive(X).mean.isfinite().all()
+def test_copies_of_a_row_start_a_hundredth_apart():
+    starts = []
+    SparseImplicitProcess(network(), 200, num_functions=210).fit(
+        X[:4], Y[:4], steps=1, on_start=lambda guide: starts.append(guide.inducing.detach().clone())
+    )
+    away = (starts[0] - X[:4].T).abs().amin(1)
+    assert (away < 0.05).all()
+    assert 0.8 * 0.01 < away.square().mean().sqrt() < 1.2 * 0.01
 
 
 # ------------------------------------------------------------------------------------------------ correctness
@@ -549,22 +467,3 @@ def test_two_branches_are_found():
     law = guide.predictive(x[300:])
     assert law.log_prob(y[300:].double()).mean() > -0.9
     assert law.cdf(torch.zeros(300, dtype=torch.float64)).mean() == pytest.approx(0.5, abs=0.15)
-
-
-def test_by_default_the_noise_starts_small():
-    """So that functions divide the data among themselves (alpha 1): a sd of exp(-2.5)."""
-    starts = []
-    SparseImplicitProcess(network(), 5).fit(
-        X, Y, steps=1, on_start=lambda guide: starts.append(guide.log_noise.item())
-    )
-    assert starts == [pytest.approx(-5.0)]
-
-
-def test_copies_of_a_row_start_a_hundredth_apart():
-    starts = []
-    SparseImplicitProcess(network(), 200, num_functions=210).fit(
-        X[:4], Y[:4], steps=1, on_start=lambda guide: starts.append(guide.inducing.detach().clone())
-    )
-    away = (starts[0] - X[:4].T).abs().amin(1)
-    assert (away < 0.05).all()
-    assert 0.8 * 0.01 < away.square().mean().sqrt() < 1.2 * 0.01
