@@ -72,7 +72,7 @@ def compare(
         and texts are classes
     :param noise: fixes the noise sd, in units of the target
     :param widths: hidden units of each layer, or of the only one
-    :param activation: ``relu``, ``leaky-relu`` or ``tanh``
+    :param activation: ``relu``, ``leaky-relu`` (slope 0.2) or ``tanh``
     :param inclusion: prior inclusion probability of spike-and-slab weights
     :param weight_scale: prior sd of weights (of their slab) in units of ``1/sqrt(inputs)``, 1 by default; one
         number for all layers, or one a layer

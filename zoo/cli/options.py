@@ -90,7 +90,7 @@ WidthsOption = Annotated[
     str | None, typer.Option("--widths", help="Hidden units of each layer, as in 50 or 20,20; 50 by default.")
 ]
 ActivationOption = Annotated[
-    str | None, typer.Option("--activation", help="relu (by default), leaky-relu or tanh.")
+    str | None, typer.Option("--activation", help="relu (by default), leaky-relu (slope 0.2) or tanh.")
 ]
 InclusionOption = Annotated[
     float | None,

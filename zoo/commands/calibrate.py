@@ -100,8 +100,11 @@ def _read_all(calibration: Calibration, folder: Path) -> dict[str, list[Record]]
     order = (*SAMPLERS, *GUIDES)
     found = {}
     for method in sorted(there & set(order), key=order.index):
-        trials = (folder / CELLS / calibration.entry.name / method / "default").glob("[0-9]*")
-        cells = [calibration.cell(method, trial) for trial in sorted(int(path.name) for path in trials)]
+        names = [
+            path.name for path in (folder / CELLS / calibration.entry.name / method / "default").iterdir()
+        ]
+        trials = sorted(int(name) for name in names if name.isdecimal())
+        cells = [calibration.cell(method, trial) for trial in trials]
         records = [read_record(folder, cell) for cell in cells]
         found[method] = [record for record in records if record is not None]
     return {method: records for method, records in found.items() if records}

@@ -16,14 +16,20 @@ import torch.nn.functional as F
 from pyro import distributions as dist
 from torch import Tensor
 
+from guides.core.perceptron import SLOPE
 from zoo.models.defaults import ACTIVATION, WIDTHS
 from zoo.models.likelihoods import observe, observe_numpyro
 from zoo.models.traits import Activation, Likelihood, Traits
 from zoo.models.weights import GaussianWeights, Scale, WeightPrior, check_scale, sd_of_layer
 
+
+def _leaky_relu(x: Tensor) -> Tensor:
+    return F.leaky_relu(x, SLOPE)
+
+
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
-    "leaky-relu": F.leaky_relu,
+    "leaky-relu": _leaky_relu,
     "tanh": torch.tanh,
 }
 
@@ -37,7 +43,7 @@ class BNN:
     :param outputs: 1, or the number of classes of a categorical likelihood
     :param likelihood: ``normal`` (noise precision ``~ Gamma(6, 6)``), ``bernoulli`` or ``categorical``
     :param noise_scale: fixes the noise of a normal likelihood, in the units of ``y``
-    :param activation: ``relu``, ``leaky-relu`` (slope 0.01) or ``tanh``
+    :param activation: ``relu``, ``leaky-relu`` (slope 0.2) or ``tanh``
     :param weights: the law of the weights
     :param bias_scale: sd of the biases
 
@@ -96,7 +102,11 @@ class BNN:
         import numpyro
         import numpyro.distributions as ndist
 
-        activation = {"relu": jax.nn.relu, "leaky-relu": jax.nn.leaky_relu, "tanh": jnp.tanh}[self.activation]
+        activation = {
+            "relu": jax.nn.relu,
+            "leaky-relu": lambda h: jax.nn.leaky_relu(h, SLOPE),
+            "tanh": jnp.tanh,
+        }[self.activation]
         hidden = x
         for i, shape in enumerate(self.layers, start=1):
             weight = numpyro.sample(f"w{i}", self.weights.numpyro(shape, i - 1))

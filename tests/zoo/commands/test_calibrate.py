@@ -122,6 +122,14 @@ def test_calls_add_up(exact, tmp_path):
         assert (tmp_path / name).read_bytes() == (exact[0] / name).read_bytes()
 
 
+def test_a_folder_that_is_no_simulation_is_left_alone(tmp_path):
+    request = ask(guides=["exact"], simulations=2, **LINEAR)
+    first = run(request, tmp_path / "out")
+    cell = next((tmp_path / "out").glob("cells/*/exact/default/0"))
+    shutil.copytree(cell, cell.with_name("0 copy"))
+    pd.testing.assert_frame_equal(run(request, tmp_path / "out"), first)
+
+
 def test_finished_simulations_are_not_computed_again(exact, monkeypatch):
     use(monkeypatch, lambda draws, seed: pytest.fail("computed again"))
     table = run(ask(guides=["exact"], simulations=10, **LINEAR), exact[0])

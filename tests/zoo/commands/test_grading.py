@@ -60,6 +60,16 @@ def two_samples(problem: SimpleNamespace, law: dist.MultivariateNormal, draws: i
     ]
 
 
+def test_the_error_of_a_difference_has_that_of_both_sides_draws():
+    """Of rows sd 2 over 4, and of draws 0.3 and 0.4, which all rows share."""
+    ours = SimpleNamespace(log_likelihood=torch.tensor([1.0, 5.0, 1.0, 5.0]), draw_error=0.3)
+    truth = SimpleNamespace(log_likelihood=torch.tensor([0.0, 1.0, 0.0, 1.0]), draw_error=0.4)
+    found = _difference(ours, truth)
+    rows = np.std([1.0, 4.0, 1.0, 4.0], ddof=1) / 2
+    assert found.value == pytest.approx(2.5)
+    assert found.se == pytest.approx(math.hypot(rows, 0.5))
+
+
 @pytest.mark.slow
 def test_two_samples_of_one_posterior_are_seldom_told_apart():
     """Many test rows, which all share the draws: these are what likelihoods differ by.  An error over rows

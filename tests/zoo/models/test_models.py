@@ -8,6 +8,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import pytest
 import torch
 from numpyro.infer.util import log_density
@@ -286,3 +287,15 @@ def test_images_that_lenet_cannot_see_are_refused():
 def test_weights_have_a_positive_scale(weights, scale):
     with pytest.raises(ValueError, match=r"must be positive, got (0|-1|nan).*None is 1/sqrt\(inputs\)"):
         weights(scale=scale)
+
+
+def test_a_leaky_relu_has_the_slope_of_the_published_networks():
+    """0.2 in both languages, where torch's and JAX's own is 0.01."""
+    model, minus = BNN(1, widths=(1,), activation="leaky-relu"), torch.tensor([[-1.0]])
+    weights = {name: torch.ones(shape) for name, shape in (("w1", (1, 1)), ("w2", (1, 1)))}
+    weights |= {name: torch.zeros(1) for name in ("b1", "b2")}
+    assert poutine.condition(model, weights)(minus).item() == pytest.approx(-0.2)
+    arrays = {name: jnp.array(value.numpy()) for name, value in weights.items()}
+    with numpyro.handlers.seed(rng_seed=0), numpyro.handlers.substitute(data=arrays):
+        trace = numpyro.handlers.trace(model.twin).get_trace(jnp.array([[-1.0]]))
+    assert trace["y"]["fn"].mean.item() == pytest.approx(-0.2)

@@ -122,6 +122,18 @@ class Record:
 
 
 @dataclass(frozen=True)
+class Redrawn:
+    """How far a number spreads where the data alone are drawn anew.
+
+    :param sd: its sample standard deviation
+    :param draws: of data, which it was taken over
+    """
+
+    sd: float
+    draws: int
+
+
+@dataclass(frozen=True)
 class Published:
     """A number in print, in the unit of the metric that it stands beside.
 
@@ -132,6 +144,7 @@ class Published:
     :param lowest: over the runs, where the print has a range; so is ``highest``
     :param printed: as printed, all digits kept; made of the numbers if left out
     :param remark: what the print, or its copy, says about this number alone
+    :param redrawn: where all printed runs share their data, and ours have drawn others
     """
 
     value: float
@@ -141,6 +154,7 @@ class Published:
     printed: str = ""
     remark: str = ""
     runs: int | None = None
+    redrawn: Redrawn | None = None
     lines: tuple[str, ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:

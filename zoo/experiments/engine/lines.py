@@ -68,7 +68,9 @@ class Line:
         unless both exist.
 
         One run of ours has the spread of the published ones for its own, the root of their number times
-        their standard error, where that number is known.
+        their standard error, where that number is known.  Where these share their data and ours have drawn
+        others, the variance of such a draw is added: once for the print, and for one run of ours, whose
+        borrowed spread lacks it.
         """
         return self._z(1.0)
 
@@ -79,28 +81,42 @@ class Line:
 
     def _z(self, factor: float) -> float | None:
         """Of the print times a factor."""
+        errors = self._errors(factor)
+        if not errors:
+            return None
+        total = math.hypot(*(error for error, _ in errors))
+        return (self.ours.mean - factor * self.published.value) / total
+
+    def _errors(self, factor: float) -> list[tuple[float, float]]:
+        """Standard errors of the difference from the print times a factor, part by part, each with its degrees
+        of freedom, a print of so many runs that nobody tells taken for one of many; none where one is missing.
+        """
         if not self.compared or not self.published.se:
-            return None
-        error, published_error = self.ours.se, factor * self.published.se
-        if self.ours.n == 1 and self.published.runs:
-            error = math.sqrt(self.published.runs) * published_error
-        if error is None:
-            return None
-        return (self.ours.mean - factor * self.published.value) / math.hypot(error, published_error)
+            return []
+        theirs, runs = factor * self.published.se, self.published.runs or math.inf
+        if self.ours.n > 1:
+            parts = [(self.ours.se, self.ours.n - 1), (theirs, runs - 1)]
+        elif self.published.runs:
+            parts = [(math.hypot(math.sqrt(runs) * theirs, theirs), runs - 1)]
+        else:
+            return []
+        redrawn = self.published.redrawn
+        if redrawn:
+            sides = 2 if self.ours.n == 1 else 1
+            parts.append((math.sqrt(sides) * redrawn.sd, redrawn.draws - 1))
+        return parts
 
     @property
     def by_chance(self) -> float:
         """Probability that z is far where both are means of Gaussian runs of one law: by Student's t with
-        Welch's degrees of freedom, a print of so many runs that nobody tells taken for one of many.
+        Welch's degrees of freedom.
         """
-        if self.z is None:
+        errors = self._errors(1.0)
+        if not errors:
             return 0.0
-        theirs, spare = self.published.se**2, (self.published.runs or math.inf) - 1
-        ours = self.ours.se**2 if self.ours.n > 1 else 0.0
-        if not ours:  # one run with the print's spread, or runs that are all alike
-            return 2 * float(stdtr(spare, -FAR))
-        freedom = (ours + theirs) ** 2 / (ours**2 / (self.ours.n - 1) + theirs**2 / spare)
-        return 2 * float(stdtr(freedom, -FAR))
+        total = math.hypot(*(error for error, _ in errors))
+        spare = sum((error / total) ** 4 / freedom for error, freedom in errors)
+        return 2 * float(stdtr(1 / spare if spare else math.inf, -FAR))
 
     @property
     def borrowed(self) -> bool:

@@ -83,6 +83,12 @@ def verdict(lines: Sequence[Line], marks: Marks) -> str:
         words.append(f"Independent runs of one law would be so in {chance:.2g} on average.")
     if any(line.borrowed for line in measured):
         words.append("The z of one run takes the spread of the printed runs for its standard deviation.")
+    redrawn = {line.published.redrawn.draws for line in measured if line.published.redrawn}
+    if redrawn:
+        words.append(
+            "The printed runs share their data and ours drew others: z also counts the spread over "
+            f"{min(redrawn)} draws of the data, of numbers without a model."
+        )
     if ranged:
         outside = [line for line in ranged if line.outside]
         what = "Our median is outside the printed range (min / median / max)"

@@ -52,6 +52,6 @@ def split(dataset: str, graphs: int, seed: int, *, doubled: bool = False) -> Par
         return Parts(*(drawn[i:j] for i, j in zip([0, *ends], [*ends, None], strict=True)))
     whole = load_graphs(dataset, doubled=doubled).graphs
     order = np.random.default_rng(seed).permutation(len(whole))[:graphs]
-    test, validation = int(TEST * len(order)), max(1, int(VALIDATION * len(order)))
+    test, validation = (max(1, int(share * len(order))) for share in (TEST, VALIDATION))
     picked = [whole[i] for i in order]
     return Parts(picked[test + validation :], picked[test : test + validation], picked[:test], [])

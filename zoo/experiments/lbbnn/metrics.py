@@ -19,7 +19,8 @@ POINT_METHODS = tuple(method for method in METHODS if method not in POSTERIORS)
 
 SCORES = {
     "accuracy": "share of test images that the ensemble of drawn networks gets right; higher is better",
-    "nll": "mean negative log probability that this ensemble gives to the label, nats; lower is better",
+    "nll": "mean negative log probability that this ensemble gives to the label, nats, 15.94 at most of an "
+    "image; lower is better",
     "ece": "calibration error of this ensemble, 15 bins; lower is better",
 }
 DENSITIES = {

@@ -32,6 +32,7 @@ from zoo.fitting.problem import Problem
 from zoo.fitting.reach import half_cosine_change
 from zoo.models.bnn import BNN
 from zoo.models.implicit_process import BNNProcess, LearnedNetwork
+from zoo.seeds import stable_seed
 
 #: Draws behind a prediction, of the methods that are laws of weights; SIP, VIP and fBNN know theirs.
 DRAWS = 500
@@ -40,7 +41,7 @@ PLACES, DRAWN, FUNCTIONS = 200, 30, 15
 #: Log sd of the noise behind a posterior that is nearly a point: its values spread by 0.003, those of the
 #: published start, whose weights are as small as their noise, by 0.007.
 POINT_LOG_SD = -5.0
-#: The network of the methods that are laws of weights.
+#: The network of the methods that are laws of weights, its slope as published (0.2).
 NETWORK = {"widths": (50,), "activation": "leaky-relu"}
 #: The figures of every table.
 SCORES = {"rmse": rmse, "log_likelihood": log_likelihood, "crps": crps}
@@ -53,7 +54,7 @@ def table(cell: Cell) -> Mapping[str, float]:
     """A method on an 80/20 split."""
     problem = random_80_20(cell.dataset, cell.trial)
     fitted, seconds = fit(cell, problem)
-    law = fitted.predictor(DRAWS, cell.seed % 2**31)(problem.x_test)
+    law = fitted.predictor(DRAWS, stable_seed("draws", cell.seed))(problem.x_test)
     return {
         **figures(law, problem),
         "bound_change": bound_change(fitted.losses, problem.size),
@@ -108,7 +109,7 @@ def one_dimensional(cell: Cell) -> Mapping[str, float]:
         predictor, more = _nuts(cell, problem)
     else:
         fitted, more["cpu_seconds"] = fit(cell, problem)
-        predictor = fitted.predictor(DRAWS, cell.seed % 2**31)
+        predictor = fitted.predictor(DRAWS, stable_seed("draws", cell.seed))
         more["bound_change"] = bound_change(fitted.losses, problem.size)
         prior = getattr(fitted.closed_form, "prior", None)
     _leave(cell, problem, predictor, prior)
@@ -160,7 +161,7 @@ def _leave(cell: Cell, problem: Problem, predictor: Callable[[Tensor], Distribut
     data, scale = problem.dataset, problem.scale
     x = np.linspace(data.x_train.min(), data.x_train.max(), PLACES)
     inputs = problem.inputs(x[:, None])
-    with seeded_rng(cell.seed % 2**31), torch.no_grad():
+    with seeded_rng(stable_seed("picture", cell.seed)), torch.no_grad():
         y = predictor(inputs).sample((DRAWN,)).double().numpy()
         drawn = np.empty((0, PLACES)) if prior is None else prior.draw(FUNCTIONS)(inputs).double().numpy()
     arrays = {"y": scale.inverse_mean(y), "prior": scale.inverse_mean(drawn)}
@@ -181,7 +182,7 @@ def inducing(cell: Cell) -> Mapping[str, float]:
     torch.manual_seed(cell.seed % 2**31)
     frozen, alpha = cell.setting == "frozen", cell.options["alpha"]
     guide = SparseImplicitProcess(BNNProcess(1, WIDTHS), 15 if frozen else 50, alpha=alpha)
-    path: list[Tensor] = []
+    path: dict[int, Tensor] = {}
 
     def start(fresh: SparseImplicitProcess) -> None:
         if frozen:
@@ -190,16 +191,16 @@ def inducing(cell: Cell) -> Mapping[str, float]:
             hold_at_a_point(fresh.generator)
 
     def watch(step: int, fresh: SparseImplicitProcess) -> None:
-        if step == 1 or step % cell.options["every"] == 0:
-            path.append(fresh.inducing.detach().clone()[:, 0])
+        if step in (1, cell.options["steps"]) or step % cell.options["every"] == 0:
+            path[step] = fresh.inducing.detach().clone()[:, 0]
 
     options = {"steps": cell.options["steps"], "seed": cell.seed % 2**31}
     with of_set_steps():
         guide.fit(problem.x, problem.y, on_start=start, on_step=watch, **options)
     scale = problem.dataset.x_train.std()
-    places = torch.stack(path).double().numpy() * scale + problem.dataset.x_train.mean()
+    places = torch.stack(list(path.values())).double().numpy() * scale + problem.dataset.x_train.mean()
     _leave(cell, problem, guide.predictive, guide.prior)
-    np.savez_compressed(cell.folder / "trajectories.npz", places=places, every=cell.options["every"])
+    np.savez_compressed(cell.folder / "trajectories.npz", steps=list(path), places=places)
     return {
         **figures(guide.predictive(problem.x_test), problem),
         "spread_at_first": float(places[0].std()),

@@ -44,8 +44,7 @@ def plot_inducing(out: Path, records: Sequence[Record]) -> None:
         with np.load(record.folder / "samples.npz") as file:
             _predictive(axes[0, 0], file)
         with np.load(record.folder / "trajectories.npz") as file:
-            places, every = file["places"], int(file["every"])
-        steps = np.arange(len(places)) * every
+            steps, places = file["steps"], file["places"]
         axes[1, 0].plot(places, steps, color=DRAWN, lw=0.8)
         axes[1, 0].set(xlabel="x of the inducing inputs", ylabel="step", xlim=axes[0, 0].get_xlim())
         write_figure(figure, out / f"{record.cell.dataset}-{record.cell.setting}.png", dpi=DPI)

@@ -17,6 +17,7 @@ import torch
 from data_loaders import Dataset, Standardizer, load
 from data_loaders.splits import split_80_20
 from guides import ProbabilisticBackpropagation
+from zoo.errors import UserError
 from zoo.experiments.engine.declaration import Cell
 from zoo.experiments.splits import cut
 from zoo.experiments.sspbp.networks import MESSAGES, figures, published_figures
@@ -50,7 +51,13 @@ class Repetition(NamedTuple):
 
 
 def repetition(name: str, widths: tuple[int, ...], bias: bool, number: int) -> Repetition:
-    """:raises KeyError: for a network, data set or repetition that the program does not have"""
+    """:raises UserError: for a repetition that the program does not have
+    :raises KeyError: for another network
+    """
+    if number >= REPETITIONS:
+        raise UserError(
+            f"the published program has {REPETITIONS} repetitions: --trials {REPETITIONS} at most"
+        )
     rows, inputs = next(size for found, *size in SETS if found == name)
     rng = np.random.RandomState()
     rng.set_state(_states(bias)[widths, name, number])

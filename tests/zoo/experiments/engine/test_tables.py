@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
+from scipy import stats
 
 from tests.zoo.experiments.runner_helpers import rows
 from tests.zoo.experiments.toy_experiments import declare
 from zoo.experiments import Published
-from zoo.experiments.engine.declaration import Effort, Explanation
+from zoo.experiments.engine.declaration import Effort, Explanation, Redrawn
 from zoo.experiments.engine.lines import Line, summary
 from zoo.experiments.engine.records import read_all
 from zoo.experiments.engine.request import plan
@@ -224,6 +226,18 @@ def test_several_runs_of_ours_have_a_spread_of_their_own():
     assert Line(*PLACE, summary([1.0, 4.0]), printed).z == pytest.approx((2.5 - 2) / math.hypot(1.5, 0.1))
     assert Line(*PLACE, one, printed).z == pytest.approx((7 / 3 - 2) / math.hypot(5**0.5 * 0.1, 0.1))
     assert not Line(*PLACE, several, printed).borrowed
+
+
+def test_data_drawn_anew_count_on_both_sides_of_one_run_and_once_of_several():
+    """Our own runs draw data anew each, so that their spread has it already; the print's have not."""
+    printed = Published(2.0, 0.1, runs=5, redrawn=Redrawn(0.7, 4))
+    one, several = (Line(*PLACE, summary(ours), printed) for ours in ([7 / 3], [1.0, 2.0, 4.0]))
+    assert one.z == pytest.approx((7 / 3 - 2) / math.sqrt(0.06 + 2 * 0.49))
+    assert several.z == pytest.approx((7 / 3 - 2) / math.sqrt(SE**2 + 0.01 + 0.49))
+    freedom = 1.04**2 / (0.06**2 / 4 + 0.98**2 / 3)
+    assert one.by_chance == pytest.approx(2 * stats.t.sf(2, freedom))
+    corrected = replace(one, explanation=Explanation(("*",) * 4, "another unit", "halves", factor=0.5))
+    assert corrected.corrected_z == pytest.approx((7 / 3 - 1) / math.sqrt(6 * 0.05**2 + 2 * 0.49))
 
 
 def test_the_median_of_an_even_number_is_between_the_middle_two():

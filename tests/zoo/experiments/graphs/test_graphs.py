@@ -401,3 +401,18 @@ def test_growth_that_falls_short_is_as_bad_as_growth_beyond(cell, monkeypatch):
     found = hollywood.grade_growth(place)
     assert found["nodes"] == pytest.approx(right["nodes"] / 2)
     assert 0.5 <= found["worst"] < 1
+
+
+@NEEDS_MIRROR
+def test_a_few_graphs_of_a_real_set_have_one_for_the_test():
+    parts = sets.split("highschool", 4, 0)
+    assert [len(part) for part in parts[:3]] == [2, 1, 1]
+
+
+def test_scores_of_other_graphs_have_the_spread_of_graphs_drawn_anew():
+    """For every number of table 5.3, whose trainings share theirs; of one metric by hand."""
+    published = BY_NAME["graphs/table-5.3"].published
+    assert all(number.redrawn.draws == 12 for number in published.values())
+    assert published["ladders", "ours_time", "default", "ks_density"].redrawn == (
+        published["ladders", "deepgmg", "default", "ks_density"].redrawn
+    )

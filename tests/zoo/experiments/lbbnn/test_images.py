@@ -192,6 +192,35 @@ def test_median_network_uses_the_slabs_means(cell):
     torch.testing.assert_close(fitted.median_network(x), hidden.softmax(-1), rtol=1e-4, atol=1e-5)
 
 
+def test_seconds_are_of_an_epoch_by_a_clock_that_ticks_once_a_look(cell, monkeypatch):
+    """A step of one second, two of them an epoch of 200 rows."""
+    ticks = itertools.count()
+    monkeypatch.setattr(images, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
+    figures = images.cost(cell())
+    assert (figures["seconds"], figures["seconds_plain"], figures["relative"]) == (2, 2, 1)
+
+
+def test_the_frontier_is_chosen_by_images_held_out_and_reported_on_test_images(cell, monkeypatch):
+    """An ensemble that is always right, on labels that are right for three and for one in four."""
+    first = torch.tensor([1.0, 0.0]).expand(4, 2)
+    data = SimpleNamespace(x_test=first, y_test=torch.tensor([0, 0, 0, 1]))
+    fitted = SimpleNamespace(data=data, ensemble=lambda x, members: x)
+    monkeypatch.setattr(images, "fit", lambda cell: fitted)
+    monkeypatch.setattr(images, "validation", lambda *asked: (first, torch.tensor([0, 1, 1, 1])))
+    for name in ("densities", "settling"):
+        monkeypatch.setattr(images, name, lambda *args, **options: {})
+    figures = images.frontier(cell("lrt", held_out=0.25))
+    assert (figures["accuracy"], figures["accuracy_validation"]) == (0.75, 0.25)
+
+
+def test_images_that_are_held_out_are_those_that_train_nothing():
+    x, y = networks.validation("digits", 200, "cpu", 0.25)
+    kept, whole = networks.images("digits", 200, "cpu", 0.25), networks.images("digits", 200)
+    assert (len(x), len(kept.x)) == (50, 150)
+    assert torch.equal(torch.cat([kept.x, x]), whole.x)
+    assert torch.equal(torch.cat([kept.y, y]), whole.y)
+
+
 @pytest.mark.slow
 def test_frontier_scores_images_that_were_held_out(cell, tmp_path):
     place = cell("cold-lrt", "learned-kl0.1", held_out=0.25)

@@ -189,3 +189,18 @@ def test_a_reference_that_fails_its_gates_is_no_reference():
     x = rng.standard_normal((30, 3))
     with pytest.raises(FailedError, match="the reference failed: .*; take more than 4 draws"):
         selection.sampled_inclusion(x, (x[:, 0] > 0).astype(float), 4, 0)
+
+
+def test_all_methods_of_a_trial_are_graded_by_one_reference(cell, monkeypatch):
+    seeds, rng = [], np.random.default_rng(0)
+    x, y = rng.standard_normal((30, 20)), np.arange(30.0) % 2
+    monkeypatch.setattr(selection, "mixed_data", lambda *asked: (x, y))
+    monkeypatch.setattr(selection, "fit_inclusion", lambda cell, x, y: (np.full(20, 0.6), {}))
+    monkeypatch.setattr(
+        selection, "sampled_inclusion", lambda x, y, draws, seed: seeds.append(seed) or np.full(20, 0.4)
+    )
+    for method in ("exact", "spike-slab", "mnf"):
+        place = cell(method, "0.4", dataset="mjmcmc_sim_logistic", draws=40, noise=0.1)
+        selection.correlations(place)
+    assert len(seeds) == 3
+    assert len(set(seeds)) == 1

@@ -182,17 +182,18 @@ def test_clouds_and_curves_are_drawn(cell, tmp_path):
 
 @pytest.mark.parametrize("method", ["mean-field", "bootstrap-mle", "bootstrap-map", "bootstrap-prior"])
 def test_networks_beside_nuts(cell, method, monkeypatch):
-    """NUTS itself is another module's to test."""
+    """NUTS itself is another module's to test; it has the rows that the fit has."""
     place = cell("regression", "line", method, width=3, draws=20, elbo_steps=20, steps=5, pseudo=10)
-    problem = line()
-    monkeypatch.setattr(regressions, "load_problem", lambda data, split: problem)
+    place, problem, splits = replace(place, trial=3), line(), []
+    monkeypatch.setattr(regressions, "load_problem", lambda data, split: splits.append(split) or problem)
     model = regressions.BNN(1, widths=(3,))
     sites = [poutine.trace(model).get_trace(problem.x).nodes for _ in range(20)]
     names = ("w1", "b1", "w2", "b2", "noise_precision")
     names = [name for name in sites[0] if name in names]
     truth = Posterior.from_draws(model, {n: torch.stack([s[n]["value"] for s in sites]) for n in names})
-    monkeypatch.setattr(regressions, "_reference", lambda *args: truth)
+    monkeypatch.setattr(regressions, "_reference", lambda data, trial, *args: splits.append(trial) or truth)
     figures = regressions.network(place)
+    assert splits == [3, 3]
     assert set(figures) <= set(BY_NAME["npl/regression"].metrics)
     assert figures["ref_w1"] > 0
     assert ("last_tenth" in figures) == method.startswith("bootstrap")

@@ -367,3 +367,36 @@ def test_points_that_are_predicted_are_fresh():
     data = problems.one_dimensional("piecewise", 0).dataset
     assert not np.isin(data.x_test, data.x_train).any()
     assert len(data.x_test) == 801
+
+
+def test_a_trial_has_a_split_of_its_own_and_draws_a_seed_beside_the_fits(tmp_path, monkeypatch):
+    """One number for a fit and for its draws would make them depend on each other."""
+    splits, fits, draws = [], [], []
+    problem = problems.one_dimensional("piecewise", 0)
+
+    def fit(model, train, settings):
+        fits.append(settings.seed)
+        return SimpleNamespace(
+            predictor=lambda number, seed: draws.append(seed) or (lambda x: Normal(x[:, 0], 1.0)),
+            losses=[float(step) for step in range(20)],
+        )
+
+    def method_of(name):
+        return SimpleNamespace(settings=lambda rows, seed, steps: SimpleNamespace(seed=seed), fit=fit)
+
+    monkeypatch.setattr(cells, "random_80_20", lambda *place: splits.append(place) or problem)
+    monkeypatch.setattr(cells, "method_of", method_of)
+    for trial in (0, 3):
+        cells.table(Cell("sip/uci", "boston", "avb", "default", trial, options=TINY, folder=tmp_path))
+    assert splits == [("boston", 0), ("boston", 3)]
+    assert len({*fits, *draws}) == 4
+
+
+def test_the_last_place_of_an_inducing_input_is_the_one_after_the_last_step(tmp_path, monkeypatch):
+    monkeypatch.setitem(TINY, "every", 3)  # of four steps
+    found = run("inducing", tmp_path, setting="free").metrics
+    with np.load(tmp_path / "trajectories.npz") as file:
+        steps, places = file["steps"], file["places"]
+    assert steps.tolist() == [1, 3, 4]
+    assert found["spread_at_last"] == pytest.approx(places[-1].std())
+    assert (places[-1] != places[-2]).any()

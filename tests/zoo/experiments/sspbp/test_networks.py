@@ -77,6 +77,14 @@ def test_slab_probabilities_a_layer():
     assert 0 < slabs["slab_layer_3"] < 1
 
 
+def test_a_layers_slab_probability_is_the_mean_over_test_rows(monkeypatch):
+    slabs = [torch.tensor([1.0, 1.0, 1.0]), torch.tensor([0.9, 0.3, 0.0])]
+    guide = SimpleNamespace(slab_probabilities=lambda x: slabs)
+    monkeypatch.setattr(networks, "fit", lambda *args, **options: guide)
+    found = networks.mean_slabs(cell_of("sspbp/table-3.2", "sspbp", "4"))
+    assert found == {"slab_layer_1": 1.0, "slab_layer_2": pytest.approx(0.4)}
+
+
 def test_first_five_trials_are_the_protocol():
     """And all rows are split, not those of another protocol."""
     for trial in (0, 4):

@@ -12,6 +12,7 @@ import pytest
 from data_loaders import load
 from data_loaders.splits import split_80_20
 from tests.marks import NEEDS_MIRROR
+from zoo.errors import UserError
 from zoo.experiments import Cell
 from zoo.experiments.engine.catalogue import find_experiment
 from zoo.experiments.sspbp import replay
@@ -138,3 +139,8 @@ def test_printed_repetitions_give_the_printed_digits(method, setting):
         values = np.array([figures[figure] for figures in found])
         words = f"{values.mean():.3f} ± {values.std() / math.sqrt(5):.3f}"
         assert words == str(experiment.published["yacht", method, setting, figure])
+
+
+def test_the_published_program_has_five_repetitions():
+    with pytest.raises(UserError, match="has 5 repetitions: --trials 5 at most"):
+        replay.repetition("yacht", (50,), True, 5)
