@@ -88,8 +88,9 @@ class Line:
         return (self.ours.mean - factor * self.published.value) / total
 
     def _errors(self, factor: float) -> list[tuple[float, float]]:
-        """Standard errors of the difference from the print times a factor, part by part, each with its degrees
-        of freedom, a print of so many runs that nobody tells taken for one of many; none where one is missing.
+        """Standard errors of the difference from the print times a factor, part by part, each with its
+        degrees of freedom, a print of so many runs that nobody tells taken for one of many; none where one is
+        missing.
         """
         if not self.compared or not self.published.se:
             return []
