@@ -100,9 +100,8 @@ def _read_all(calibration: Calibration, folder: Path) -> dict[str, list[Record]]
     order = (*SAMPLERS, *GUIDES)
     found = {}
     for method in sorted(there & set(order), key=order.index):
-        names = [
-            path.name for path in (folder / CELLS / calibration.entry.name / method / "default").iterdir()
-        ]
+        below = folder / CELLS / calibration.entry.name / method / "default"
+        names = [path.name for path in below.glob("*")]
         trials = sorted(int(name) for name in names if name.isdecimal())
         cells = [calibration.cell(method, trial) for trial in trials]
         records = [read_record(folder, cell) for cell in cells]

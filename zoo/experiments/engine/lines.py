@@ -81,11 +81,8 @@ class Line:
 
     def _z(self, factor: float) -> float | None:
         """Of the print times a factor."""
-        errors = self._errors(factor)
-        if not errors:
-            return None
-        total = math.hypot(*(error for error, _ in errors))
-        return (self.ours.mean - factor * self.published.value) / total
+        total = math.hypot(*(error for error, _ in self._errors(factor)))
+        return (self.ours.mean - factor * self.published.value) / total if total else None
 
     def _errors(self, factor: float) -> list[tuple[float, float]]:
         """Standard errors of the difference from the print times a factor, part by part, each with its
@@ -113,9 +110,9 @@ class Line:
         Welch's degrees of freedom.
         """
         errors = self._errors(1.0)
-        if not errors:
-            return 0.0
         total = math.hypot(*(error for error, _ in errors))
+        if not total:
+            return 0.0
         spare = sum((error / total) ** 4 / freedom for error, freedom in errors)
         return 2 * float(stdtr(1 / spare if spare else math.inf, -FAR))
 

@@ -138,7 +138,7 @@ EXPERIMENTS = (
     ),
     Experiment(
         name="sip/inducing",
-        revision=3,
+        revision=4,
         summary="Where inducing inputs go: 15 that start at one place while the posterior stays nearly "
         "a point (frozen), 50 that start at random rows (free).",
         source=_in_pictures("Figure 2, supplement figure 6"),

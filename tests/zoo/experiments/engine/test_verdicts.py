@@ -12,7 +12,7 @@ from scipy import stats
 from tests.zoo.experiments.engine.test_page import run, section
 from tests.zoo.experiments.toy_experiments import declare
 from zoo.experiments import Published
-from zoo.experiments.engine.declaration import Explanation
+from zoo.experiments.engine.declaration import Explanation, Redrawn
 from zoo.experiments.engine.lines import Line, summary
 from zoo.experiments.engine.page import numbers as page_numbers
 from zoo.experiments.engine.verdicts import Marks, verdict
@@ -77,6 +77,13 @@ def test_one_run_is_held_against_the_spread_of_the_printed_runs(tmp_path):
     words = "The z of one run takes the spread of the printed runs for its standard deviation."
     assert words in text
     assert words not in run(tmp_path / "three", published=published)
+
+
+def test_a_table_says_where_data_drawn_anew_count(tmp_path):
+    words = "z also counts the spread over 7 draws of the data"
+    for redrawn in (Redrawn(0.3, 7), None):
+        published = {("a", "m", "5", "error"): Published(-2.0, 0.5, runs=4, redrawn=redrawn)}
+        assert (words in run(tmp_path / str(bool(redrawn)), published=published)) == (redrawn is not None)
 
 
 def test_a_table_says_by_itself_what_has_not_settled():
