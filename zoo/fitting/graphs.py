@@ -93,8 +93,8 @@ class GraphFit:
     @property
     def change(self) -> float:
         """Nats an edge that validation graphs still gained or lost over the last tenth of the epochs that
-        were run, in which the learning rate is small unless patience has ended: near zero it does not tell
-        that more epochs would not help.
+        were run, in which the learning rate is small unless training stopped early: near zero it does not
+        tell that more epochs would not help.
         """
         tenth = max(1, len(self.validation) // 10)
         return self.validation[-1] - self.validation[-1 - tenth] if len(self.validation) > tenth else math.nan

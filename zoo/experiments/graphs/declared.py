@@ -42,8 +42,8 @@ HOLLYWOOD_OPTIONS = {"graphs": 500, "lowest": 50, "highest": 500, "epochs": 15, 
 HOLLYWOOD_LOOK = {"graphs": 100, "lowest": 10, "highest": 40, "epochs": 15, "lr": 5e-3, "batch": 8}
 SETTLED = (
     "nats an edge that validation graphs changed by over the last tenth of the epochs that were run; the "
-    "learning rate ends at zero if none are spared: far from 0 it has not settled, near 0 more epochs may "
-    "still help"
+    "learning rate ends at zero unless training stops early: far from 0 it has not settled, near 0 more "
+    "epochs may still help"
 )
 #: Nats an edge, either way, of a training that has ended; chosen, not derived.
 ENDED = {"change": 0.01}
