@@ -10,10 +10,13 @@ rows and columns that come out, for no digest of the archive is known to us.
 
 from __future__ import annotations
 
+import contextlib
+import gzip
 import math
 import shutil
 import tarfile
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -24,7 +27,7 @@ from data_loaders.catalogue.entries import Entry
 from data_loaders.errors import DataError, nearest, short_reason
 from data_loaders.loading import load
 from data_loaders.originals.files import cache_folder, download, mirror_folder, read_arrays
-from data_loaders.originals.parsing import parse_raw
+from data_loaders.originals.parsing import UNREADABLE, parse_raw
 
 ARCHIVE = "https://zenodo.org/record/1161203/files/data.tar.gz"
 #: Of shuffles, and of the noise that makes discrete columns continuous: those of the published code.
@@ -226,24 +229,76 @@ def _member(entry: DensityEntry) -> Path:
         download(_catalogued(entry, ARCHIVE), ARCHIVE, archive)
     wanted = entry.file.removeprefix("maf/")
     try:
-        with tarfile.open(archive) as packed:
-            member = next(m for m in packed if m.isfile() and m.name.removeprefix("./").endswith(wanted))
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            with packed.extractfile(member) as source, kept.with_suffix(".part").open("wb") as target:
-                shutil.copyfileobj(source, target)
-            kept.with_suffix(".part").replace(kept)
-    except (OSError, EOFError, StopIteration, tarfile.TarError) as error:
-        raise DataError(f"{entry.name}: {archive} holds no {wanted} ({short_reason(error)})") from None
+        if not _unpack(archive, wanted, kept):
+            raise DataError(
+                f"{entry.name}: {archive} holds no {wanted}: it is not what {ARCHIVE} is; delete it"
+            )
+    except (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:
+        archive.unlink()
+        raise DataError(
+            f"{entry.name}: {archive} was cut short or altered ({short_reason(error)}) and is deleted; the "
+            "same call gets it anew"
+        ) from None
+    except OSError as error:
+        raise DataError(f"{entry.name}: cannot unpack {archive} to {kept} ({short_reason(error)})") from None
     return kept
 
 
-def _numbers(path: Path) -> np.ndarray:
-    return np.load(path, allow_pickle=False).astype(np.float64)
+def _unpack(archive: Path, wanted: str, kept: Path) -> bool:
+    """Takes a file out, if it is there; the whole archive is read, for its checksum is at the end."""
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    part = kept.with_suffix(".part")
+    try:
+        with gzip.open(archive) as stream, tarfile.open(fileobj=stream) as packed:
+            for member in packed:
+                if member.isfile() and member.name.removeprefix("./").endswith(wanted):
+                    break
+            else:
+                return False
+            with packed.extractfile(member) as source, part.open("wb") as target:
+                shutil.copyfileobj(source, target)
+            while stream.read(2**20):
+                pass
+        part.replace(kept)
+    finally:
+        part.unlink(missing_ok=True)
+    return True
+
+
+@contextlib.contextmanager
+def _reading(entry: DensityEntry, path: Path) -> Iterator[None]:
+    """:raises DataError: for a file that is cut short or of another kind"""
+    try:
+        yield
+    except (OSError, *UNREADABLE) as error:
+        raise DataError(
+            f"{entry.name}: {path} cannot be read ({short_reason(error)}): cut short, or another file; put "
+            "the right one in its place"
+        ) from None
+
+
+def _numbers(entry: DensityEntry) -> np.ndarray:
+    """Of a ``.npy`` file [rows, columns]."""
+    path = _member(entry)
+    with _reading(entry, path):
+        table = np.load(path, allow_pickle=False).astype(np.float64)
+        if table.ndim != 2 or table.shape[1] < entry.features:
+            raise ValueError(f"numbers of the shape {table.shape}")
+        return table
+
+
+def _text(entry: DensityEntry) -> np.ndarray:
+    """Of a text file [rows, columns]."""
+    path = _member(entry)
+    with _reading(entry, path):
+        if not path.stat().st_size:
+            raise ValueError("it is empty")
+        return np.loadtxt(path, delimiter=",", skiprows=1, ndmin=2)
 
 
 def _power(entry: DensityEntry) -> DensityData:
     """Time and date are columns already; reactive power and intensity go, and meters' steps are blurred."""
-    stream, table = np.random.RandomState(SEED), _numbers(_member(entry))
+    stream, table = np.random.RandomState(SEED), _numbers(entry)
     stream.shuffle(table)
     table = np.delete(np.delete(table, 3, axis=1), 1, axis=1)
     n = len(table)
@@ -255,7 +310,7 @@ def _power(entry: DensityEntry) -> DensityData:
 
 def _gas(entry: DensityEntry) -> DensityData:
     """Sensors alone; of every two with correlation above 0.98 the first goes; all rows standardise."""
-    table = _numbers(_member(entry))[:, 3:]
+    table = _numbers(entry)[:, 3:]
     while (crowded := np.flatnonzero((np.corrcoef(table.T) > 0.98).sum(1) > 1)).size:
         table = np.delete(table, crowded[0], axis=1)
     table = (table - table.mean(0)) / table.std(0)
@@ -264,9 +319,8 @@ def _gas(entry: DensityEntry) -> DensityData:
 
 def _hepmass(entry: DensityEntry) -> DensityData:
     """Signal alone, standardised by training rows, without columns of repeated smallest values."""
-    path = _member(entry)
     second = replace(entry, file=entry.file.replace("train", "test"))
-    train, test = (np.loadtxt(p, delimiter=",", skiprows=1) for p in (path, _member(second)))
+    train, test = _text(entry), _text(second)
     train, test = (part[part[:, 0] == 1][:, 1:] for part in (train, test))
     test = test[:, : train.shape[1]]  # a stray column
     train, test = ((part - train.mean(0)) / train.std(0) for part in (train, test))
@@ -277,7 +331,7 @@ def _hepmass(entry: DensityEntry) -> DensityData:
 
 
 def _miniboone(entry: DensityEntry) -> DensityData:
-    table = _numbers(_member(entry))
+    table = _numbers(entry)
     table = table[table[:, 0] >= -100]
     table = table[:, _without_ties(table)]
     return _standardised(entry, *_tails(table), _names(table.shape[1]))
@@ -286,7 +340,8 @@ def _miniboone(entry: DensityEntry) -> DensityData:
 def _bsds300(entry: DensityEntry) -> DensityData:
     import h5py
 
-    with h5py.File(_member(entry)) as file:
+    path = _member(entry)
+    with _reading(entry, path), h5py.File(path) as file:
         parts = [np.asarray(file[key], dtype=np.float64) for key in ("train", "validation", "test")]
     return DensityData(entry.name, *parts, _names(entry.features), entry.oddities)
 

@@ -21,13 +21,10 @@ from data_loaders.errors import DataError, nearest
 from data_loaders.graphs.edge_lists import EdgeList, edge_list
 from data_loaders.originals.checksums import FILE_SHA256, GRAPHS_SHA256
 from data_loaders.originals.files import read_arrays
-from data_loaders.originals.parsing import Arrays, RawError
+from data_loaders.originals.parsing import MOST_UNPACKED, UNREADABLE, Arrays, RawError
 
 if TYPE_CHECKING:  # slow to import
     import networkx as nx
-
-#: Unpacked, the largest set has some 10 MB.
-_MOST_UNPACKED = 200_000_000
 
 
 @dataclass(frozen=True)
@@ -164,7 +161,7 @@ def parse_tu_dataset(folder: str, raw: Sequence[bytes]) -> Arrays:
     """
     try:
         with zipfile.ZipFile(io.BytesIO(raw[0])) as archive:
-            if sum(member.file_size for member in archive.infolist()) > _MOST_UNPACKED:
+            if sum(member.file_size for member in archive.infolist()) > MOST_UNPACKED:
                 raise RawError("the archive is larger than the set can be")
 
             def numbers(part: str) -> np.ndarray:
@@ -173,23 +170,18 @@ def parse_tu_dataset(folder: str, raw: Sequence[bytes]) -> Arrays:
 
             edges, times = numbers("A") - 1, numbers("edge_attributes")[:, 0]
             graph_of_node, count = numbers("graph_indicator")[:, 0] - 1, len(numbers("graph_labels"))
+        sizes = np.bincount(graph_of_node, minlength=count)
+        first = np.concatenate([[0], np.cumsum(sizes)])
+        graph = graph_of_node[edges[:, 0]]
+        local = edges - first[graph][:, None]
+        bounds = np.concatenate([[0], np.cumsum(np.bincount(graph, minlength=count))])
+        order = np.argsort(graph, kind="stable")
+        src, dst, time = local[order, 0], local[order, 1], times[order]
     except RawError:
         raise
-    except (ValueError, KeyError, OSError, zipfile.BadZipFile) as error:
+    except (OSError, *UNREADABLE) as error:
         raise RawError(f"it cannot be read: {error}") from None
-    sizes = np.bincount(graph_of_node, minlength=count)
-    first = np.concatenate([[0], np.cumsum(sizes)])
-    graph = graph_of_node[edges[:, 0]]
-    local = edges - first[graph][:, None]
-    bounds = np.concatenate([[0], np.cumsum(np.bincount(graph, minlength=count))])
-    order = np.argsort(graph, kind="stable")
-    return {
-        "src": local[order, 0],
-        "dst": local[order, 1],
-        "time": times[order],
-        "edge_ptr": bounds,
-        "n_nodes": sizes,
-    }
+    return {"src": src, "dst": dst, "time": time, "edge_ptr": bounds, "n_nodes": sizes}
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ import numpy as np
 
 from data_loaders.catalogue.entries import Entry
 from data_loaders.errors import DataError, short_reason
-from data_loaders.originals.parsing import Arrays, RawError
+from data_loaders.originals.parsing import UNREADABLE, Arrays, RawError
 
 Parse = Callable[[Entry, Sequence[bytes]], Arrays]
 
@@ -123,7 +123,7 @@ def _parsed(entry: Entry, parse: Parse, files: Sequence[Path]) -> Arrays:
         sound = content_digest(arrays, content_keys(arrays)) == entry.content
     except RawError:
         raise
-    except (OSError, TypeError, ValueError) as error:
+    except (OSError, *UNREADABLE) as error:
         raise RawError(short_reason(error)) from None
     if not sound:
         raise RawError("the numbers differ from the published ones")
@@ -138,14 +138,19 @@ def download(entry: Entry, address: str, file: Path) -> None:
     """Fetch `address` to `file`, which appears there whole or not at all."""
     import pooch
 
-    work = None
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(dir=file.parent))
+    except OSError as error:
+        raise DataError(
+            f"{entry.name}: cannot write to {file.parent} ({short_reason(error, limit=80)}); set ZOO_CACHE "
+            f"to a folder of yours, or ZOO_DATA to one that holds {entry.file}"
+        ) from None
+    try:
         pooch.HTTPDownloader(timeout=_SECONDS)(address, str(work / file.name), None)
         os.replace(work / file.name, file)
     except OSError as error:
-        # requests' errors are OSErrors too, so this covers the network and the disk. A refusal (404, say)
+        # requests' errors are OSErrors too, so this covers the network and a full disk. A refusal (404, say)
         # brings its connection along, which pooch leaves open.
         if (response := getattr(error, "response", None)) is not None:
             response.close()
@@ -154,5 +159,4 @@ def download(entry: Entry, address: str, file: Path) -> None:
             f"or set ZOO_DATA to a folder that holds {entry.file}"
         ) from None
     finally:
-        if work is not None:
-            shutil.rmtree(work, ignore_errors=True)
+        shutil.rmtree(work, ignore_errors=True)

@@ -18,12 +18,13 @@ Arrays = dict[str, np.ndarray]
 # Naval propulsion: the compressor decay is column 16 of 18, the turbine decay behind it is not used.
 _NAVAL_TARGET = 16
 
-# The largest unpacked posteriordb file is below 20 MB; anything beyond this is not one of them.
-_MOST_UNPACKED = 200_000_000
+#: The largest unpacked file of posteriordb is below 20 MB, the largest set of graphs some 10 MB; anything
+#: beyond this is none of them.
+MOST_UNPACKED = 200_000_000
 
 
-# What numpy, json and zipfile raise on damaged input.
-_UNREADABLE: tuple[type[Exception], ...] = (
+#: What numpy, json and zipfile raise on damaged input.
+UNREADABLE: tuple[type[Exception], ...] = (
     *(ValueError, LookupError, TypeError, AttributeError, RuntimeError, EOFError),
     *(zipfile.BadZipFile, zlib.error),
 )
@@ -40,7 +41,7 @@ def parse_raw(entry: Entry, raw: Sequence[bytes]) -> Arrays:
     """
     try:
         return _FORMS[entry.form](raw)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise RawError(f"it cannot be read: {error}") from None
 
 
@@ -95,7 +96,7 @@ def _posteriordb(raw: Sequence[bytes]) -> Arrays:
 def _zipped_json(raw: bytes) -> Any:
     with zipfile.ZipFile(io.BytesIO(raw)) as archive:
         members = [member for member in archive.infolist() if member.filename.endswith(".json")]
-        if len(members) != 1 or members[0].file_size > _MOST_UNPACKED:
+        if len(members) != 1 or members[0].file_size > MOST_UNPACKED:
             raise RawError("the archive does not hold one JSON file of a plausible size")
         return json.loads(archive.read(members[0]))
 

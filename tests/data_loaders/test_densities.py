@@ -201,13 +201,19 @@ def test_gas_drops_the_first_of_columns_that_agree(suite):
     )
 
 
+def packed(folder, data: np.ndarray):
+    """The archive in the cache, with the file of miniboone."""
+    np.save(folder / "data.npy", data)
+    archive = folder / "cache" / "maf" / "data.tar.gz"
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(folder / "data.npy", "data/miniboone/data.npy")
+    return archive
+
+
 def test_a_member_is_taken_out_of_the_archive(suite, tmp_path):
     suite("miniboone", 3, (17, 1, 2))
-    np.save(tmp_path / "data.npy", np.abs(table(20, 3)))
-    archive = tmp_path / "cache" / "maf" / "data.tar.gz"
-    archive.parent.mkdir(parents=True)
-    with tarfile.open(archive, "w:gz") as packed:
-        packed.add(tmp_path / "data.npy", "data/miniboone/data.npy")
+    packed(tmp_path, data=np.abs(table(20, 3)))
     assert load_density("miniboone").train.shape == (17, 3)
     assert (tmp_path / "cache" / "maf" / "miniboone" / "data.npy").is_file()
 
@@ -222,8 +228,59 @@ def test_what_cannot_be_loaded_says_why(suite, tmp_path):
     with pytest.raises(DataError, match="pickle, which is not opened here"):
         load_density("gas")
     suite("hepmass", 8, (1, 1, 1))
-    archive = tmp_path / "cache" / "maf" / "data.tar.gz"
-    archive.parent.mkdir(parents=True)
-    archive.write_bytes(b"nothing")
+    archive = packed(tmp_path, data=table(20, 3))
     with pytest.raises(DataError, match="holds no hepmass/1000_train.csv"):
         load_density("hepmass")
+    assert archive.is_file()
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "checksum", "garbage"])
+def test_a_damaged_archive_is_had_anew(damage, suite, tmp_path):
+    """The numbers themselves may come out whole: the checksum of all is at its end."""
+    suite("miniboone", 3, (17, 1, 2))
+    archive = packed(tmp_path, data=np.abs(table(20, 3)))
+    whole = archive.read_bytes()
+    middle = len(whole) // 2
+    archive.write_bytes(
+        {
+            "cut": whole[:-20],
+            "flipped": whole[:middle] + bytes([whole[middle] ^ 255]) + whole[middle + 1 :],
+            "checksum": whole[:-8] + bytes([whole[-8] ^ 1]) + whole[-7:],
+            "garbage": b"nothing",
+        }[damage]
+    )
+    with pytest.raises(DataError, match="cut short or altered .* and is deleted; the same call gets it anew"):
+        load_density("miniboone")
+    assert not [path for path in archive.parent.rglob("*") if path.is_file()]
+    packed(tmp_path, data=np.abs(table(20, 3)))
+    assert load_density("miniboone").train.shape == (17, 3)
+
+
+def test_what_cannot_be_unpacked_blames_no_archive(suite, tmp_path):
+    suite("miniboone", 3, (17, 1, 2))
+    archive = packed(tmp_path, data=np.abs(table(20, 3)))
+    (archive.parent / "miniboone").write_text("no folder")
+    with pytest.raises(DataError, match=r"cannot unpack .*FileExistsError"):
+        load_density("miniboone")
+    assert archive.is_file()
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("power", "power/data.npy"),
+        ("miniboone", "miniboone/data.npy"),
+        ("gas", "gas/ethylene_CO.npy"),
+        ("hepmass", "hepmass/1000_train.csv"),
+        ("bsds300", "BSDS300/BSDS300.hdf5"),
+    ],
+)
+@pytest.mark.parametrize("content", [b"", b"\x93NUMPY", b"a,b\n1,x\n"])
+def test_a_damaged_file_of_the_suite_is_named(name, file, content, suite):
+    entry = suite(name, 6, (1, 1, 1))
+    assert entry.file == f"maf/{file}"
+    path = densities.mirror_folder() / entry.file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=f"{name}: .*{path.name} cannot be read .* put the right one in"):
+        load_density(name)

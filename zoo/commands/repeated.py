@@ -8,11 +8,21 @@ from pathlib import Path
 
 import pandas as pd
 
+from guides.posterior.files import json_safe
 from zoo.commands.comparison import Comparison, ask
 from zoo.commands.grid import GridCell, OnPiece, compute, label
 from zoo.commands.options import check_counts
 from zoo.evaluation.plots import plain
-from zoo.evaluation.repeats import Difference, Run, average, difference_frame, differences, mean_over, student
+from zoo.evaluation.repeats import (
+    Difference,
+    Run,
+    average,
+    difference_frame,
+    differences,
+    failed,
+    mean_over,
+    student,
+)
 from zoo.evaluation.scoreboard import Row, wide_frame, write_scoreboard
 from zoo.evaluation.scoreboard_plot import compared, plot_scoreboard
 from zoo.evaluation.verdict import CLEAR, unsettled, verdict
@@ -72,7 +82,7 @@ def compare_often(
     ]
     with grid_folder(out, _config(cells), "scoreboard.csv") as folder:
         runs = compute(cells, folder, workers, on_piece)
-        repeated = summarise(runs, cells[0].comparison.notes)
+        repeated = summarise(runs, _notes(cells))
         first = cells[0].comparison
         head = first.facts(folder, splits, seeds)
         _write(repeated, folder, f"{first.entry.name} on {cells[0].dataset}", head)
@@ -91,9 +101,34 @@ def _config(cells: Sequence[GridCell]) -> dict:
         "splits": sorted({cell.split for cell in cells}),
         "seeds": sorted({cell.comparison.seed for cell in cells}),
     }
-    # of the single comparisons, which hold them; a table is encoded by the training rows of a split
-    left_out = ("split", "seed", "fingerprint", "options", "table")
-    return {**{key: value for key, value in config.items() if key not in left_out}, "grid": grid}
+    own = ("split", "seed", "fingerprint")  # of the single comparisons, which hold them
+    shared = {key: value for key, value in config.items() if key not in own}
+    return {**shared, **_same_in_every_split(cells[0].comparison), "grid": grid}
+
+
+def _same_in_every_split(comparison: Comparison) -> dict:
+    """What was asked of model and table; training rows decide the unit of the noise and what is filled in."""
+    problem, asked = comparison.problem, dict(comparison.options)
+    if asked.get("noise_scale") is not None:
+        asked["noise_scale"] = float(f"{asked['noise_scale'] * problem.scale.y_sd:.9g}")
+    found: dict = {"options": json_safe({**comparison.entry.options, **asked})}
+    if recipe := problem.dataset.recipe:
+        kinds = {column.name: column.kind for column in recipe.columns}
+        found["table"] = {"dropped": list(recipe.dropped), "kinds": kinds}
+    return found
+
+
+def _notes(cells: Sequence[GridCell]) -> tuple[str, ...]:
+    """Those of all comparisons, the splits named where not all have them."""
+    splits: dict[str, dict[int, None]] = {}
+    for cell in cells:
+        for note in cell.comparison.notes:
+            splits.setdefault(note, {})[cell.split] = None
+    everywhere = {cell.split for cell in cells}
+    return tuple(
+        note if set(found) == everywhere else f"split {', '.join(map(str, found))}: {note}"
+        for note, found in splits.items()
+    )
 
 
 def summarise(runs: Sequence[Run], notes: tuple[str, ...] = ()) -> Repeated:
@@ -102,7 +137,7 @@ def summarise(runs: Sequence[Run], notes: tuple[str, ...] = ()) -> Repeated:
     asked = [replace(row, bound_change=None) for row in rows]
     words = verdict(asked, found, {row.method: _clear(row.method, runs) for row in rows})
     words += [sentence for row in rows if (sentence := _moving(row.method, runs))]
-    words += [f"{row.method} {row.note.split('; ')[-1]}." for row in rows if "failed in" in row.note]
+    words += [f"{row.method} {failed(row)}." for row in rows if failed(row)]
     return Repeated(rows, found, words, notes)
 
 

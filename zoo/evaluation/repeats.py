@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -32,6 +32,8 @@ from zoo.evaluation.scoreboard import LEGEND, Row
 LEVELS = ("dataset", "split", "seed")
 #: Figures by which methods are paired: those of a row of the test set, and those of a run alone.
 BY_ROW, BY_RUN = ("ref_w1", "log_likelihood"), ("ref_pip_rmse",)
+#: How a note begins, or goes on, about runs that failed.
+LOST = "failed in"
 #: Chance of calling a difference real that is none.
 CHANCE = 0.05
 
@@ -153,13 +155,23 @@ def _averaged(method: str, runs: Sequence[Run]) -> Row:
     sound = {place: row for place, row in mine.items() if row.status == "ok"}
     failures = [row.status for row in mine.values() if row.status != "ok"]
     first = next(iter(sound.values()), next(iter(mine.values())))
-    lost = f"failed in {len(failures)} of {len(mine)} runs, the first time: {failures[0]}" if failures else ""
+    lost = f"{LOST} {len(failures)} of {len(mine)} runs, the first time: {failures[0]}" if failures else ""
     if not sound:
         return Row(method, first.model, failures[0], first.note)
-    notes = list(dict.fromkeys(row.note for row in sound.values()))
-    note = notes[0] if len(notes) == 1 else ""
     figures = {name: _figure(name, sound) for name in LEGEND}
-    return Row.from_figures(method, first.model, figures, note="; ".join(filter(None, (note, lost))))
+    notes = [*_common(row.note for row in sound.values()), lost]
+    return Row.from_figures(method, first.model, figures, note="; ".join(filter(None, notes)))
+
+
+def _common(notes: Iterable[str]) -> list[str]:
+    """The parts that all notes have: figures of a run differ, what a method is does not."""
+    first, *others = (note.split("; ") for note in notes)
+    return [part for part in first if all(part in other for other in others)]
+
+
+def failed(row: Row) -> str:
+    """In how many of its runs a method has failed, and of what; empty for none, of a row of means."""
+    return row.note[at:] if (at := row.note.find(LOST)) >= 0 else ""
 
 
 def _figure(name: str, rows: Mapping[RunKey, Row]) -> Estimate | int | None:

@@ -85,8 +85,23 @@ def test_original_files_are_read():
     assert arrays["time"].tolist() == [5, 5, 7, 7]
     assert arrays["edge_ptr"].tolist() == [0, 2, 4]
     assert arrays["n_nodes"].tolist() == [2, 3]
-    with pytest.raises(RawError, match="cannot be read"):
-        parse_tu_dataset("x_ct1", [_zipped(A="1, 2\n")])
+
+
+def test_damaged_files_are_refused():
+    parts = {"A": "1, 2\n2, 1\n", "edge_attributes": "5\n5\n", "graph_labels": "0\n"}
+    parts["graph_indicator"] = "1\n1\n"
+    whole = _zipped(**parts)
+    assert len(parse_tu_dataset("x_ct1", [whole])["src"]) == 2
+    for raw in (
+        _zipped(A="1, 2\n"),  # a part is missing
+        _zipped(**{**parts, "A": "1, 2\n2, 9\n3, 1\n"}),  # a node of no graph
+        _zipped(**{**parts, "graph_indicator": "0\n0\n"}),
+        _zipped(**{**parts, "edge_attributes": "5\n"}),  # fewer times than edges
+        whole[:60] + bytes([whole[60] ^ 255]) + whole[61:],
+        whole[:-30],
+    ):
+        with pytest.raises(RawError, match="cannot be read"):
+            parse_tu_dataset("x_ct1", [raw])
 
 
 def test_contacts_keep_their_times_where_graphs_are_mixed():

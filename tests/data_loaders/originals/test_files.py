@@ -160,6 +160,13 @@ def test_connection_that_breaks_off(stored, publish, server, no_mirror):
     assert not [path for path in no_mirror.rglob("*") if path.is_file()]
 
 
+def test_a_cache_that_cannot_be_written_is_no_fault_of_the_network(no_mirror, monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ZOO_CACHE", str(tmp_path / "file"))
+    with pytest.raises(DataError, match="boston: cannot write to .*file.*; set ZOO_CACHE to a folder"):
+        fetch("boston")
+
+
 def test_no_network(server, change_entry, no_mirror):
     address = server.address + "/data.txt"
     change_entry("boston", addresses=(address,))

@@ -13,6 +13,7 @@ import pytest
 
 import zoo
 import zoo.commands.compare
+from data_loaders.tables.own_tables import TableOptions
 from tests.zoo.cli_helpers import fresh_process, linear_rows, make_tiny, refused, run_zoo, write_csv
 from zoo.commands import repeated
 from zoo.commands.comparison import ask
@@ -159,6 +160,40 @@ def test_several_splits_with_another_budget_are_another_run(tables):
         for budget in ("quick", "full")
     )
     assert any(line.startswith("budget steps") for line in differences(quick, full))
+
+
+def test_several_splits_of_another_model_or_table_are_another_run(tmp_path):
+    """What training rows decide, the unit of the noise and what is filled in, is no difference."""
+    rows = [("ab"[i % 2], *row) for i, row in enumerate(linear_rows(30))]
+    table = write_csv(tmp_path / "homes.csv", rows, header="home,a,b,y")
+
+    def config(split=0, **wishes) -> dict:
+        wishes = {"guides": ["mean-field"], "reference": "none", "noise": 0.3, "widths": [5], **wishes}
+        return repeated._config([repeated._cell(ask(str(table), split=split, **wishes))])
+
+    def told(**wishes) -> list[str]:
+        there, here = config(), config(**wishes)
+        return differences(there | {"grid": None}, here | {"grid": None})
+
+    assert told(split=3) == []
+    assert told(widths=[7]) == ["options widths is 5 there, 7 here"]
+    assert told(noise=0.4) == ["options noise_scale is 0.3 there, 0.4 here"]
+    assert told(table=TableOptions(drop=("home",)))[0] == "table dropped is none there, home here"
+
+
+def test_what_is_odd_about_some_splits_names_them(tmp_path):
+    """Ten of forty rows stand twice, and the last column is one number; seeds share their split."""
+    rows = [(*row[:2], 7, row[2]) for row in linear_rows(30)]
+    table = write_csv(tmp_path / "copies.csv", rows + rows[:10], header="a,b,c,y")
+    plain = {"guides": ["mean-field"], "reference": "none"}
+    cells = [repeated._cell(ask(str(table), split=k, seed=s, **plain)) for k in (0, 1, 3) for s in (0, 1)]
+    assert repeated._notes(cells[:2]) == cells[0].comparison.notes
+    copies = "in this split {} of 4 test rows are exact copies of training rows"
+    assert repeated._notes(cells) == (
+        "constant columns: c",
+        f"split 0, 3: {copies.format(3)}",
+        f"split 1: {copies.format(2)}",
+    )
 
 
 def test_few_splits_need_more_than_two_standard_errors():

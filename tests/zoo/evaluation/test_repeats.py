@@ -206,6 +206,20 @@ def test_only_runs_with_both_count():
     assert b.note == "failed in 1 of 3 runs, the first time: failed: the loss is nan"
 
 
+def test_a_mean_keeps_what_is_said_of_a_method_in_every_run():
+    """Figures of a run go; a caveat of the method stays, and the reason of a failure stays whole."""
+    whose, why = "another posterior: of the law of the data", "the loss is nan; a smaller --lr may help"
+    runs = [run({"a": 1.0}, split=0), run({"a": 2.0}, split=1), run({}, split=2, a=why)]
+    for k, one in enumerate(runs[:2]):
+        one.rows[0] = replace(one.rows[0], note=f"{whose}; its ELBO is {k}.5 nats below")
+    (row,) = average(runs)
+    lost = f"failed in 1 of 3 runs, the first time: failed: {why}"
+    assert row.note == f"{whose}; {lost}"
+    assert f"a {lost}." in summarise(runs).words
+    (sound,) = average(runs[:2])
+    assert sound.note == whose
+
+
 def test_what_fails_everywhere_is_a_failed_row_and_one_run_is_itself():
     runs = [run({"a": 1.0}, split=k, b="the loss is nan") for k in range(2)]
     assert average(runs)[1].status == "failed: the loss is nan"
