@@ -91,7 +91,7 @@ print(f"ELBO {elbo:.1f} +- {elbo_se:.1f} nats after {fit.seconds:.0f} s")
 # ## The grades
 #
 # In units of the reference's own standard deviation, each with its Monte Carlo standard error. The floor is
-# what two halves of the reference would get.
+# what as many draws of the reference's own law would get.
 
 # %%
 distances = compare_functions(reference.function(x_test), approximation.function(x_test), "mean-field")

@@ -76,7 +76,7 @@ informed = informed.fit(x, y, num_draws=50, steps=500, lr=0.2)
 print("slope:", posterior.draws()["slope"].mean(), "with the earlier rows:", informed.draws()["slope"].mean())
 
 # %% [markdown]
-# ## A density, and how sure it is
+# ## A density, and how much its latent mean matters
 #
 # A normalizing flow has thousands of parameters, and minimising anew for every draw would take as many
 # trainings. `SharedParameterBootstrap` trains the flow once, with fresh weights and pseudo-observations in
@@ -95,7 +95,8 @@ means = density.draws(100, seed=1)
 print({name: density.info[name] for name in ("steps", "kept_step", "validation")})
 
 # %% [markdown]
-# Draws cost next to nothing, so that every density comes with its spread.
+# Draws cost next to nothing. They differ in the latent mean alone, the flow is one: the spread is no interval
+# for the density, from which a flow of another seed may be farther.
 
 # %%
 with torch.no_grad():

@@ -146,15 +146,17 @@ def breadth_first(graph: nx.Graph, root: Hashable) -> EdgeList:
     """Nodes in breadth-first order from a root; edges by their later end, then by the earlier one, which is
     the sender.
 
-    :raises DataError: a graph that is not connected
+    :raises DataError: a graph that is not connected, or has no such root
     """
     import networkx as nx
 
+    if root not in graph:
+        raise DataError(f"breadth-first order begins at a node of the graph, and {root!r} is none")
     order = [root, *(child for _, child in nx.bfs_edges(graph, root))]
     if len(order) < len(graph):
         raise DataError(f"breadth-first order needs a connected graph; {root!r} does not reach all nodes")
     place = {node: i for i, node in enumerate(order)}
-    ends = sorted((sorted((place[u], place[v])) for u, v in graph.edges), key=lambda pair: pair[::-1])
+    ends = sorted((sorted((place[u], place[v])) for u, v in graph.edges()), key=lambda pair: pair[::-1])
     return edge_list(np.array(ends))
 
 

@@ -15,6 +15,13 @@ _LEADING_ZERO = re.compile(r"0\d+")
 _COUNTER = re.compile(r"(^|.*[_ .-])(id|index)$|unnamed: 0$", re.IGNORECASE)
 
 
+def of_split(
+    x: np.ndarray, y: np.ndarray, names: tuple[str, ...], train: np.ndarray, test: np.ndarray
+) -> tuple[str, ...]:
+    """What is odd about the training and test rows of a table x [n, d], y [n]."""
+    return copied_rows(x, y, train, test) + unseen_spread(x, names, train, test)
+
+
 def copied_rows(x: np.ndarray, y: np.ndarray, train: np.ndarray, test: np.ndarray) -> tuple[str, ...]:
     """A sentence that counts the test rows which are exact copies (features and target) of training rows."""
     if not len(test):
@@ -39,6 +46,22 @@ def constant_columns(x: np.ndarray, names: tuple[str, ...]) -> tuple[str, ...]:
     """A sentence that names the constant columns of x [n, d]."""
     constant = [name for name, spread in zip(names, np.ptp(x, axis=0), strict=True) if spread == 0]
     return (f"constant columns: {', '.join(constant)}",) if constant else ()
+
+
+def unseen_spread(
+    x: np.ndarray, names: tuple[str, ...], train: np.ndarray, test: np.ndarray
+) -> tuple[str, ...]:
+    """A sentence that names the columns of x [n, d] with one value in all training rows and others in the
+    test rows: standardising leaves these in their own unit, in which they may be far away.
+    """
+    if not len(test):
+        return ()
+    first = x[train[0]]
+    found = (x[train] == first).all(0) & (x[test] != first).any(0)
+    columns = ", ".join(name for name, is_so in zip(names, found, strict=True) if is_so)
+    if not columns:
+        return ()
+    return (f"in this split constant in all training rows, but not in the test rows: {columns}",)
 
 
 def leading_zeros(cells: Cells, names: Iterable[str]) -> tuple[str, ...]:

@@ -132,10 +132,11 @@ def _short(cost: str) -> str:
 
 
 def list_data() -> None:
-    """All data sets, and the tables without a target."""
+    """All data sets, the tables without a target, and the sets of graphs."""
     from data_loaders import describe, list_datasets
     from data_loaders.catalogue.lookup import ENTRIES
     from data_loaders.densities import DENSITIES
+    from data_loaders.graphs.graph_sets import GRAPH_SETS
 
     heading = ("name", "task", "rows", "columns", "splits", "from")
     rows = []
@@ -145,6 +146,8 @@ def list_data() -> None:
     print_lines("Data sets", [heading, *rows])
     print_packages({name: ENTRIES.package(name) for name in list_datasets()})
     names = f"Tables without a target (zoo fit NAME --model maf): {', '.join(DENSITIES)}"
+    print(textwrap.fill(names, width(), break_on_hyphens=False))
+    names = f"Sets of graphs (of zoo reproduce graphs/...): {', '.join(GRAPH_SETS)}"
     print(textwrap.fill(names, width(), break_on_hyphens=False))
     print("at hand: needs no network; ZOO_DATA: a folder that this variable names must hold the file")
     print("zoo show NAME tells everything about one of them")

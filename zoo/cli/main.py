@@ -181,15 +181,15 @@ def data_show(
     """Size, source, licence, oddities and published tables of one data set; of a CSV file, what zoo fit
     takes every column for, and what keeps it from using one.
     """
-    from data_loaders import describe, list_datasets
-    from zoo.cli.show import print_card, tell_data_set
+    from data_loaders import list_datasets
+    from zoo.cli.show import show_data
 
     if name not in list_datasets() and (name.endswith(".csv") or Path(name).exists()):  # as for zoo fit
         from zoo.cli.lists import list_columns
 
         list_columns(name, table_options(drop, categories, "refuse"))
         return
-    print_card(tell_data_set(describe(name).name))
+    show_data(name)
 
 
 @data_app.command("fetch", cls=Command)

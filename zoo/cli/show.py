@@ -7,7 +7,7 @@ imports what it needs, so that zoo data show and zoo reproduce --list do not wai
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from zoo.cli.lists import width
@@ -19,41 +19,57 @@ if TYPE_CHECKING:
     from zoo.models.graphs.growth_models import GraphModel
 
 Text = list[tuple[str, str]]
+Cards = tuple[tuple[Collection[str], Callable[[str], Text]], ...]
 #: Columns of the headings.
 MARGIN = 12
 #: Data sets that experiments call by another name.
 IN_EXPERIMENTS = {"fashion_mnist": "fmnist"}
 
 
+def show_data(name: str) -> None:
+    """Prints the card of a data set, a table without a target or a set of graphs.
+
+    :raises UserError: naming the nearest of them
+    """
+    _print_cards(name, "data set", _data(), "zoo data list names all")
+
+
+def _data() -> Cards:
+    from data_loaders import list_datasets
+    from data_loaders.densities import DENSITIES
+    from data_loaders.graphs.graph_sets import GRAPH_SETS
+
+    return ((list_datasets(), tell_data_set), (DENSITIES, tell_table), (GRAPH_SETS, tell_graphs))
+
+
 def show(name: str) -> None:
     """Prints the card of a name; two where it is that of a data set and a guide (``concrete``), or of a
     guide and a paper (``sspbp``).
 
-    :raises UserError: naming the nearest of all five kinds
+    :raises UserError: naming the nearest of all kinds
     """
-    from data_loaders import list_datasets
-    from data_loaders.densities import DENSITIES
     from zoo.experiments.engine.catalogue import experiments
     from zoo.models.densities import DENSITY_MODELS
     from zoo.models.graphs.growth_models import GROWTH_MODELS
     from zoo.registry.queries import GUIDES, MODELS
 
-    cards, known = [], []
-    for names, tell in (
-        (list_datasets(), tell_data_set),
-        (DENSITIES, tell_table),
+    kinds = (
+        *_data(),
         (experiments(), tell_experiment),
         (MODELS, tell_model),
         (DENSITY_MODELS, tell_density),
         (GROWTH_MODELS, tell_growth),
         (GUIDES, tell_guide),
         (PAPERS, tell_paper),
-    ):
-        known += names
-        if name in names:
-            cards.append(tell(name))
+    )
+    _print_cards(name, "name", kinds, "zoo list, zoo data list, zoo reproduce --list name all")
+
+
+def _print_cards(name: str, kind: str, kinds: Cards, where: str) -> None:
+    """:param kinds: the names of every kind, and what makes the card of one"""
+    cards = [tell(name) for names, tell in kinds if name in names]
     if not cards:
-        raise unknown("name", name, known, "zoo list, zoo data list, zoo reproduce --list name all")
+        raise unknown(kind, name, [known for names, _ in kinds for known in names], where)
     for i, card in enumerate(cards):
         if i:
             print()
@@ -126,6 +142,24 @@ def tell_table(name: str) -> Text:
         ("note", "\n".join(table.oddities) or "nothing odd is known"),
         ("published", _published(lambda e: e.name.startswith("npl/") and name in e.datasets)),
         ("use", f"zoo fit {name} --model maf --out out/{name}"),
+    ]
+
+
+def tell_graphs(name: str) -> Text:
+    """A set of graphs."""
+    from data_loaders.graphs.graph_sets import GRAPH_SETS
+
+    known = GRAPH_SETS[name]
+    times = "edges with times" if known.temporal else "edges without times"
+    source = "" if known.addresses else " (read from the folder that ZOO_DATA names)"
+    return [
+        ("graphs", name),
+        ("is", f"{known.graphs} graphs, {times}, {known.rows} lines"),
+        ("source", known.source + source),
+        ("licence", known.licence),
+        ("note", "\n".join(known.oddities) or "nothing odd is known"),
+        ("published", _published(lambda e: e.name.startswith("graphs/") and name in e.datasets)),
+        ("use", f'data_loaders.graphs.graph_sets.load_graphs("{name}")'),
     ]
 
 

@@ -31,10 +31,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from zoo.evaluation.estimates import GROUPS, Estimate, check_finite, jackknife_variance
-
-#: Numbers a chunk of test points may hold at once in the Wasserstein distance (32 MiB of float64).
-CHUNK_NUMBERS = 2**22
+from zoo.evaluation.estimates import CHUNK_NUMBERS, GROUPS, Estimate, check_finite, jackknife_variance
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,9 @@ from torch import Tensor
 #: Groups of draws that follow each other, of the jackknife: its own relative error is about
 #: 1/sqrt(2 * (groups - 1)), 16 %.
 GROUPS = 20
+#: Numbers a chunk of test points may hold at once: 2**22 float64 are 32 MiB, and some four such arrays live
+#: at the same time.
+CHUNK_NUMBERS = 2**22
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, MixtureSameFamily, Normal
 
-from zoo.evaluation.estimates import check_finite
+from zoo.evaluation.estimates import CHUNK_NUMBERS, check_finite
 
-#: Numbers a chunk may hold at once: 2**22 float64 are 32 MiB, and some four such arrays live at the same
-#: time.
-CHUNK_NUMBERS = 2**22
 #: Components of the rows whose quantiles are sought at a time: 2**16 float64 are half a megabyte, and some
 #: ten such arrays live.
 CACHED_NUMBERS = 2**16

@@ -109,6 +109,13 @@ def test_copies_across_the_split_are_counted(mirror):
     assert data.oddities[-1] == "in this split 51 of 160 test rows are exact copies of training rows"
 
 
+def test_a_column_that_tells_the_training_rows_nothing_is_named():
+    """Of twenty splits of the digits two have a pixel that is lit in a test row alone."""
+    said = [load("digits", split=k).oddities[-1] for k in (4, 5)]
+    assert said[1] == "in this split constant in all training rows, but not in the test rows: pixel_7_0"
+    assert "in this split" not in said[0]
+
+
 def test_numbers_in_the_oddities_of_uci_sets(mirror):
     x, y = _whole_table("boston")
     assert (y.max(), (y == 50).sum()) == (50, 16)

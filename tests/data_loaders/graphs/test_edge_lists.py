@@ -80,6 +80,13 @@ def test_breadth_first_order():
     assert graph.edges.tolist() == [[0, 1], [0, 2], [1, 3], [2, 3]]
     with pytest.raises(DataError, match="connected graph; 0 does not reach"):
         breadth_first(nx.Graph([(0, 1), (2, 3)]), 0)
+    with pytest.raises(DataError, match="'z' is none"):
+        breadth_first(nx.Graph([(0, 1)]), "z")
+
+
+def test_breadth_first_order_keeps_edges_that_repeat():
+    found = breadth_first(nx.MultiGraph([(0, 1), (0, 1), (1, 2)]), 0)
+    assert found.edges.tolist() == [[0, 1], [0, 1], [1, 2]]
 
 
 @pytest.mark.parametrize(

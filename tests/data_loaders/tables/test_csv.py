@@ -279,6 +279,18 @@ def test_oddities_of_a_table(write):
     )
 
 
+def test_columns_that_are_constant_in_the_training_rows_alone(write):
+    """Their test rows stand in units of their own, and may ruin every figure of the test."""
+    known = load_csv(write(_csv(rows=[(i, i % 7, i) for i in range(30)])))
+    test = known.extras["rows_test"].tolist()
+    changed = [(7 + 1000 * (i == test[0]), i % 7, i) for i in range(30)]
+    said = "in this split constant in all training rows, but not in the test rows: a"
+    assert load_csv(write(_csv(rows=changed))).oddities == (said,)
+    assert load_csv(write(_csv(rows=changed)), split=1).extras["rows_test"].tolist() != test
+    assert load_csv(write(_csv(rows=changed)), split=1).oddities == ()
+    assert load_csv(write(_csv(rows=changed)), protocol="whole").oddities == ()
+
+
 def test_two_rows_are_enough_when_all_train(write):
     assert len(load_csv(write(_csv(rows=ROWS[:2])), protocol="whole").y_train) == 2
     assert "only one data row" in _refusal(write(_csv(rows=ROWS[:1])), protocol="whole")

@@ -8,6 +8,7 @@ import pytest
 
 from data_loaders import list_datasets
 from data_loaders.densities import DENSITIES
+from data_loaders.graphs.graph_sets import GRAPH_SETS
 from tests.zoo.cli_helpers import fresh_process, linear_rows, run_zoo, write_csv
 from zoo.budgets import BASELINES, BUDGETS
 from zoo.cli.lists import shortened, width
@@ -118,7 +119,7 @@ def test_data_list_is_one_screen():
     assert len(lines) <= 50  # five papers, at one line an entry
     assert max(map(len, lines)) <= 100
     assert [line.split()[0] for line in lines[2:] if line.startswith("  ")] == list_datasets()
-    assert all(name in " ".join(lines[-5:]) for name in DENSITIES)
+    assert all(name in " ".join(lines[-6:]) for name in (*DENSITIES, *GRAPH_SETS))
 
 
 def test_lists_are_cut_between_words_at_the_width_of_a_terminal(monkeypatch):
@@ -179,6 +180,28 @@ def test_show_tells_all_of_a_data_set():
     assert "published lbbnn/digits" in text
     assert text == " ".join(run_zoo("data", "show", "digits").stdout.split())
     assert "published lbbnn/fmnist" in shown("fashion_mnist")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("gas", "table gas is 8 columns, no target; 852174 rows"),
+        ("dblp", "graphs dblp is 755 graphs, edges with times, 241674 lines"),
+        (
+            "grid",
+            "grid is 100 graphs, edges without times, 40333 lines source github.com/harryjo97/GDSS (read",
+        ),
+    ],
+)
+def test_every_name_of_the_list_of_data_has_a_card(name, words):
+    assert words in shown(name)
+    assert shown(name) == " ".join(run_zoo("data", "show", name).stdout.split())
+
+
+def test_data_show_names_the_nearest_set():
+    result = run_zoo("data", "show", "dbpl")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == "zoo: unknown data set 'dbpl'; nearest: dblp\n"
 
 
 def test_show_tells_all_of_an_experiment():
