@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import tarfile
 
 import numpy as np
@@ -234,7 +235,7 @@ def test_what_cannot_be_loaded_says_why(suite, tmp_path):
     assert archive.is_file()
 
 
-@pytest.mark.parametrize("damage", ["cut", "flipped", "checksum", "garbage"])
+@pytest.mark.parametrize("damage", ["cut", "flipped", "checksum", "appended", "garbage"])
 def test_a_damaged_archive_is_had_anew(damage, suite, tmp_path):
     """The numbers themselves may come out whole: the checksum of all is at its end."""
     suite("miniboone", 3, (17, 1, 2))
@@ -246,6 +247,7 @@ def test_a_damaged_archive_is_had_anew(damage, suite, tmp_path):
             "cut": whole[:-20],
             "flipped": whole[:middle] + bytes([whole[middle] ^ 255]) + whole[middle + 1 :],
             "checksum": whole[:-8] + bytes([whole[-8] ^ 1]) + whole[-7:],
+            "appended": whole + gzip.compress(b"")[:10] + 20 * b"\xff",  # what zlib itself refuses
             "garbage": b"nothing",
         }[damage]
     )
