@@ -10,13 +10,13 @@ rows and columns that come out, for no digest of the archive is known to us.
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import math
 import shutil
 import tarfile
+import warnings
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -129,8 +129,15 @@ def load_density(name: str) -> DensityData:
             f"unknown density set {name!r}{nearest(name, DENSITIES)}; all names: {', '.join(DENSITIES)}"
         )
     entry = DENSITIES[name]
-    data = entry.make(entry)
-    found = (tuple(map(len, (data.train, data.validation, data.test))), data.train.shape[1])
+    try:
+        data = entry.make(entry)
+        found = (tuple(map(len, (data.train, data.validation, data.test))), data.train.shape[1])
+    except DataError:
+        raise
+    except (OSError, *UNREADABLE) as error:
+        known = getattr(error, "errno", None)  # of the disk: no permission, say
+        damage = "" if known else ": cut short, or another file; put the right one in its place"
+        raise DataError(f"{name}: cannot read {_path(entry)} ({short_reason(error)}){damage}") from None
     if found != (entry.rows, entry.features):
         raise DataError(
             f"{name}: {found[0]} rows of {found[1]} columns came out where {entry.rows} of {entry.features} "
@@ -212,11 +219,16 @@ def _shuffled(entry: DensityEntry, table: np.ndarray, columns: tuple[str, ...]) 
 # ------------------------------------------------------------------------------------- the published suite
 
 
-def _member(entry: DensityEntry) -> Path:
-    """Its file: of ZOO_DATA, of the cache, or taken out of the archive."""
+def _path(entry: DensityEntry) -> Path:
+    """Where its file is or would be: in ZOO_DATA, or in the cache."""
     if (folder := mirror_folder()) is not None and (folder / entry.file).is_file():
         return folder / entry.file
-    kept = cache_folder() / entry.file
+    return cache_folder() / entry.file
+
+
+def _member(entry: DensityEntry) -> Path:
+    """Its file: of ZOO_DATA, of the cache, or taken out of the archive."""
+    kept = _path(entry)
     if kept.is_file():
         return kept
     if entry.name == "gas":
@@ -229,71 +241,52 @@ def _member(entry: DensityEntry) -> Path:
         download(_catalogued(entry, ARCHIVE), ARCHIVE, archive)
     wanted = entry.file.removeprefix("maf/")
     try:
-        if not _unpack(archive, wanted, kept):
-            raise DataError(
-                f"{entry.name}: {archive} holds no {wanted}: it is not what {ARCHIVE} is; delete it"
-            )
+        found = _unpack(archive, wanted, kept)
     except (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:
-        archive.unlink()
         raise DataError(
-            f"{entry.name}: {archive} was cut short or altered ({short_reason(error)}) and is deleted; the "
+            f"{entry.name}: {archive} is cut short or altered ({short_reason(error)}): delete it, and the "
             "same call gets it anew"
         ) from None
     except OSError as error:
         raise DataError(f"{entry.name}: cannot unpack {archive} to {kept} ({short_reason(error)})") from None
+    if not found:
+        raise DataError(f"{entry.name}: {archive} holds no {wanted}: delete it, it is another archive")
     return kept
 
 
 def _unpack(archive: Path, wanted: str, kept: Path) -> bool:
-    """Takes a file out, if it is there; the whole archive is read, for its checksum is at the end."""
+    """Takes a file out, if it is there; the whole archive is read, for a checksum is at its end."""
     kept.parent.mkdir(parents=True, exist_ok=True)
     part = kept.with_suffix(".part")
+    with archive.open("rb") as file:
+        opened = gzip.open if file.read(2) == b"\x1f\x8b" else open  # a browser may have unpacked it
     try:
-        with gzip.open(archive) as stream, tarfile.open(fileobj=stream) as packed:
-            for member in packed:
-                if member.isfile() and member.name.removeprefix("./").endswith(wanted):
-                    break
-            else:
-                return False
-            with packed.extractfile(member) as source, part.open("wb") as target:
-                shutil.copyfileobj(source, target)
+        with opened(archive, "rb") as stream, tarfile.open(fileobj=stream, mode="r:") as packed:
+            files = (member for member in packed if member.isfile())
+            found = next((m for m in files if m.name.removeprefix("./").endswith(wanted)), None)
+            if found:
+                with packed.extractfile(found) as source, part.open("wb") as target:
+                    shutil.copyfileobj(source, target)
             while stream.read(2**20):
                 pass
-        part.replace(kept)
+        if found:
+            part.replace(kept)
     finally:
         part.unlink(missing_ok=True)
-    return True
-
-
-@contextlib.contextmanager
-def _reading(entry: DensityEntry, path: Path) -> Iterator[None]:
-    """:raises DataError: for a file that is cut short or of another kind"""
-    try:
-        yield
-    except (OSError, *UNREADABLE) as error:
-        raise DataError(
-            f"{entry.name}: {path} cannot be read ({short_reason(error)}): cut short, or another file; put "
-            "the right one in its place"
-        ) from None
+    return found is not None
 
 
 def _numbers(entry: DensityEntry) -> np.ndarray:
-    """Of a ``.npy`` file [rows, columns]."""
-    path = _member(entry)
-    with _reading(entry, path):
-        table = np.load(path, allow_pickle=False).astype(np.float64)
-        if table.ndim != 2 or table.shape[1] < entry.features:
-            raise ValueError(f"numbers of the shape {table.shape}")
-        return table
+    return np.load(_member(entry), allow_pickle=False).astype(np.float64)
 
 
 def _text(entry: DensityEntry) -> np.ndarray:
-    """Of a text file [rows, columns]."""
     path = _member(entry)
-    with _reading(entry, path):
-        if not path.stat().st_size:
-            raise ValueError("it is empty")
-        return np.loadtxt(path, delimiter=",", skiprows=1, ndmin=2)
+    try:
+        with warnings.catch_warnings(action="error", category=UserWarning):  # of a file without rows
+            return np.loadtxt(path, delimiter=",", skiprows=1, ndmin=2)
+    except (ValueError, UserWarning) as error:
+        raise ValueError(f"{path.name}: {error}") from None  # one of two
 
 
 def _power(entry: DensityEntry) -> DensityData:
@@ -340,8 +333,7 @@ def _miniboone(entry: DensityEntry) -> DensityData:
 def _bsds300(entry: DensityEntry) -> DensityData:
     import h5py
 
-    path = _member(entry)
-    with _reading(entry, path), h5py.File(path) as file:
+    with h5py.File(_member(entry)) as file:
         parts = [np.asarray(file[key], dtype=np.float64) for key in ("train", "validation", "test")]
     return DensityData(entry.name, *parts, _names(entry.features), entry.oddities)
 

@@ -19,7 +19,7 @@ from data_loaders.originals.files import read_arrays
 from data_loaders.originals.parsing import Arrays, parse_raw
 from data_loaders.records import Dataset, Description, Whole
 from data_loaders.splits import check_split, rows_of
-from data_loaders.tables.oddities import of_split
+from data_loaders.tables.oddities import copied_rows, unseen_spread
 
 # Sets whose variables are selected under Zellner's g-prior, with g the number of rows.
 _G_PRIOR = ("us_crime", "mjmcmc_sim_linear")
@@ -112,7 +112,9 @@ def load(name: str, split: int = 0, *, protocol: str = "standard") -> Dataset:
         target_name=whole.target_name,
         split=number,
         protocol=protocol,
-        oddities=known.oddities + of_split(whole.x, whole.y, whole.feature_names, train, test),
+        oddities=known.oddities
+        + copied_rows(whole.x, whole.y, train, test)
+        + unseen_spread(whole.x, whole.feature_names, train, test),
         extras=extras,
         image_shape=known.image_shape,
         prescaled=known.prescaled,

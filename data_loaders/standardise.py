@@ -15,7 +15,7 @@ from data_loaders.records import Dataset
 # float64 numbers is off by a few n-dependent units of 2e-16, which must not be blown up to unit variance.
 _RELATIVE_ZERO = 1e-12
 # Such a column keeps its units, in which what rounding left of it must be next to nothing.
-_NEXT_TO_NOTHING = 1e-6
+NEXT_TO_NOTHING = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,13 +156,17 @@ def _moments(columns: np.ndarray, what: str, names: Sequence[str]) -> tuple[np.n
     return mean, sd
 
 
+def constant_up_to_rounding(columns: np.ndarray, mean: np.ndarray, sd: np.ndarray) -> np.ndarray:
+    """Which columns of [n, d], with these means and sds, keep their units; bool [d]."""
+    return (np.ptp(columns, axis=0) == 0) | (sd <= _RELATIVE_ZERO * np.abs(mean))
+
+
 def _is_constant(columns: np.ndarray, mean: np.ndarray, sd: np.ndarray, names: Sequence[str]) -> np.ndarray:
     """Which columns of [n, d] are constant, exactly or up to rounding; bool [d].  Refuses those of which
     nobody can say: times in nanoseconds, ids of 18 digits.
     """
-    spread = np.ptp(columns, axis=0)
-    constant = (spread == 0) | (sd <= _RELATIVE_ZERO * np.abs(mean))
-    unclear = constant & (spread > _NEXT_TO_NOTHING)
+    constant = constant_up_to_rounding(columns, mean, sd)
+    unclear = constant & (np.ptp(columns, axis=0) > NEXT_TO_NOTHING)
     if unclear.any():
         j = int(np.argmax(unclear))
         low, high = columns[:, j].min(), columns[:, j].max()

@@ -21,7 +21,7 @@ import numpy as np
 
 from data_loaders.catalogue.entries import Entry
 from data_loaders.errors import DataError, short_reason
-from data_loaders.originals.parsing import UNREADABLE, Arrays, RawError
+from data_loaders.originals.parsing import Arrays, RawError
 
 Parse = Callable[[Entry, Sequence[bytes]], Arrays]
 
@@ -123,7 +123,7 @@ def _parsed(entry: Entry, parse: Parse, files: Sequence[Path]) -> Arrays:
         sound = content_digest(arrays, content_keys(arrays)) == entry.content
     except RawError:
         raise
-    except (OSError, *UNREADABLE) as error:
+    except (OSError, TypeError, ValueError) as error:
         raise RawError(short_reason(error)) from None
     if not sound:
         raise RawError("the numbers differ from the published ones")

@@ -26,7 +26,7 @@ MOST_UNPACKED = 200_000_000
 #: What numpy, json and zipfile raise on damaged input.
 UNREADABLE: tuple[type[Exception], ...] = (
     *(ValueError, LookupError, TypeError, AttributeError, RuntimeError, EOFError),
-    *(zipfile.BadZipFile, zlib.error),
+    *(zipfile.BadZipFile, zlib.error, MemoryError),  # a number of rows that is none
 )
 
 

@@ -12,7 +12,13 @@ from data_loaders.errors import DataError
 from data_loaders.records import Dataset, Task
 from data_loaders.splits import PROTOCOLS, check_split, rows_of
 from data_loaders.tables.cells import Cells, feature_columns, numbers, read_cells, target_column
-from data_loaders.tables.oddities import constant_columns, of_split, row_numbers, unseen_classes
+from data_loaders.tables.oddities import (
+    constant_columns,
+    copied_rows,
+    row_numbers,
+    unseen_classes,
+    unseen_spread,
+)
 from data_loaders.tables.recipe import Recipe
 
 STANDARD_SPLITS = 20
@@ -73,7 +79,9 @@ def divided(
     `oddities` that are known already.
     """
     train, test = rows_of(len(y), split, protocol)
-    found = row_numbers(x, features) + constant_columns(x, features) + of_split(x, y, features, train, test)
+    levels = recipe.of_categories if recipe else ()  # whose new ones are told elsewhere
+    found = row_numbers(x, features) + constant_columns(x, features) + copied_rows(x, y, train, test)
+    found += unseen_spread(x, features, train, test, but=levels)
     if task != "regression":
         found += unseen_classes(y, train, recipe.labels if recipe else ())
     return Dataset(

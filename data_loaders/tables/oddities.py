@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import numpy as np
 
+from data_loaders.standardise import NEXT_TO_NOTHING, constant_up_to_rounding
 from data_loaders.tables.cells import Cells, typed
 
 #: A whole number as a zip code has it.
 _LEADING_ZERO = re.compile(r"0\d+")
+#: Columns that a sentence names at most.
+MOST_NAMED = 8
 #: Names of columns that number the rows.
 _COUNTER = re.compile(r"(^|.*[_ .-])(id|index)$|unnamed: 0$", re.IGNORECASE)
-
-
-def of_split(
-    x: np.ndarray, y: np.ndarray, names: tuple[str, ...], train: np.ndarray, test: np.ndarray
-) -> tuple[str, ...]:
-    """What is odd about the training and test rows of a table x [n, d], y [n]."""
-    return copied_rows(x, y, train, test) + unseen_spread(x, names, train, test)
 
 
 def copied_rows(x: np.ndarray, y: np.ndarray, train: np.ndarray, test: np.ndarray) -> tuple[str, ...]:
@@ -45,23 +41,35 @@ def unseen_classes(y: np.ndarray, train: np.ndarray, labels: tuple[str, ...]) ->
 def constant_columns(x: np.ndarray, names: tuple[str, ...]) -> tuple[str, ...]:
     """A sentence that names the constant columns of x [n, d]."""
     constant = [name for name, spread in zip(names, np.ptp(x, axis=0), strict=True) if spread == 0]
-    return (f"constant columns: {', '.join(constant)}",) if constant else ()
+    return (f"constant columns: {_few(constant)}",) if constant else ()
 
 
 def unseen_spread(
-    x: np.ndarray, names: tuple[str, ...], train: np.ndarray, test: np.ndarray
+    x: np.ndarray,
+    names: tuple[str, ...],
+    train: np.ndarray,
+    test: np.ndarray,
+    but: Collection[str] = (),
 ) -> tuple[str, ...]:
-    """A sentence that names the columns of x [n, d] with one value in all training rows and others in the
-    test rows: standardising leaves these in their own unit, in which they may be far away.
+    """A sentence that names the columns of x [n, d], `but` for some, with one value in all training rows and
+    others in the test rows: standardising leaves these in their own unit, in which they may be far away.
     """
     if not len(test):
         return ()
-    first = x[train[0]]
-    found = (x[train] == first).all(0) & (x[test] != first).any(0)
-    columns = ", ".join(name for name, is_so in zip(names, found, strict=True) if is_so)
-    if not columns:
+    seen = x[train]
+    with np.errstate(over="ignore", invalid="ignore"):
+        constant = constant_up_to_rounding(seen, seen.mean(0), seen.std(0))
+    moved = (np.abs(x[test] - seen[0]) > NEXT_TO_NOTHING).any(0)
+    found = [name for name, is_so in zip(names, constant & moved, strict=True) if is_so and name not in but]
+    if not found:
         return ()
-    return (f"in this split constant in all training rows, but not in the test rows: {columns}",)
+    return (f"in this split constant in all training rows, but not in the test rows: {_few(found)}",)
+
+
+def _few(names: list[str]) -> str:
+    """The first of them, and how many more there are."""
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
 
 
 def leading_zeros(cells: Cells, names: Iterable[str]) -> tuple[str, ...]:

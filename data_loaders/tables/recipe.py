@@ -59,6 +59,13 @@ class Recipe:
         return tuple(name for column in self.columns for name in column.features)
 
     @property
+    def of_categories(self) -> frozenset[str]:
+        """Names of the inputs that stand for a level of a category."""
+        return frozenset(
+            name for column in self.columns if column.kind == "category" for name in column.features
+        )
+
+    @property
     def plain(self) -> bool:
         """Whether there is nothing to it: numbers, and none missing or left out."""
         kinds = {(column.kind, column.fill) for column in self.columns}

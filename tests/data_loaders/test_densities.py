@@ -236,7 +236,7 @@ def test_what_cannot_be_loaded_says_why(suite, tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "checksum", "appended", "garbage"])
-def test_a_damaged_archive_is_had_anew(damage, suite, tmp_path):
+def test_a_damaged_archive_is_refused_with_the_remedy(damage, suite, tmp_path):
     """The numbers themselves may come out whole: the checksum of all is at its end."""
     suite("miniboone", 3, (17, 1, 2))
     archive = packed(tmp_path, data=np.abs(table(20, 3)))
@@ -251,11 +251,45 @@ def test_a_damaged_archive_is_had_anew(damage, suite, tmp_path):
             "garbage": b"nothing",
         }[damage]
     )
-    with pytest.raises(DataError, match="cut short or altered .* and is deleted; the same call gets it anew"):
-        load_density("miniboone")
-    assert not [path for path in archive.parent.rglob("*") if path.is_file()]
+    for _ in range(2):
+        with pytest.raises(DataError, match="cut short or altered .*: delete it, and the same call gets it"):
+            load_density("miniboone")
+    assert [path for path in archive.parent.rglob("*") if path.is_file()] == [archive]
     packed(tmp_path, data=np.abs(table(20, 3)))
     assert load_density("miniboone").train.shape == (17, 3)
+
+
+def test_an_archive_that_a_browser_has_unpacked_is_one(suite, tmp_path):
+    suite("miniboone", 3, (17, 1, 2))
+    archive = packed(tmp_path, data=np.abs(table(20, 3)))
+    archive.write_bytes(gzip.decompress(archive.read_bytes()))
+    assert load_density("miniboone").train.shape == (17, 3)
+
+
+def test_a_damaged_head_of_the_last_file_is_no_absence(suite, tmp_path):
+    """tarfile takes it for the end; the checksum of all tells."""
+    suite("miniboone", 3, (17, 1, 2))
+    archive = packed(tmp_path, data=np.abs(table(20, 3)))
+    whole = bytearray(gzip.decompress(archive.read_bytes()))
+    first = tarfile.TarInfo("first").tobuf()
+    second = bytes([whole[0] ^ 1]) + bytes(whole[1:])
+    stored = gzip.compress(first + bytes(whole))
+    archive.write_bytes(gzip.compress(first + second)[:-8] + stored[-8:])  # the sum of what it was
+    with pytest.raises(DataError, match="cut short or altered"):
+        load_density("miniboone")
+
+
+def test_tables_of_another_shape_and_files_of_others_are_told(suite, monkeypatch):
+    suite("power", 6, (41, 4, 5), data=table(50, 6))
+    with pytest.raises(DataError, match=r"cannot read .*power/data.npy .*right one in its place"):
+        load_density("power")
+
+    def locked(*arguments, **others):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(np, "load", locked)
+    with pytest.raises(DataError, match=r"power: cannot read .*data.npy \(PermissionError: .*\)$"):
+        load_density("power")
 
 
 def test_what_cannot_be_unpacked_blames_no_archive(suite, tmp_path):
@@ -284,5 +318,5 @@ def test_a_damaged_file_of_the_suite_is_named(name, file, content, suite):
     path = densities.mirror_folder() / entry.file
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
-    with pytest.raises(DataError, match=f"{name}: .*{path.name} cannot be read .* put the right one in"):
+    with pytest.raises(DataError, match=f"{name}: .*cannot read .*{path.name} .*put the right one in"):
         load_density(name)

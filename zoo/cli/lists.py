@@ -147,7 +147,7 @@ def list_data() -> None:
     print_packages({name: ENTRIES.package(name) for name in list_datasets()})
     names = f"Tables without a target (zoo fit NAME --model maf): {', '.join(DENSITIES)}"
     print(textwrap.fill(names, width(), break_on_hyphens=False))
-    names = f"Sets of graphs (of zoo reproduce graphs/...): {', '.join(GRAPH_SETS)}"
+    names = f"Sets of graphs (data_loaders.graphs.graph_sets.load_graphs): {', '.join(GRAPH_SETS)}"
     print(textwrap.fill(names, width(), break_on_hyphens=False))
     print("at hand: needs no network; ZOO_DATA: a folder that this variable names must hold the file")
     print("zoo show NAME tells everything about one of them")

@@ -181,10 +181,9 @@ def data_show(
     """Size, source, licence, oddities and published tables of one data set; of a CSV file, what zoo fit
     takes every column for, and what keeps it from using one.
     """
-    from data_loaders import list_datasets
-    from zoo.cli.show import show_data
+    from zoo.cli.show import is_data, show_data
 
-    if name not in list_datasets() and (name.endswith(".csv") or Path(name).exists()):  # as for zoo fit
+    if not is_data(name) and (name.endswith(".csv") or Path(name).exists()):  # as for zoo fit
         from zoo.cli.lists import list_columns
 
         list_columns(name, table_options(drop, categories, "refuse"))

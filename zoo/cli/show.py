@@ -27,11 +27,17 @@ IN_EXPERIMENTS = {"fashion_mnist": "fmnist"}
 
 
 def show_data(name: str) -> None:
-    """Prints the card of a data set, a table without a target or a set of graphs.
+    """Prints the card of a data set, a table without a target or a set of graphs; of ``protein`` and
+    ``kin40k``, which are both, two.
 
     :raises UserError: naming the nearest of them
     """
     _print_cards(name, "data set", _data(), "zoo data list names all")
+
+
+def is_data(name: str) -> bool:
+    """Whether it is the name of one of them, and not of a file."""
+    return any(name in names for names, _ in _data())
 
 
 def _data() -> Cards:
@@ -43,8 +49,8 @@ def _data() -> Cards:
 
 
 def show(name: str) -> None:
-    """Prints the card of a name; two where it is that of a data set and a guide (``concrete``), or of a
-    guide and a paper (``sspbp``).
+    """Prints the card of a name, or the cards where it names several things: a data set and a guide
+    (``concrete``), a guide and a paper (``sspbp``).
 
     :raises UserError: naming the nearest of all kinds
     """
@@ -154,7 +160,7 @@ def tell_graphs(name: str) -> Text:
     source = "" if known.addresses else " (read from the folder that ZOO_DATA names)"
     return [
         ("graphs", name),
-        ("is", f"{known.graphs} graphs, {times}, {known.rows} lines"),
+        ("is", f"{known.graphs} graphs, {times}, {known.rows} lines of the file"),
         ("source", known.source + source),
         ("licence", known.licence),
         ("note", "\n".join(known.oddities) or "nothing odd is known"),

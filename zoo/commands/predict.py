@@ -159,8 +159,7 @@ def _constant(dataset: Dataset) -> dict[str, float]:
     """The inputs that have one value in all training rows, but for those of categories, whose new levels are
     told.  The standardisation does not tell them: it takes their sd for 1, which others may have too.
     """
-    columns = dataset.recipe.columns if dataset.recipe else ()
-    levels = {name for column in columns if column.kind == "category" for name in column.features}
+    levels = dataset.recipe.of_categories if dataset.recipe else ()
     same = dict(zip(dataset.feature_names, np.ptp(dataset.x_train, axis=0) == 0, strict=True))
     first = dict(zip(dataset.feature_names, dataset.x_train[0].tolist(), strict=True))
     return {name: first[name] for name in first if same[name] and name not in levels}

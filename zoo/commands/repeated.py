@@ -26,7 +26,7 @@ from zoo.evaluation.repeats import (
 from zoo.evaluation.scoreboard import Row, wide_frame, write_scoreboard
 from zoo.evaluation.scoreboard_plot import compared, plot_scoreboard
 from zoo.evaluation.verdict import CLEAR, unsettled, verdict
-from zoo.files.output import grid_folder
+from zoo.files.output import MOST_SHOWN, grid_folder
 from zoo.files.tables import write_csv
 from zoo.fitting.side_by_side import ALONE, Workers
 
@@ -111,7 +111,7 @@ def _same_in_every_split(comparison: Comparison) -> dict:
     problem, asked = comparison.problem, dict(comparison.options)
     if asked.get("noise_scale") is not None:
         asked["noise_scale"] = float(f"{asked['noise_scale'] * problem.scale.y_sd:.9g}")
-    found: dict = {"options": json_safe({**comparison.entry.options, **asked})}
+    found: dict = {"task": problem.task, "options": json_safe({**comparison.entry.options, **asked})}
     if recipe := problem.dataset.recipe:
         kinds = {column.name: column.kind for column in recipe.columns}
         found["table"] = {"dropped": list(recipe.dropped), "kinds": kinds}
@@ -119,16 +119,21 @@ def _same_in_every_split(comparison: Comparison) -> dict:
 
 
 def _notes(cells: Sequence[GridCell]) -> tuple[str, ...]:
-    """Those of all comparisons, the splits named where not all have them."""
+    """Those of all comparisons; then the first of those that some splits have, with their numbers."""
     splits: dict[str, dict[int, None]] = {}
     for cell in cells:
         for note in cell.comparison.notes:
             splits.setdefault(note, {})[cell.split] = None
     everywhere = {cell.split for cell in cells}
-    return tuple(
-        note if set(found) == everywhere else f"split {', '.join(map(str, found))}: {note}"
+    shared = [note for note, found in splits.items() if set(found) == everywhere]
+    some = [
+        f"{'splits' if len(found) > 1 else 'split'} {', '.join(map(str, found))}: "
+        f"{note.removeprefix('in this split ')}"
         for note, found in splits.items()
-    )
+        if note not in shared
+    ]
+    more = [f"and {len(some) - MOST_SHOWN} more that some splits have"] if len(some) > MOST_SHOWN else []
+    return (*shared, *some[:MOST_SHOWN], *more)
 
 
 def summarise(runs: Sequence[Run], notes: tuple[str, ...] = ()) -> Repeated:

@@ -289,6 +289,16 @@ def test_columns_that_are_constant_in_the_training_rows_alone(write):
     assert load_csv(write(_csv(rows=changed)), split=1).extras["rows_test"].tolist() != test
     assert load_csv(write(_csv(rows=changed)), split=1).oddities == ()
     assert load_csv(write(_csv(rows=changed)), protocol="whole").oddities == ()
+    rounded = [(0.1 + 0.2 if i % 2 else 0.3, *row[1:]) for i, row in enumerate(changed)]
+    assert load_csv(write(_csv(rows=rounded))).oddities == ()
+    rounded[test[0]] = (1000, *rounded[test[0]][1:])
+    assert load_csv(write(_csv(rows=rounded))).oddities == (said,)
+
+
+def test_few_of_many_columns_are_named(write):
+    header = ",".join([*(f"c{i}" for i in range(12)), "y"])
+    data = load_csv(write(_csv(header, rows=[(*[7] * 12, i) for i in range(30)])))
+    assert data.oddities == ("constant columns: c0, c1, c2, c3, c4, c5, c6, c7 and 4 more",)
 
 
 def test_two_rows_are_enough_when_all_train(write):

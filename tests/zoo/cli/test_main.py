@@ -186,16 +186,19 @@ def test_show_tells_all_of_a_data_set():
     ("name", "words"),
     [
         ("gas", "table gas is 8 columns, no target; 852174 rows"),
-        ("dblp", "graphs dblp is 755 graphs, edges with times, 241674 lines"),
-        (
-            "grid",
-            "grid is 100 graphs, edges without times, 40333 lines source github.com/harryjo97/GDSS (read",
-        ),
+        ("dblp", "graphs dblp is 755 graphs, edges with times, 241674 lines of the file"),
+        ("grid", "100 graphs, edges without times, 40333 lines of the file source github.com/harryjo97"),
     ],
 )
 def test_every_name_of_the_list_of_data_has_a_card(name, words):
     assert words in shown(name)
     assert shown(name) == " ".join(run_zoo("data", "show", name).stdout.split())
+
+
+def test_data_show_takes_a_name_before_a_folder(tmp_path, monkeypatch):
+    (tmp_path / "grid").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert run_zoo("data", "show", "grid").stdout.startswith("graphs      grid")
 
 
 def test_data_show_names_the_nearest_set():

@@ -179,21 +179,26 @@ def test_several_splits_of_another_model_or_table_are_another_run(tmp_path):
     assert told(widths=[7]) == ["options widths is 5 there, 7 here"]
     assert told(noise=0.4) == ["options noise_scale is 0.3 there, 0.4 here"]
     assert told(table=TableOptions(drop=("home",)))[0] == "table dropped is none there, home here"
+    labels = write_csv(tmp_path / "labels.csv", [(*row[:2], int(row[2] > 0)) for row in linear_rows(30)])
+    tasks = [
+        repeated._config([repeated._cell(ask(str(labels), task=task, guides=["mean-field"]))])
+        for task in ("regression", "binary")
+    ]
+    assert "task is regression there, binary here" in differences(*tasks)
 
 
-def test_what_is_odd_about_some_splits_names_them(tmp_path):
+def test_what_is_odd_about_some_splits_names_them(tmp_path, monkeypatch):
     """Ten of forty rows stand twice, and the last column is one number; seeds share their split."""
     rows = [(*row[:2], 7, row[2]) for row in linear_rows(30)]
     table = write_csv(tmp_path / "copies.csv", rows + rows[:10], header="a,b,c,y")
     plain = {"guides": ["mean-field"], "reference": "none"}
     cells = [repeated._cell(ask(str(table), split=k, seed=s, **plain)) for k in (0, 1, 3) for s in (0, 1)]
     assert repeated._notes(cells[:2]) == cells[0].comparison.notes
-    copies = "in this split {} of 4 test rows are exact copies of training rows"
-    assert repeated._notes(cells) == (
-        "constant columns: c",
-        f"split 0, 3: {copies.format(3)}",
-        f"split 1: {copies.format(2)}",
-    )
+    copies = "{} of 4 test rows are exact copies of training rows"
+    two = (f"splits 0, 3: {copies.format(3)}", f"split 1: {copies.format(2)}")
+    assert repeated._notes(cells) == ("constant columns: c", *two)
+    monkeypatch.setattr(repeated, "MOST_SHOWN", 1)
+    assert repeated._notes(cells)[1:] == (two[0], "and 1 more that some splits have")
 
 
 def test_few_splits_need_more_than_two_standard_errors():
