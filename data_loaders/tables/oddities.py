@@ -40,7 +40,7 @@ def unseen_classes(y: np.ndarray, train: np.ndarray, labels: tuple[str, ...]) ->
 
 def constant_columns(x: np.ndarray, names: tuple[str, ...]) -> tuple[str, ...]:
     """A sentence that names the constant columns of x [n, d]."""
-    constant = [name for name, spread in zip(names, np.ptp(x, axis=0), strict=True) if spread == 0]
+    constant = [name for name, is_so in zip(names, (x == x[0]).all(0), strict=True) if is_so]
     return (f"constant columns: {_few(constant)}",) if constant else ()
 
 
@@ -59,7 +59,7 @@ def unseen_spread(
     seen = x[train]
     with np.errstate(over="ignore", invalid="ignore"):
         constant = constant_up_to_rounding(seen, seen.mean(0), seen.std(0))
-    moved = (np.abs(x[test] - seen[0]) > NEXT_TO_NOTHING).any(0)
+        moved = (np.abs(x[test] - seen[0]) > NEXT_TO_NOTHING).any(0)
     found = [name for name, is_so in zip(names, constant & moved, strict=True) if is_so and name not in but]
     if not found:
         return ()

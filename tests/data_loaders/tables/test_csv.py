@@ -289,6 +289,8 @@ def test_columns_that_are_constant_in_the_training_rows_alone(write):
     assert load_csv(write(_csv(rows=changed)), split=1).extras["rows_test"].tolist() != test
     assert load_csv(write(_csv(rows=changed)), split=1).oddities == ()
     assert load_csv(write(_csv(rows=changed)), protocol="whole").oddities == ()
+    far = [(-1e308 if i == test[0] else 1e308, *row[1:]) for i, row in enumerate(changed)]
+    assert load_csv(write(_csv(rows=far))).oddities == (said,)
     rounded = [(0.1 + 0.2 if i % 2 else 0.3, *row[1:]) for i, row in enumerate(changed)]
     assert load_csv(write(_csv(rows=rounded))).oddities == ()
     rounded[test[0]] = (1000, *rounded[test[0]][1:])
